@@ -1,0 +1,42 @@
+"""lowerkit: from a model file to a verified artifact.
+
+>>> compiled = lowerkit.compile(module, example_inputs)
+>>> compiled.save("model.lk")
+>>> session = lowerkit.load("model.lk")
+>>> outputs = session.run(x)
+
+Nothing heavy is imported before it is used: ``load`` needs numpy only, never torch or MLIR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowerkit.compiler import Compiled, compile
+    from lowerkit.parity.check import Report, check
+    from lowerkit.runtimes.session import Session, load
+
+__version__ = "0.1.0"
+__all__ = ["Compiled", "Report", "Session", "__version__", "check", "compile", "load"]
+
+_HOMES = {
+    "Compiled": "lowerkit.compiler",
+    "compile": "lowerkit.compiler",
+    "Report": "lowerkit.parity.check",
+    "check": "lowerkit.parity.check",
+    "Session": "lowerkit.runtimes.session",
+    "load": "lowerkit.runtimes.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lowerkit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

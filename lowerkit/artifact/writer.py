@@ -1,0 +1,153 @@
+"""Writes ``model.lk``: one stored zip with code, weights, side-car entries and, last, the manifest.
+
+    code.bin              at a multiple of 4096, so that it can be mapped executable
+    weights.safetensors   at a multiple of 64, its tensors too, so that kernels read them where they lie
+    debug/..., golden/... side-car, sorted by name
+    manifest.json         canonical JSON with the sha-256 of each entry above and the content id
+
+Equal arguments give equal bytes: fixed times, fixed order, no host names, no paths. Weights are streamed: each byte is
+read once, hashed and written; one tensor is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from lowerkit.artifact.atomic_file import replace_file
+from lowerkit.artifact.safetensors_blob import ALIGNMENT, TensorSource, blob_chunks, lay_out
+from lowerkit.errors import CodegenError
+from lowerkit.runtimes.manifest import (
+    CODE_ENTRY,
+    GOLDEN_INPUTS_ENTRY,
+    GOLDEN_OUTPUTS_ENTRY,
+    MANIFEST_ENTRY,
+    WEIGHTS_ENTRY,
+    EntryInfo,
+    GoldenSpec,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+
+PAGE = 4096
+
+_CHUNK = 1 << 24
+_LOCAL_HEADER_SIZE = 30
+_ZIP64_EXTRA_SIZE = 20
+_PADDING_FIELD = 0xD935  # the id that Android's zipalign uses for alignment
+_SIDE_CAR_NAME = re.compile(r"(debug|golden)(/[A-Za-z0-9_][A-Za-z0-9_.\-]*)+")
+
+
+class LinkedImage(Protocol):
+    """The code of all kernels, as the linker of a target gives it."""
+
+    @property
+    def data(self) -> bytes:
+        """Position-independent bytes, the import table last."""
+        ...
+
+    @property
+    def imports(self) -> Sequence[str]:
+        """Names of the routines whose addresses the loader fills in."""
+        ...
+
+    @property
+    def import_table_offset(self) -> int:
+        """Where the table of addresses starts."""
+        ...
+
+
+def write_artifact(
+    path: str | os.PathLike[str],
+    manifest: Manifest,
+    image: LinkedImage,
+    weights: Mapping[str, np.ndarray[Any, Any] | TensorSource],
+    side_car: Mapping[str, bytes] | None = None,
+) -> Manifest:
+    """Writes an artifact; ``path`` is replaced when the new file is complete, else left as it was.
+
+    Args:
+        path: where to.
+        manifest: without ``entries`` and ``content_id``; ``imports`` and ``import_table_offset`` come from ``image``.
+        image: the code; its ``data`` may be empty where the manifest has no kernels.
+        weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
+        side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`).
+
+    Returns:
+        The manifest as it was written.
+
+    Raises:
+        ResourceError: LK7001, the disk is full.
+        InputError: LK1005, the path cannot be written.
+        CodegenError: LK5002, the parts do not fit each other.
+    """
+    side_car = side_car or {}
+    _check_side_car(side_car)
+    sources = {name: w if isinstance(w, TensorSource) else TensorSource.of(w) for name, w in weights.items()}
+    golden = {GOLDEN_INPUTS_ENTRY, GOLDEN_OUTPUTS_ENTRY} <= side_car.keys()
+    manifest = replace(
+        manifest,
+        imports=list(image.imports),
+        import_table_offset=image.import_table_offset if image.imports else 0,
+        golden=(manifest.golden or GoldenSpec()) if golden else None,
+    )
+    with replace_file(path) as file:
+        entries: dict[str, EntryInfo] = {}
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            if image.data:
+                entries[CODE_ENTRY] = _add(archive, file, CODE_ENTRY, len(image.data), [image.data], PAGE)
+            if sources:
+                layout = lay_out(sources)
+                chunks = blob_chunks(layout, sources)
+                entries[WEIGHTS_ENTRY] = _add(archive, file, WEIGHTS_ENTRY, layout.size, chunks, ALIGNMENT)
+            for name in sorted(side_car):
+                entries[name] = _add(archive, file, name, len(side_car[name]), [side_car[name]], ALIGNMENT)
+            encoded = encode_manifest(replace(manifest, entries=entries))
+            _add(archive, file, MANIFEST_ENTRY, len(encoded), [encoded], 1)
+    return decode_manifest(encoded)
+
+
+def _check_side_car(side_car: Mapping[str, bytes]) -> None:
+    bad = [name for name in side_car if not _SIDE_CAR_NAME.fullmatch(name) or len(name) > 200]
+    if bad:
+        raise CodegenError("LK5002", f"side-car entries must be named debug/... or golden/..., not {', '.join(bad)}")
+    if (GOLDEN_INPUTS_ENTRY in side_car) != (GOLDEN_OUTPUTS_ENTRY in side_car):
+        raise CodegenError("LK5002", "golden inputs and outputs go together")
+
+
+def _add(
+    archive: zipfile.ZipFile, file: BinaryIO, name: str, size: int, chunks: Iterable[bytes | memoryview], alignment: int
+) -> EntryInfo:
+    """Appends an entry whose data starts at a multiple of ``alignment`` in the file."""
+    large = size * 1.05 > zipfile.ZIP64_LIMIT  # zipfile's own rule; the header grows by a field
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.create_system = 3
+    info.external_attr = 0o644 << 16
+    info.file_size = size
+    start = file.tell() + _LOCAL_HEADER_SIZE + len(name) + (_ZIP64_EXTRA_SIZE if large else 0)
+    padding = -start % alignment
+    if padding:
+        if padding < 4:  # the header of the field itself
+            padding += alignment
+        info.extra = struct.pack("<HH", _PADDING_FIELD, padding - 4) + bytes(padding - 4)
+    digest = hashlib.sha256()
+    written = 0
+    with archive.open(info, "w", force_zip64=large) as entry:
+        assert file.tell() % alignment == 0, "the padding field puts the data at its alignment"
+        for chunk in chunks:
+            for begin in range(0, len(chunk), _CHUNK):
+                piece = chunk[begin : begin + _CHUNK]
+                digest.update(piece)
+                entry.write(piece)
+                written += len(piece)
+    assert written == size, f"{name}: {written} bytes written, {size} announced"
+    return EntryInfo(size, digest.hexdigest())

@@ -1,0 +1,1 @@
+"""Times lowerkit beside its peers, interleaved in one run."""

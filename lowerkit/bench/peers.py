@@ -1,0 +1,181 @@
+"""The peers, each prepared as its own documentation says, all with equal threads and the precision asked for.
+
+A peer gives a function that runs the model once on fixed inputs. Set-up time (compilation) is measured apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowerkit.errors import UnsupportedError, UsageError
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[], list[Array]]
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """What the peers are given.
+
+    Attributes:
+        module: the ``nn.Module``, in its element type; None for a model that came as ONNX.
+        onnx_path: the ONNX file; None for a model that came as a module (peers that need one export it).
+        inputs: numpy inputs in order, in the model's element types.
+        input_names: their names.
+        dtype: ``f32`` or ``bf16``.
+        threads: threads for every peer.
+    """
+
+    module: Any
+    onnx_path: Path | None
+    inputs: Sequence[Array]
+    input_names: Sequence[str]
+    dtype: str
+    threads: int
+
+
+def prepare_peer(name: str, model: BenchModel) -> Run:
+    """Sets up one peer.
+
+    Raises:
+        UsageError: LK1008, there is no such peer.
+        UnsupportedError: LK4004, the peer cannot run this model (named, never skipped silently).
+    """
+    prepare = PEERS.get(name)
+    if prepare is None:
+        raise UsageError("LK1008", f"there is no peer {name!r}", hint="the peers are: " + ", ".join(PEERS))
+    try:
+        with warnings.catch_warnings(), _quiet():
+            warnings.simplefilter("ignore")
+            return prepare(model)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise UnsupportedError("LK4004", f"{name} cannot run this model: {text[0] if text else error!r}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Keeps the exporters' chatter off the terminal."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(previous)
+
+
+def _prepare_eager(model: BenchModel) -> Run:
+    return _torch_run(_module_of(model, "eager"), model)
+
+
+def _prepare_inductor(model: BenchModel) -> Run:
+    import torch
+    import torch._inductor.config as inductor_config
+
+    module = _module_of(model, "inductor")
+    inductor_config.freezing = True
+    torch.compiler.reset()
+    return _torch_run(torch.compile(module), model)
+
+
+def _torch_run(function: Any, model: BenchModel) -> Run:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from lowerkit.capture.dtypes import to_numpy, to_torch
+
+    torch.set_num_threads(model.threads)
+    inputs = [to_torch(array) for array in model.inputs]
+
+    def run() -> list[Array]:
+        with torch.inference_mode():
+            return [to_numpy(value) for value in tree_leaves(function(*inputs)) if value is not None]
+
+    run()
+    return run
+
+
+def _prepare_onnxruntime(model: BenchModel) -> Run:
+    import onnxruntime
+
+    if model.dtype != "f32":
+        raise UnsupportedError("LK4004", f"onnxruntime's CPU provider has no {model.dtype}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = model.threads
+    options.inter_op_num_threads = 1
+    with _onnx_file(model) as path:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feeds = dict(zip([value.name for value in session.get_inputs()], model.inputs, strict=True))
+    # asarray copies nothing: it says that the outputs are tensors, not ONNX's sequences or maps.
+    return lambda: [np.asarray(value) for value in session.run(None, feeds)]
+
+
+def _prepare_openvino(model: BenchModel) -> Run:
+    import openvino
+
+    core = openvino.Core()
+    # Without the hint OpenVINO runs f32 models in bf16 by itself where the CPU can.
+    config = {
+        "INFERENCE_PRECISION_HINT": model.dtype,
+        "INFERENCE_NUM_THREADS": model.threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    with _onnx_file(model) as path:
+        compiled = core.compile_model(core.read_model(str(path)), "CPU", config)
+    request = compiled.create_infer_request()
+    inputs = [array.astype(np.float32) if array.dtype.name == "bfloat16" else array for array in model.inputs]
+
+    def run() -> list[Array]:
+        request.infer(inputs, share_inputs=True)
+        return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
+
+    return run
+
+
+@contextlib.contextmanager
+def _onnx_file(model: BenchModel) -> Generator[Path]:
+    """Gives the ONNX file, exported from the module (in float32) into a temporary folder where there is none."""
+    if model.onnx_path is not None:
+        yield model.onnx_path
+        return
+    import copy
+
+    import torch
+
+    from lowerkit.capture.dtypes import to_torch
+
+    module = copy.deepcopy(model.module).float()
+    inputs = tuple(to_torch(array) for array in model.inputs)
+    inputs = tuple(value.float() if value.is_floating_point() else value for value in inputs)
+    with tempfile.TemporaryDirectory(prefix="lowerkit-bench-") as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
+        yield path
+
+
+def _module_of(model: BenchModel, peer: str) -> Any:
+    if model.module is None:
+        raise UnsupportedError("LK4004", f"{peer} cannot run a model that came as ONNX")
+    return model.module
+
+
+PEERS: dict[str, Callable[[BenchModel], Run]] = {
+    "eager": _prepare_eager,
+    "inductor": _prepare_inductor,
+    "onnxruntime": _prepare_onnxruntime,
+    "openvino": _prepare_openvino,
+}

@@ -1,0 +1,1 @@
+"""Front ends: from torch.export, TorchScript, ONNX and factories to a Program."""

@@ -1,0 +1,130 @@
+"""What is inside a zip that torch wrote, told from its directory alone: nothing is unpickled, nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lowerkit.errors import CaptureError, InputError
+
+MAXIMUM_ENTRIES = 200_000
+MAXIMUM_JSON_BYTES = 1 << 30
+MAXIMUM_RATIO = 1200
+"""deflate cannot do better than about 1,032 to 1."""
+
+CHECKPOINT_HINT = (
+    "save the model itself, without pickle: torch.export.save(torch.export.export(model, inputs), 'model.pt2'), "
+    "or torch.jit.trace(model, inputs).save('model.pt'), or name a factory: path/to/file.py:factory"
+)
+
+ArchiveKind = Literal["exported", "torchscript", "checkpoint", "foreign"]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The kind of a zip and its entries, without the folder that torch puts in front of them."""
+
+    kind: ArchiveKind
+    entries: dict[str, zipfile.ZipInfo]
+
+
+def read_archive(path: Path) -> Archive:
+    """Reads and checks the directory of a zip.
+
+    Raises:
+        InputError: LK1002, it is cut or damaged, or its entries contradict each other.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+            problems = _problems(infos, path.stat().st_size)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
+        raise InputError(
+            "LK1002", f"{path} is a cut or damaged zip: {error}", hint="copy or export the file again"
+        ) from error
+    if problems:
+        raise InputError("LK1002", f"{path} is no sound archive", details=problems[:8], hint="export the file again")
+    entries = {info.filename.partition("/")[2]: info for info in infos}
+    return Archive(_kind(entries), entries)
+
+
+def _problems(infos: list[zipfile.ZipInfo], size: int) -> list[str]:
+    problems: list[str] = []
+    if len(infos) > MAXIMUM_ENTRIES:
+        return [f"{len(infos)} entries, more than {MAXIMUM_ENTRIES}"]
+    if min((info.header_offset for info in infos), default=0) != 0:
+        # Torch's archives hold archives: a cut one ends in the directory of an inner one.
+        return ["bytes before the first entry: the file is cut, or two files are joined"]
+    seen: set[str] = set()
+    for info in infos:
+        name = info.filename
+        if name in seen:
+            problems.append(f"entry {name!r} occurs twice")
+        seen.add(name)
+        if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            problems.append(f"entry {name!r} leads out of the archive")
+        if info.file_size > MAXIMUM_RATIO * max(info.compress_size, 1) or info.compress_size > size:
+            problems.append(f"entry {name!r} states {info.file_size} bytes from {info.compress_size}")
+    return problems
+
+
+def _kind(entries: dict[str, zipfile.ZipInfo]) -> ArchiveKind:
+    if "archive_format" in entries or any(name.startswith("models/") for name in entries):
+        return "exported"
+    if "serialized_exported_program.json" in entries:  # torch before 2.7
+        return "exported"
+    if "constants.pkl" in entries and any(name.startswith("code/") for name in entries):
+        return "torchscript"
+    return "checkpoint" if "data.pkl" in entries else "foreign"
+
+
+def require_harmless_exported(path: Path, archive: Archive) -> None:
+    """Refuses a ``.pt2`` whose loading would run code: pickled tensors or objects, native libraries.
+
+    Raises:
+        CaptureError: LK2002, with each such entry.
+        InputError: LK1002, a JSON entry cannot be read.
+    """
+    reasons: list[str] = []
+    for name in archive.entries:
+        if name.endswith((".so", ".dll", ".dylib", ".o", ".cubin")) or name.startswith("data/aotinductor"):
+            reasons.append(f"{name}: native code")
+        if name.startswith("extra/") and name.endswith((".py", ".pkl")):
+            reasons.append(f"{name}: code")
+    with zipfile.ZipFile(path) as opened:
+        for name, info in archive.entries.items():
+            if name.startswith("data/") and name.endswith("_config.json"):
+                reasons += _pickled(_json(opened, info, path), name)
+    if reasons:
+        raise CaptureError(
+            "LK2002",
+            f"{path} holds code or pickled objects, which are not loaded for safety",
+            details=reasons[:16],
+            hint="export it again with plain CPU tensors as weights, or name a factory: path/to/file.py:factory",
+        )
+
+
+def _pickled(config: Any, name: str) -> list[str]:
+    table = config.get("config") if isinstance(config, dict) else None
+    if not isinstance(table, dict):
+        return [f"{name}: no table of tensors"]
+    return [
+        f"{name}: {key} is pickled"
+        for key, entry in table.items()
+        if not isinstance(entry, dict) or entry.get("use_pickle") is not False
+    ]
+
+
+def _json(opened: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Any:
+    if info.file_size > MAXIMUM_JSON_BYTES:
+        raise InputError("LK1002", f"{path}: {info.filename} has {info.file_size} bytes", hint="export the file again")
+    try:
+        return json.loads(opened.read(info))
+    except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise InputError(
+            "LK1002", f"{path}: {info.filename} is damaged: {error}", hint="export the file again"
+        ) from error

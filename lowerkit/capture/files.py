@@ -1,0 +1,68 @@
+"""Reading what a user hands in: plain files only, whole, bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from lowerkit.errors import InputError
+
+
+def check_file(path: Path) -> int:
+    """Checks that ``path`` is a regular file that can be read and is not empty; returns its size.
+
+    Raises:
+        InputError: LK1001, it does not exist, is no regular file or cannot be read; LK1002, it is empty.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        nearby = _similar(path)
+        raise InputError(
+            "LK1001", f"{path} does not exist", hint=f"did you mean {nearby}?" if nearby else "check the path"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError("LK1001", f"{path!s:.200} cannot be read: {error}", hint="check the path") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError("LK1001", f"{path} is a folder", hint="name the model file inside it")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("LK1001", f"{path} is no regular file", hint="copy the model to a plain file")
+    if status.st_size == 0:
+        raise InputError("LK1002", f"{path} is empty", hint="copy or export the file again")
+    if not os.access(path, os.R_OK):
+        raise InputError("LK1001", f"{path} may not be read by this user", hint="check its permissions")
+    return status.st_size
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """Returns the whole file.
+
+    Raises:
+        InputError: as :func:`check_file`; LK1002, it is larger than ``limit``.
+    """
+    size = check_file(path)
+    if size > limit:
+        raise InputError("LK1002", f"{path} has {size} bytes; this format allows {limit}", hint="use external data")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError("LK1001", f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_start(path: Path, count: int) -> bytes:
+    """Returns the first ``count`` bytes, or all of a shorter file."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(count)
+    except OSError as error:
+        raise InputError("LK1001", f"{path} cannot be read: {error.strerror}") from error
+
+
+def _similar(path: Path) -> str | None:
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return None
+    close = [name for name in names if name.lower() == path.name.lower() or Path(name).stem == path.stem]
+    return str(path.parent / min(close)) if close else None

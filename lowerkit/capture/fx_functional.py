@@ -1,0 +1,241 @@
+"""Makes an exported graph functional by rewriting it, where that is plain to see; else by tracing it again.
+
+Vocabulary
+    fresh      a tensor that an op made, as opposed to a view of another or an input.
+    in place   ``add_``, ``relu_``, ...: the op without the underscore gives the same value, and who reads the old
+               tensor later must read the new one.
+
+Tracing again (``run_decompositions``) takes longer than the export itself: seconds for each of the larger models.
+Almost every graph needs nothing of it: a few in-place ops on fresh tensors that nobody views, and ops that say how
+memory is laid out (``contiguous``, ``reshape``), which mean nothing to values. Whatever is not of that kind is left to
+PyTorch: any mutation of an input, a buffer or a viewed tensor, symbolic dims, control flow, training.
+"""
+
+# torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+from torch.utils import _pytree as pytree
+
+from lowerkit.capture.symbolic import is_static
+
+aten = torch.ops.aten
+
+
+@dataclass
+class FunctionalProgram:
+    """The parts of an exported program that capture reads, its graph functional and its own."""
+
+    graph: fx.Graph
+    graph_signature: ExportGraphSignature
+    state_dict: dict[str, Any]
+    constants: dict[str, Any]
+    range_constraints: dict[Any, Any]
+    out_spec: Any
+
+    @staticmethod
+    def of(exported: ExportedProgram) -> FunctionalProgram:
+        """Takes the parts of ``exported`` themselves: a change to one changes the other."""
+        return FunctionalProgram(
+            exported.graph,
+            exported.graph_signature,
+            exported.state_dict,
+            exported.constants,
+            exported.range_constraints,
+            exported.call_spec.out_spec,
+        )
+
+
+def rewritten(exported: ExportedProgram) -> FunctionalProgram | None:
+    """Returns a functional copy, or None where it takes more than rewriting."""
+    graph = fx.Graph(owning_module=exported.graph.owning_module)
+    copied: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(exported.graph, copied))
+    if [node.name for node in graph.nodes] != [node.name for node in exported.graph.nodes]:
+        return None
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    if any(node.op not in ("call_function", "placeholder", "output") for node in graph.nodes):
+        return None
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    # In-place ops first, while the graph still shows which tensors share memory.
+    if not all(_out_of_place(node, order) for node in calls if _is_in_place(node)):
+        return None
+    if not all(_rewrite(node) for node in calls):
+        return None
+    program = FunctionalProgram.of(exported)
+    program.graph = graph
+    program.graph_signature = copy.deepcopy(exported.graph_signature)
+    program.constants = dict(exported.constants)
+    return program
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target not in _RULES
+
+
+def _rewrite(node: fx.Node) -> bool:
+    """Makes one node functional; returns False where it cannot."""
+    if not all(is_static(extent) for value in _tensors(node) for extent in value.shape):
+        return False
+    if any(isinstance(value, torch.SymInt) for value in pytree.tree_leaves(node.meta.get("val"))):
+        return False
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__module__", "") == "_operator"
+    rule = _RULES.get(target)
+    if rule is not None:
+        return rule(node)
+    # A composite view (narrow, movedim, ...) has to become the views that it is made of.
+    return not (_is_view(target) and target._can_decompose())
+
+
+def _out_of_place(node: fx.Node, order: dict[fx.Node, int]) -> bool:
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload), "the caller checked"
+    name = target._schema.name.removeprefix("aten::")
+    base = node.args[0] if node.args else None
+    if not name.endswith("_") or name.endswith("__") or not isinstance(base, fx.Node) or not _is_fresh(base):
+        return False
+    writes = [argument.name for argument in target._schema.arguments if argument.alias_info is not None]
+    if writes != [target._schema.arguments[0].name]:
+        return False
+    if any(user.op == "output" or (user is not node and _may_share(user)) for user in base.users):
+        return False  # an output is known by the name of its node
+    pure = getattr(getattr(aten, name[:-1], None), target._overloadname, None)
+    if pure is None or _shape_and_type(base) != _shape_and_type(node):
+        return False
+    for user in list(base.users):
+        if user is not node and order[user] > order[node]:
+            user.replace_input_with(base, node)
+    node.target = pure
+    return True
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    """Whether a node made its own memory, and alone: not a view, an input, or one of several results."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return False
+    return not _is_view(target) and len(target._schema.returns) == 1 and target not in _SAME
+
+
+def _may_share(user: fx.Node) -> bool:
+    """Whether what ``user`` returns may be a view of what it reads."""
+    target = user.target
+    return not isinstance(target, torch._ops.OpOverload) or _is_view(target) or target in _SAME
+
+
+def _is_view(target: torch._ops.OpOverload) -> bool:
+    return any(result.alias_info is not None for result in target._schema.returns) and not target._schema.is_mutable
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+
+
+def _shape_and_type(node: fx.Node) -> tuple[Any, ...]:
+    (value,) = _tensors(node)
+    return tuple(value.shape), value.dtype
+
+
+def _same(node: fx.Node) -> bool:
+    """Replaces a node by its first argument, which has the same value."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node), "a tensor argument is a node"
+    if _shape_and_type(source) != _shape_and_type(node):
+        return False
+    if any(user.op == "output" for user in node.users):  # an output is known by the name of its node
+        node.target, node.args, node.kwargs = aten.alias.default, (source,), {}
+        return True
+    node.replace_all_uses_with(source)
+    node.graph.erase_node(node)
+    return True
+
+
+def _dropout(node: fx.Node) -> bool:
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("train", True)
+    return training is False and _same(node)
+
+
+def _batch_norm(node: fx.Node) -> bool:
+    return node.args[5] is False
+
+
+def _reshape(node: fx.Node) -> bool:
+    """Any reshape of a value is a view of the shape that comes out."""
+    (value,) = _tensors(node)
+    node.target = aten.view.default
+    node.args, node.kwargs = (node.args[0], list(value.shape)), {}
+    return True
+
+
+def _convert(node: fx.Node) -> bool:
+    """``to`` another element type is a conversion; ``to`` anything else is nothing, on one device."""
+    source = node.args[0]
+    assert isinstance(source, fx.Node), "a tensor argument is a node"
+    (before,), (after,) = _tensors(source), _tensors(node)
+    if before.device != after.device:
+        return False
+    if before.dtype == after.dtype:
+        return _same(node)
+    node.target = aten._to_copy.default
+    node.args, node.kwargs = (source,), {"dtype": after.dtype}
+    return True
+
+
+_SAME = frozenset(
+    {
+        aten.contiguous.default,
+        aten.detach.default,
+        aten.detach_.default,
+        aten.alias.default,
+        aten.lift_fresh.default,
+        aten.lift_fresh_copy.default,
+        aten.dropout.default,
+        aten.dropout_.default,
+        aten.feature_dropout.default,
+        aten.alpha_dropout.default,
+        aten.reshape.default,
+        aten.to.dtype,
+        aten.to.dtype_layout,
+        aten.to.device,
+        aten.to.other,
+        aten.type_as.default,
+        aten.flatten.using_ints,
+    }
+)
+"""Ops whose result may be their argument itself."""
+
+_RULES: dict[Any, Callable[[fx.Node], bool]] = {
+    aten.batch_norm.default: _batch_norm,
+    aten.contiguous.default: _same,
+    aten.detach.default: _same,
+    aten.detach_.default: _same,
+    aten.alias.default: _same,
+    aten.lift_fresh.default: _same,
+    aten.lift_fresh_copy.default: _same,
+    aten.dropout.default: _dropout,
+    aten.dropout_.default: _dropout,
+    aten.feature_dropout.default: _dropout,
+    aten.alpha_dropout.default: _dropout,
+    aten.reshape.default: _reshape,
+    aten.flatten.using_ints: _reshape,
+    aten.unflatten.int: _reshape,
+    aten.view_as.default: _reshape,
+    aten.to.dtype: _convert,
+    aten.to.dtype_layout: _convert,
+    aten.to.device: _convert,
+    aten.to.other: _convert,
+    aten.type_as.default: _convert,
+}

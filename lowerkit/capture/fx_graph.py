@@ -1,0 +1,168 @@
+"""Makes an exported graph ready for import: functional, only ops that torch-mlir has names for, constants folded.
+
+Steps
+    functional     in-place ops and views of them become pure (:mod:`lowerkit.capture.fx_functional`, or
+                   ``run_decompositions`` with an empty table); whole ops such as ``linear`` stay.
+    checks         assertions on shapes and dtypes go: the signature's ranges state them.
+    constants      what depends on no input and no parameter (position ids, causal masks, rotary tables) is computed
+                   once, by PyTorch itself, so bit for bit as eager does. Bounded in size: bytes read at most
+                   :data:`FOLD_READ_BYTES` per tensor, written :data:`FOLD_WRITE_BYTES`.
+    names          ops for which the torch dialect has no op are decomposed, and the steps repeated.
+"""
+
+# torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.fx import node as fx_node
+from torch.utils import _pytree as pytree
+
+from lowerkit.capture.fx_functional import FunctionalProgram, rewritten
+from lowerkit.capture.symbolic import is_static
+from lowerkit.mlir import ir
+
+FOLD_READ_BYTES = 1 << 20
+FOLD_WRITE_BYTES = 4 << 20
+
+_CHECKS = frozenset(
+    {
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+_NAMED_BY_IMPORTER = frozenset({"aten._native_batch_norm_legit_no_training.default"})
+"""Not in the torch dialect; :mod:`lowerkit.capture.fx_importer` has another name for them."""
+
+_RAISED_WHOLE = frozenset(
+    {
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        *(f"aten.upsample_{kind}.vec" for kind in ("linear1d", "trilinear3d", "bicubic2d", "nearest3d")),
+        *(f"aten._upsample_nearest_exact{count}d.vec" for count in (1, 2, 3)),
+    }
+)
+"""Not in the torch dialect either, but imported as opaque operators, which passes know: decomposed, a bicubic resize
+is sixteen look-ups by computed positions."""
+
+
+def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram:
+    """Returns a program as the module docstring says; ``exported`` is not changed."""
+    program = rewritten(exported)
+    if program is not None:
+        _drop_checks(program.graph)
+        _fold_constants(program)
+        if not _missing_decompositions(program.graph, context):
+            return program
+    traced = exported.run_decompositions({})
+    tried: set[Any] = set()
+    while True:
+        program = FunctionalProgram.of(traced)
+        _drop_checks(program.graph)
+        _fold_constants(program)
+        table = _missing_decompositions(program.graph, context)
+        if table.keys() <= tried:
+            return program
+        tried |= table.keys()
+        traced = traced.run_decompositions(table)
+
+
+def is_known(target: Any, context: ir.Context) -> bool:
+    """Tells whether the torch dialect has an op for an ATen overload, or the importer another name for it."""
+    if not isinstance(target, torch._ops.OpOverload) or str(target) in _NAMED_BY_IMPORTER | _RAISED_WHOLE:
+        return True
+    name = "torch." + target._schema.name.replace("::", ".")
+    overload = target._schema.overload_name
+    return context.is_registered_operation(f"{name}.{overload}" if overload else name)
+
+
+def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
+    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    unknown = [target for target in targets if not is_known(target, context)]
+    if not unknown:
+        return {}
+    known = default_decompositions()
+    return {target: known[target] for target in unknown if target in known}
+
+
+def _drop_checks(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and (str(node.target) in _CHECKS or (not node.users and not node.is_impure())):
+            graph.erase_node(node)
+
+
+def _fold_constants(program: FunctionalProgram) -> None:
+    """Evaluates what depends on constants and unchanged buffers only; results that others use become constants."""
+    graph, signature = program.graph, program.graph_signature
+    values: dict[fx.Node, Any] = dict(_readable_constants(program))
+    folded: list[fx.Node] = []
+    for node in graph.nodes:
+        if node.op == "call_function" and _is_foldable(node, values):
+            value = node.target(*fx_node.map_arg(node.args, values.get), **fx_node.map_arg(node.kwargs, values.get))
+            if all(_is_small(leaf, FOLD_WRITE_BYTES) for leaf in pytree.tree_leaves(value)):
+                values[node] = value
+                folded.append(node)
+    done = set(folded)
+    first = next((node for node in graph.nodes if node.op == "placeholder"), next(iter(graph.nodes)))
+    new_specs: list[InputSpec] = []
+    for node in reversed(folded):
+        outside = [user for user in node.users if user not in done]
+        if outside and isinstance(values[node], torch.Tensor):
+            name = f"folded_{node.name}"
+            with graph.inserting_before(first):
+                constant = graph.placeholder(name)
+            constant.meta = dict(node.meta)
+            for user in outside:
+                user.replace_input_with(node, constant)
+            program.constants[name] = values[node]
+            new_specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(constant.name), name))
+            first = constant
+        if not node.users:
+            graph.erase_node(node)
+    signature.input_specs[:0] = reversed(new_specs)
+
+
+def _readable_constants(program: FunctionalProgram) -> dict[fx.Node, torch.Tensor]:
+    signature = program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found: dict[fx.Node, torch.Tensor] = {}
+    for spec in signature.input_specs:
+        if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or spec.target in mutated:
+            continue
+        value = program.constants.get(spec.target or "", program.state_dict.get(spec.target or ""))
+        if isinstance(value, torch.Tensor) and _is_small(value, FOLD_READ_BYTES):
+            found[nodes[spec.arg.name]] = value
+    return found
+
+
+def _is_foldable(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
+    if isinstance(node.target, torch._ops.OpOverload):
+        if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+            return False
+    elif node.target.__module__ != "_operator":
+        return False
+    if any(source not in values for source in node.all_input_nodes):
+        return False
+    leaves = pytree.tree_leaves(node.meta.get("val"))
+    # The size is known before anything is computed: a constant of a terabyte is not made.
+    return bool(leaves) and all(_is_small(leaf, FOLD_WRITE_BYTES, fake=True) for leaf in leaves)
+
+
+def _is_small(value: Any, limit: int, *, fake: bool = False) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, (int, float, bool)) and not isinstance(value, torch.SymInt)
+    if isinstance(value, torch._subclasses.FakeTensor) and not fake:
+        return False
+    if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
+        return False
+    return all(is_static(extent) for extent in value.shape) and value.numel() * value.element_size() <= limit

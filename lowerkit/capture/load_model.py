@@ -1,0 +1,292 @@
+"""``capture_path``: from what a user names on a command line to a Program.
+
+The content decides, not the extension: a zip is looked into, a pickle is recognised (and never loaded), the rest is
+tried as ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
+from lowerkit.capture.dtypes import to_numpy, to_torch, torch_dtype, torch_name_of
+from lowerkit.capture.factory import is_factory, make_model
+from lowerkit.capture.files import check_file, read_start
+from lowerkit.capture.input_spec import (
+    DynamicDim,
+    Expected,
+    InputSpec,
+    dims_of,
+    example_arrays,
+    parse_dynamic,
+    parse_inputs,
+)
+from lowerkit.capture.program import Array, Program
+from lowerkit.errors import CaptureError, InputError, UsageError
+
+FileKind = Literal["exported", "torchscript", "onnx"]
+
+_PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_FOREIGN = {
+    b"\x89HDF": "an HDF5 file",
+    b"\x7fELF": "a native program",
+    b"GGUF": "a GGUF file",
+    b"\x1f\x8b": "a gzip file",
+    b"\x89PNG": "a picture",
+    b"\x93NUM": "a numpy array",
+    b"%PDF": "a PDF",
+    b"#!": "a script",
+}
+_KNOWN = ".pt2 (torch.export), .pt (TorchScript), .onnx, path/to/file.py:factory and package.module:factory"
+
+
+def capture_path(
+    model: str | Path,
+    inputs: Sequence[str] = (),
+    dynamic: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    dtype: str | None = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> Program:
+    """Captures the model that ``model`` names.
+
+    Args:
+        model: a path, or a factory.
+        inputs: values of ``--input``, see :mod:`lowerkit.capture.input_spec`.
+        dynamic: values of ``--dynamic``.
+        seed: of random inputs.
+        dtype: ``f32``, ``bf16`` or ``f16``: floating weights and inputs are converted first (factories, TorchScript).
+        example_inputs: tensors or arrays that take the place of ``inputs``, in the model's order.
+
+    Raises:
+        UsageError: LK1004, an option cannot be parsed, or does not go with this kind of model.
+        InputError: the file, or the inputs, cannot be used; all problems of the inputs at once.
+        CaptureError, UnsupportedError: the model cannot be captured.
+    """
+    specs, dims = parse_inputs(inputs), parse_dynamic(dynamic)
+    given = None if example_inputs is None else [_array(value) for value in example_inputs]
+    if is_factory(str(model)):
+        return _from_factory(str(model), specs, dims, seed, dtype, example_inputs)
+    path = Path(model)
+    kind = file_kind(path)
+    if dtype is not None and kind != "torchscript":
+        raise UsageError(
+            "LK1004",
+            f"{path} fixes its element types; they cannot be converted to {dtype}",
+            hint="export the model in that type, or name a factory",
+        )
+    if dims and kind != "onnx":
+        raise UsageError(
+            "LK1004",
+            f"{path} fixes its shapes at export, --dynamic has no effect on it",
+            hint="export it with dynamic_shapes, or name a factory",
+        )
+    if kind == "onnx":
+        return _from_onnx(path, specs, dims, seed, given)
+    if kind == "torchscript":
+        return _from_torchscript(path, specs, seed, dtype, given)
+    return _from_exported(path, specs, seed, given)
+
+
+def file_kind(path: Path) -> FileKind:
+    """Tells what a file is, by its content.
+
+    Raises:
+        InputError: LK1001, LK1002: it cannot be read or is of a format that is not captured.
+        CaptureError: LK2002, it is a pickle.
+    """
+    size = check_file(path)
+    start = read_start(path, 512)
+    if start.startswith(b"PK\x03\x04"):
+        archive = read_archive(path)
+        if archive.kind == "checkpoint":
+            raise _checkpoint(path)
+        if archive.kind == "foreign":
+            raise _foreign(
+                path, "a zip that torch did not write" if "manifest.json" not in archive.entries else "a zip"
+            )
+        if archive.kind == "exported":
+            require_harmless_exported(path, archive)
+        return archive.kind
+    if start.startswith(_PICKLE_STARTS) or start[257:262] == b"ustar":
+        raise _checkpoint(path)
+    for magic, name in _FOREIGN.items():
+        if start.startswith(magic):
+            raise _foreign(path, name)
+    if start.startswith(b"{") and size > 1:
+        raise _foreign(path, "JSON")
+    if int.from_bytes(start[:8], "little") <= size - 8 and start[8:9] == b"{":
+        raise _foreign(path, "a safetensors file: weights without a model")
+    return "onnx"
+
+
+def _checkpoint(path: Path) -> CaptureError:
+    return CaptureError(
+        "LK2002",
+        f"{path} is a pickled checkpoint (torch.save): unpickling runs code, so it is not loaded",
+        hint=CHECKPOINT_HINT,
+    )
+
+
+def _foreign(path: Path, what: str) -> InputError:
+    return InputError("LK1002", f"{path} is {what}, no model that lowerkit reads", hint=f"it reads {_KNOWN}")
+
+
+def _from_factory(
+    text: str,
+    specs: Sequence[InputSpec],
+    dims: Sequence[DynamicDim],
+    seed: int,
+    dtype: str | None,
+    example_inputs: Sequence[Any] | None,
+) -> Program:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from lowerkit.capture.capture import capture
+    from lowerkit.capture.torch_eager import argument_names
+
+    made = make_model(text)
+    module = made.module
+    positional = made.positional if example_inputs is None else tuple(example_inputs)
+    leaves, structure = pytree.tree_flatten((positional, made.named))
+    names = argument_names(module, positional, made.named)
+    if dtype is not None:
+        if isinstance(module, torch.nn.Module):
+            module = module.to(torch_dtype(dtype))
+        leaves = [leaf.to(torch_dtype(dtype)) if _is_floating(leaf) else leaf for leaf in leaves]
+    places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if specs or dims:
+        wanted = {spec.name for spec in specs}
+        expected = [
+            Expected(names[place], torch_name_of(leaves[place].dtype), (None,) * leaves[place].ndim) for place in places
+        ]
+        kept = [
+            InputSpec(entry.name, tuple(leaves[place].shape), entry.dtype)
+            for entry, place in zip(expected, places, strict=True)
+            if entry.name not in wanted
+        ]
+        arrays = example_arrays(expected, [*specs, *kept], dims, seed=seed)
+        for place, entry, array in zip(places, expected, arrays, strict=True):
+            if entry.name in wanted:
+                leaves[place] = to_torch(array)
+    positional, named = pytree.tree_unflatten(leaves, structure)
+    shapes = _torch_dynamic(leaves, structure, {names[place]: place for place in places}, dims) if dims else None
+    program = capture(module, positional, shapes, named or None)
+    program.source = text
+    return program
+
+
+def _torch_dynamic(leaves: list[Any], structure: Any, places: Mapping[str, int], dims: Sequence[DynamicDim]) -> Any:
+    """Builds what ``torch.export`` takes: the structure of the arguments with ``{axis: Dim}`` at the tensors."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    made = {dim.symbol: torch.export.Dim(dim.symbol, min=dim.minimum, max=dim.maximum) for dim in dims}
+    shapes: list[Any] = [None] * len(leaves)
+    problems: list[str] = []
+    for dim in dims:
+        place = places[dim.name]
+        if dim.axis >= leaves[place].ndim:
+            problems.append(f"{dim.name!r} has {leaves[place].ndim} dims, --dynamic names dim {dim.axis}")
+            continue
+        shapes[place] = {**(shapes[place] or {}), dim.axis: made[dim.symbol]}
+    if problems:
+        raise InputError("LK1003", "--dynamic does not fit the inputs", details=problems)
+    positional, named = pytree.tree_unflatten(shapes, structure)
+    if not named:
+        return positional
+    return (*positional, *named.values()) if not positional else (*positional, named)
+
+
+def _is_floating(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _from_onnx(
+    path: Path, specs: Sequence[InputSpec], dims: Sequence[DynamicDim], seed: int, given: list[Array] | None
+) -> Program:
+    try:
+        from lowerkit.capture.onnx import capture_onnx, declared_inputs
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "LK2001", f"{path} is an ONNX model and the onnx package is missing", hint="pip install 'lowerkit[onnx]'"
+        ) from error
+    declared = declared_inputs(path)
+    arrays = given if given is not None else example_arrays(declared, specs, dims, seed=seed)
+    if given is not None:
+        _require_fit(declared, given)
+    shapes: dict[str, list[int | str | None]] = {}
+    for entry, array in zip(declared, arrays, strict=True):
+        spec = next((spec for spec in specs if spec.name == entry.name), None)
+        shape: list[int | str | None]
+        if spec is not None and spec.shape is not None:
+            shape = list(spec.shape)
+        elif spec is not None or given is not None:
+            shape = list(array.shape)
+        else:
+            shape = [extent if isinstance(extent, (int, str)) else None for extent in entry.shape or array.shape]
+        for dim in dims:
+            if dim.name == entry.name and dim.axis < len(shape):
+                shape[dim.axis] = dim.symbol
+        shapes[entry.name] = shape
+    return capture_onnx(path, input_shapes=shapes, dims=dims_of(dims), example_inputs=arrays)
+
+
+def _from_torchscript(
+    path: Path, specs: Sequence[InputSpec], seed: int, dtype: str | None, given: list[Array] | None
+) -> Program:
+    from lowerkit.capture.torchscript import capture_script, expected_inputs, load_script
+
+    script = load_script(path)
+    expected = expected_inputs(script)
+    if given is not None:
+        _require_fit(expected, given)
+    arrays = given if given is not None else example_arrays(expected, specs, seed=seed)
+    tensors = [to_torch(array) for array in arrays]
+    if dtype is not None:
+        script = script.to(torch_dtype(dtype))
+        tensors = [tensor.to(torch_dtype(dtype)) if tensor.is_floating_point() else tensor for tensor in tensors]
+    return capture_script(script, tensors, source=str(path))
+
+
+def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: list[Array] | None) -> Program:
+    from lowerkit.capture.torch_export import capture_exported, load_exported
+
+    program = capture_exported(load_exported(path), source=str(path))
+    expected = [Expected(spec.name, spec.dtype, tuple(spec.shape)) for spec in program.signature.inputs]
+    if given is not None:
+        _require_fit(expected, given)
+        program.example_inputs = given
+    elif specs or program.example_inputs is None:
+        ranges = {dim.name: dim for dim in program.signature.dims}
+        dims = [
+            DynamicDim(entry.name, axis, extent, ranges[extent].minimum, ranges[extent].maximum)
+            for entry in expected
+            for axis, extent in enumerate(entry.shape or ())
+            if isinstance(extent, str)
+        ]
+        program.example_inputs = example_arrays(expected, specs, dims, seed=seed)
+    return program
+
+
+def _require_fit(expected: Sequence[Expected], given: Sequence[Array]) -> None:
+    required = [entry for entry in expected if entry.required]
+    if not len(required) <= len(given) <= len(expected):
+        raise InputError(
+            "LK1003",
+            f"{len(given)} inputs were given, the model takes {len(required)} "
+            f"({', '.join(entry.name for entry in expected)})",
+            hint="pass one for each, in this order",
+        )
+
+
+def _array(value: Any) -> Array:
+    import numpy as np
+
+    return np.array(to_numpy(value)) if hasattr(value, "detach") else np.asarray(value)

@@ -1,0 +1,288 @@
+"""Capture of an ONNX model.
+
+Steps: parse -> a checked, flat, folded skeleton (``onnx_graph``) -> the torch dialect (``onnx_importer``) ->
+signature. Weights stay in the file or its external files until they are asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from lowerkit.capture.files import read_file
+from lowerkit.capture.input_spec import Expected
+from lowerkit.capture.onnx_graph import expand_functions, ready_graph
+from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
+from lowerkit.capture.onnx_skeleton import OnnxGraph
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.program import Array, Program
+from lowerkit.capture.weights import WeightStore
+from lowerkit.errors import InputError, UnsupportedError
+from lowerkit.mlir import ir, new_context
+from lowerkit.runtimes.expressions import Expr, simplify, symbols
+from lowerkit.runtimes.manifest import Dim, Signature, TensorSpec
+
+MAXIMUM_BYTES = (1 << 31) - 1
+"""What a protobuf may hold."""
+
+
+def parse_model(data: bytes, what: str) -> ModelProto:
+    """Parses a model.
+
+    Raises:
+        InputError: LK1002, the bytes are no ONNX model, or a part of one.
+    """
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise InputError(
+            "LK1002", f"{what} is no ONNX model, or a part of one: {error}", hint="copy or export the file again"
+        ) from error
+    if not model.HasField("graph") or not model.graph.output or not model.opset_import:
+        raise InputError(
+            "LK1002",
+            f"{what} parses as a protobuf but holds no ONNX graph with outputs and an opset",
+            hint="copy or export the file again",
+        )
+    return model
+
+
+def capture_onnx(
+    model: str | Path | ModelProto,
+    *,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    dims: Sequence[Dim] = (),
+    example_inputs: Sequence[Array] | None = None,
+) -> Program:
+    """Captures an ONNX model.
+
+    Args:
+        model: a path, or a model in memory (it is copied).
+        input_shapes: shapes that fix or name dims of inputs; a str is a symbolic dim.
+        dims: ranges of the symbolic dims.
+        example_inputs: arrays in the order of the model's inputs.
+
+    Raises:
+        InputError: the file cannot be read or is no ONNX model.
+        CaptureError: LK2003, the model is invalid.
+        UnsupportedError: LK4001 with all nodes that are not supported; LK4002, a shape is not known.
+    """
+    if isinstance(model, ModelProto):
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        folder, source, eager_from = None, model.graph.name or "ONNX model", model
+    else:
+        path = Path(model)
+        copy = parse_model(read_file(path, MAXIMUM_BYTES), str(path))
+        folder, source, eager_from = path.resolve().parent, str(path), path
+    ready = ready_graph(copy, folder, input_shapes)
+    _refuse_inputs(ready)
+    _name_free_dims(ready)
+    context = new_context()
+    module = _import(ready, context)
+    weights = WeightStore()
+    used = {name for node in ready.graph.node for name in node.input} | {value.name for value in ready.graph.output}
+    for name, tensor in ready.weights.items():
+        if name in used:
+            weights.add(name, tensor.read, dtype=tensor.dtype, shape=tensor.shape)
+    return Program(
+        context=context,
+        module=module,
+        weights=weights,
+        signature=_signature(ready, module, dims),
+        source=source,
+        output_tree=None,
+        eager=_eager(eager_from),
+        onnx_model=eager_from,
+        example_inputs=None if example_inputs is None else list(example_inputs),
+    )
+
+
+def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    """Imports; ops without a conversion that the standard defines by other ops are replaced by those."""
+    while True:
+        try:
+            return import_onnx(ready, context)
+        except UnconvertedError as error:
+            if not expand_functions(ready, error.op_types):
+                raise
+
+
+def declared_inputs(path: Path) -> list[Expected]:
+    """Returns what the model declares of its inputs; dims that are no numbers are symbols or None."""
+    graph = parse_model(read_file(path, MAXIMUM_BYTES), str(path)).graph
+    initialized = {tensor.name for tensor in graph.initializer}
+    found: list[Expected] = []
+    for value in graph.input:
+        if value.name in initialized:
+            continue
+        tensor_type = value.type.tensor_type
+        shape = tuple(
+            dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor_type.shape.dim
+        )
+        found.append(
+            Expected(
+                value.name, DTYPE_NAMES.get(tensor_type.elem_type), shape if tensor_type.HasField("shape") else None
+            )
+        )
+    return found
+
+
+def _refuse_inputs(ready: OnnxGraph) -> None:
+    declared = {value.name: value.type for value in ready.graph.input}
+    problems: list[str] = []
+    for name in ready.inputs:
+        kind = declared[name].WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedError("LK4001", f"input {name!r} is a {kind}, only tensors are supported")
+        tensor_type = declared[name].tensor_type
+        if tensor_type.elem_type not in DTYPE_NAMES:
+            raise UnsupportedError(
+                "LK4001",
+                f"input {name!r} has element type {element_type_name(tensor_type.elem_type)}, which is not supported",
+            )
+        if not tensor_type.HasField("shape"):
+            problems.append(f"input {name!r} declares no shape, not even its rank")
+    if problems:
+        raise InputError(
+            "LK1003",
+            f"{len(problems)} inputs need a shape",
+            details=problems,
+            hint="give it: --input " + " --input ".join(f"{name}:1x3x224x224" for name in ready.inputs[:1]),
+        )
+
+
+def _name_free_dims(ready: OnnxGraph) -> None:
+    """Gives a name to each dim of an input that is neither a number nor named."""
+    for value in ready.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_param"):
+                if not dim.dim_param.isidentifier():
+                    dim.dim_param = re.sub(r"[^A-Za-z0-9_]", "_", f"_{dim.dim_param}")
+            elif not dim.HasField("dim_value"):
+                dim.dim_param = f"{re.sub(r'[^A-Za-z0-9_]', '_', value.name)}_{axis}"
+
+
+def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Signature:
+    declared = {value.name: value.type.tensor_type for value in ready.graph.input}
+    inputs = [
+        TensorSpec(name, DTYPE_NAMES[declared[name].elem_type], [_extent(dim) for dim in declared[name].shape.dim])
+        for name in ready.inputs
+    ]
+    names = {symbol: None for spec in inputs for extent in spec.shape for symbol in symbols(extent)}
+    ranges = {dim.name: dim for dim in dims}
+    function = ir.SymbolTable(module.operation)["main"]
+    results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+    outputs = [
+        TensorSpec(value.name, DTYPE_NAMES[value.type.tensor_type.elem_type], _output_shape(value, result, names))
+        for value, result in zip(ready.graph.output, results, strict=True)
+    ]
+    return Signature(inputs=inputs, outputs=outputs, dims=[ranges.get(name, Dim(name)) for name in names])
+
+
+def _extent(dim: Any) -> Expr:
+    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param
+
+
+def _output_shape(value: onnx.ValueInfoProto, result: ir.Type, names: Mapping[str, Any]) -> list[Expr]:
+    """Takes each extent from the refined type, and where that is dynamic from what the model declares."""
+    sizes = re.fullmatch(r"!torch\.vtensor<\[([0-9?,]*)\],.*>", str(result))
+    declared = list(value.type.tensor_type.shape.dim)
+    texts = [text for text in sizes.group(1).split(",") if text] if sizes else []
+    if sizes is None or (len(declared) != len(texts) and "?" in texts):
+        raise UnsupportedError("LK4002", f"the rank of output {value.name!r} is not known")
+    shape: list[Expr] = []
+    for axis, text in enumerate(texts):
+        expression = int(text) if text != "?" else _parse_dim(declared[axis].dim_param)
+        if expression is None or any(symbol not in names for symbol in symbols(expression)):
+            raise UnsupportedError(
+                "LK4002",
+                f"dim {axis} of output {value.name!r} ({declared[axis].dim_param or 'unnamed'}) is no expression of "
+                f"the inputs' dims ({', '.join(names) or 'none'})",
+                hint="give the inputs fixed shapes with --input NAME:SHAPE",
+            )
+        shape.append(expression)
+    return shape
+
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+}
+
+
+def _parse_dim(text: str) -> Expr | None:
+    """Parses ``s0``, ``2*s0 + 1``, ``(batch // 2)``: torch's exporter writes such dims."""
+
+    def convert(node: ast.expr) -> Expr | None:
+        match node:
+            case ast.Name(id=name):
+                return name
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+                one, two = convert(left), convert(right)
+                return None if one is None or two is None else (_OPERATORS[type(operator)], one, two)
+            case _:
+                return None
+
+    try:
+        found = convert(ast.parse(text.strip(), mode="eval").body) if len(text) < 500 else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return None if found is None else simplify(found)
+
+
+def _eager(model: Path | ModelProto) -> Callable[..., list[Array]]:
+    """ONNX Runtime where it is installed, ONNX's reference implementation otherwise; made at the first call."""
+    made: list[Callable[[list[Array]], list[Array]]] = []
+
+    def call(*arrays: Array) -> list[Array]:
+        if not made:
+            made.append(_onnxruntime(model) or _reference(model))
+        return made[0](list(arrays))
+
+    return call
+
+
+def _onnxruntime(model: Path | ModelProto) -> Callable[[list[Array]], list[Array]] | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+
+    def run(arrays: list[Array]) -> list[Array]:
+        return [np.asarray(result) for result in session.run(None, dict(zip(names, arrays, strict=True)))]
+
+    return run
+
+
+def _reference(model: Path | ModelProto) -> Callable[[list[Array]], list[Array]]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
+    constants = {tensor.name for tensor in evaluator.proto_.graph.initializer}
+    names = [value.name for value in evaluator.proto_.graph.input if value.name not in constants]
+
+    def run(arrays: list[Array]) -> list[Array]:
+        results: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
+        return list(results)
+
+    return run

@@ -1,0 +1,190 @@
+"""An ONNX model made ready for import: checked, flat, of a known opset, shapes inferred, constants folded.
+
+Vocabulary
+    skeleton   the model without the data of its weights: each weight is a graph input with a type. Everything that
+               works on whole protobufs (checker, inliner, version converter, shape inference) works on the skeleton,
+               so a model of 100 GB costs as much as one of 100 kB.
+    literal    a constant that stays in the graph: shapes, axes, scales. The conversions need their values.
+
+Steps: skeleton -> checker -> local functions inlined -> user's input shapes -> opset >= 17 -> shapes and constants in
+turns, until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnx.shape_inference
+import onnx.version_converter
+from onnx import GraphProto, ModelProto
+
+from lowerkit.capture.onnx_fold import fold_constants
+from lowerkit.capture.onnx_skeleton import (
+    OnnxGraph,
+    extract_constant_nodes,
+    is_literal,
+    make_skeleton,
+    move_folded,
+)
+from lowerkit.errors import CaptureError
+
+OLDEST_OPSET = 17
+"""Older models are converted to this version: the importer's patterns know ops from about here on."""
+
+_ROUNDS = 8
+
+
+def ready_graph(
+    model: ModelProto, folder: Path | None, input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
+) -> OnnxGraph:
+    """Takes ``model`` (which is changed) through the steps of the module docstring.
+
+    Args:
+        model: as parsed.
+        folder: where external data may lie.
+        input_shapes: shapes that replace what the model declares for an input; a str is a symbolic dim, None any.
+
+    Raises:
+        CaptureError: LK2003, the model is invalid: all damaged tensors, or what ONNX's checker says.
+    """
+    ready = make_skeleton(model, folder)
+    try:
+        onnx.checker.check_model(ready.model)
+        if ready.model.functions:
+            ready.model = onnx.inliner.inline_local_functions(ready.model)
+            onnx.checker.check_model(ready.model)
+    except onnx.checker.ValidationError as error:
+        raise invalid_model(error) from error
+    extract_constant_nodes(ready, folder)
+    _set_shapes(ready, input_shapes or {})
+    _convert_opset(ready)
+    _simplify(ready)
+    return ready
+
+
+def expand_functions(ready: OnnxGraph, op_types: Iterable[str]) -> bool:
+    """Replaces nodes of these types by the function that the standard defines them by; returns whether it did."""
+    version = next((entry.version for entry in ready.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    known: list[tuple[str, str]] = []
+    for op_type in op_types:
+        schema: Any = onnx.defs.get_schema(op_type, version, "")
+        if schema.has_function or schema.has_context_dependent_function:
+            known.append(("", op_type))
+            _write_defaults(ready.graph, schema)
+    if not known:
+        return False
+    try:
+        ready.model = onnx.inliner.inline_selected_functions(ready.model, known, inline_schema_functions=True)
+    except RuntimeError:  # an assertion of the inliner: then the op stays unsupported
+        return False
+    extract_constant_nodes(ready, None)
+    _simplify(ready)
+    return True
+
+
+def _write_defaults(graph: GraphProto, schema: onnx.defs.OpSchema) -> None:
+    """Writes out default attributes: the inliner leaves references to absent ones unresolved."""
+    for node in graph.node:
+        if node.op_type != schema.name:
+            continue
+        present = {attribute.name for attribute in node.attribute}
+        for name, attribute in schema.attributes.items():
+            if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
+                node.attribute.append(attribute.default_value)
+
+
+def _simplify(ready: OnnxGraph) -> None:
+    for _ in range(_ROUNDS):
+        _infer(ready)
+        if not fold_constants(ready, keep=is_literal):
+            break
+    _drop_allowzero(ready.graph)
+    move_folded(ready)
+
+
+def invalid_model(error: Exception) -> CaptureError:
+    """Returns the error for what an ONNX tool says of an invalid model."""
+    text = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return CaptureError(
+        "LK2003",
+        f"the ONNX model is invalid: {text[0] if text else type(error).__name__}",
+        details=text[1:6],
+        hint="export it again; onnx.checker.check_model says the same",
+    )
+
+
+def _drop_allowzero(graph: GraphProto) -> None:
+    """Removes Reshape's ``allowzero`` where the target shape has no zero, so that it says nothing."""
+    shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) == 1}
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[1] in shapes and (shapes[node.input[1]] != 0).all():
+            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+
+
+def _set_shapes(ready: OnnxGraph, shapes: Mapping[str, Sequence[int | str | None]]) -> None:
+    """Replaces the shapes of inputs; a dim whose name changes changes it, or gets its number, everywhere."""
+    graph = ready.graph
+    renamed: dict[str, int | str] = {}
+    for value in graph.input:
+        shape = shapes.get(value.name)
+        if shape is None:
+            continue
+        target = value.type.tensor_type.shape
+        for dim, extent in zip(target.dim, shape, strict=False):
+            if dim.dim_param and extent is not None and extent != dim.dim_param:
+                renamed[dim.dim_param] = extent
+        del target.dim[:]
+        for extent in shape:
+            _set_dim(target.dim.add(), extent)
+    for value in [*graph.input[: len(ready.inputs)], *graph.output, *graph.value_info]:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in renamed:
+                _set_dim(dim, renamed[dim.dim_param])
+
+
+def _set_dim(dim: Any, extent: int | str | None) -> None:
+    dim.Clear()
+    if isinstance(extent, int):
+        dim.dim_value = extent
+    elif extent is not None:
+        dim.dim_param = extent
+
+
+def _convert_opset(ready: OnnxGraph) -> None:
+    version = next((entry.version for entry in ready.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    newest = onnx.defs.onnx_opset_version()
+    if version > newest:
+        raise CaptureError(
+            "LK2003",
+            f"the model is of opset {version}; onnx {onnx.__version__} knows up to {newest}",
+            hint="pip install --upgrade onnx, or export with an older opset",
+        )
+    if version >= OLDEST_OPSET:
+        return
+    try:
+        ready.model = onnx.version_converter.convert_version(ready.model, OLDEST_OPSET)
+    except (RuntimeError, onnx.version_converter.ConvertError) as error:
+        raise CaptureError(
+            "LK2003",
+            f"the model is of opset {version} and cannot be converted to {OLDEST_OPSET}: "
+            f"{next(iter(str(error).splitlines()), '')}",
+            hint=f"export it again with opset {OLDEST_OPSET} or newer",
+        ) from error
+    extract_constant_nodes(ready, None)
+
+
+def _infer(ready: OnnxGraph) -> None:
+    try:
+        ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        # Strict mode also fails where inference merely gives up; then what it finds without is enough.
+        try:
+            ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, data_prop=True)
+        except onnx.shape_inference.InferenceError as error:
+            raise invalid_model(error) from error

@@ -1,0 +1,301 @@
+"""From a ready ONNX graph to the captured form: torch dialect, weights by reference, a location on every op.
+
+torch-mlir's importer takes the graph node by node as ``torch.operator "onnx.*"`` and its conversion turns those into
+ATen ops. The conversion stops at the first op that it does not know; then each op is tried alone, so that the error
+lists all of them.
+"""
+
+# torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, numpy_helper
+
+# The importers are part of torch-mlir, not of the MLIR bindings that `lowerkit.mlir` stands for.
+from torch_mlir.extras import onnx_importer as upstream
+
+from lowerkit.capture.dtypes import mlir_type
+from lowerkit.capture.locations import frames_of_trace, make_location, origin_of
+from lowerkit.capture.onnx_skeleton import OnnxGraph
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.errors import CaptureError, UnsupportedError
+from lowerkit.mlir import ir, run_pipeline, walk
+
+_CONVERT = "func.func(convert-torch-onnx-to-torch)"
+_REFINE = (
+    "func.func(canonicalize,cse,torch-scalarize-shapes,canonicalize),torch-shape-refinement-pipeline,"
+    "func.func(torch-restructure-non-constant-axes,torch-scalarize-shapes,canonicalize,cse),torch-refine-public-return"
+)
+_STACK_KEYS = ("pkg.torch.onnx.stack_trace",)
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+class UnconvertedError(UnsupportedError):
+    """Nodes of the standard for which torch-mlir has no conversion; ``op_types`` are their types."""
+
+    def __init__(self, operations: Sequence[ir.Operation]) -> None:
+        super().__init__(
+            "LK4001",
+            f"{len(operations)} ONNX nodes are not supported",
+            details=[_describe(operation) for operation in operations],
+        )
+        self.op_types = {(_onnx_name(operation) or "").removeprefix("onnx.") for operation in operations}
+
+
+def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    """Imports and converts a graph to ``func.func @main``.
+
+    Raises:
+        UnconvertedError: LK4001, with every node that has no conversion.
+        UnsupportedError: LK4001, with every node that is known beforehand to be inexpressible.
+        CaptureError: LK2003, the graph is not in topological order or lacks types.
+    """
+    _refuse_unsupported(ready)
+    module = _import(ready, context)
+    pristine = module.operation.get_asm(enable_debug_info=True)
+    try:
+        run_pipeline(module, f"builtin.module({_CONVERT})")
+        run_pipeline(module, f"builtin.module({_REFINE})")
+    except ir.MLIRError as error:
+        _raise_unconverted(ir.Module.parse(pristine, context=context), error)
+    left: list[ir.Operation] = []
+    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
+    if left:
+        raise UnconvertedError(left)
+    return module
+
+
+def _refuse_unsupported(ready: OnnxGraph) -> None:
+    """Finds what is known beforehand to be inexpressible: foreign domains, control flow, element types, crashes."""
+    graph = ready.graph
+    found: list[str] = []
+    types = {value.name: value.type for value in [*graph.input, *graph.value_info, *graph.output]}
+    for index, node in enumerate(graph.node):
+        what = f"{node.op_type} (node {node.name or index!r})"
+        if node.domain not in ("", "ai.onnx"):
+            found.append(f"{node.domain}.{what}: custom domain")
+        elif node.op_type in _CONTROL_FLOW or any(
+            attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute
+        ):
+            found.append(f"{what}: control flow")
+        elif node.op_type in _RANDOM:
+            found.append(f"{what}: random values")
+        elif node.op_type == "Reshape" and any(item.name == "allowzero" and item.i for item in node.attribute):
+            found.append(f"{what}: allowzero")
+        elif node.op_type == "Einsum" and any(_is_scalar(types.get(name)) for name in node.input):
+            found.append(f"{what}: a scalar operand")
+        for name in node.output:
+            value = types.get(name)
+            if value is None or not name:
+                continue
+            if value.WhichOneof("value") != "tensor_type":
+                found.append(f"{what}: {name!r} is a {value.WhichOneof('value') or 'value of unknown type'}")
+            elif value.tensor_type.elem_type not in DTYPE_NAMES:
+                found.append(f"{what}: {name!r} has element type {element_type_name(value.tensor_type.elem_type)}")
+    if found:
+        raise _unsupported(found)
+
+
+def _is_scalar(value: onnx.TypeProto | None) -> bool:
+    return value is not None and value.tensor_type.HasField("shape") and not value.tensor_type.shape.dim
+
+
+def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            info = upstream.ModelInfo(ready.model)
+            module = info.create_module(context)
+            importer = _NodeImporter.define_main(ready, info.main_graph, module.operation)
+            importer.import_all()
+        except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error
+    return module
+
+
+class _NodeImporter(upstream.NodeImporter):
+    __slots__ = ("_ready",)
+
+    @classmethod
+    def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> _NodeImporter:
+        """Creates ``@main``; only the model's own inputs are arguments, the weights of the skeleton are ops."""
+        cache = upstream.ContextCache(module.context)
+        inputs = [info.input_map[name] for name in ready.inputs]
+        with module.context, ir.Location.unknown():
+            arguments = [cache.type_proto_to_type(value.type) for value in inputs]
+            results = [cache.type_proto_to_type(value.type) for value in info.graph_proto.output]
+            function = upstream.func_dialect.FuncOp(
+                "main", ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
+            )
+            block = function.add_entry_block([ir.Location.name(f"{name}@") for name in ready.inputs])
+        importer = cls(
+            info,
+            parent_op=function,
+            block=block,
+            context_cache=cache,
+            module_op=module,
+            module_cache=upstream.ModuleCache(module, cache),
+        )
+        importer._ready = ready
+        importer._nv_map.update(zip(ready.inputs, block.arguments, strict=True))
+        importer._populate_graph_attrs(function)
+        function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
+        importer._define_weights()
+        return importer
+
+    def _define_weights(self) -> None:
+        used = {name for node in self._gi.graph_proto.node for name in node.input}
+        used.update(value.name for value in self._gi.graph_proto.output)
+        for name, tensor in self._ready.weights.items():
+            if name not in used:
+                continue
+            with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
+                builtin = ir.RankedTensorType.get(tensor.shape, mlir_type(tensor.dtype))
+                value = ir.Operation.create(
+                    "lk.weight", results=[builtin], attributes={"symbol": ir.StringAttr.get(name)}
+                ).result
+                torch_type = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
+                self._nv_map[name] = ir.Operation.create(
+                    "torch_c.from_builtin_tensor", results=[torch_type], operands=[value]
+                ).result
+
+    def import_initializer(self, initializer: TensorProto, extern_name: str | None = None) -> ir.Value:
+        name = extern_name or initializer.name
+        with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
+            literal = ir.Operation.create(
+                "torch.operator",
+                results=[self._cc.tensor_proto_to_type(initializer)],
+                attributes={
+                    "name": ir.StringAttr.get("onnx.Constant"),
+                    "torch.onnx.value": _dense(initializer, self._cc),
+                },
+            )
+        self._nv_map[name] = literal.result
+        return literal.result
+
+    def import_node(self, node: NodeProto) -> None:
+        with ir.InsertionPoint(self._b), _node_location(node, self._c):
+            operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
+            names = [name for name in node.output if name]
+            types = [self._output_type(name) for name in node.output if name]
+            attributes = self.import_attributes(list(node.attribute))
+            attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
+            operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
+            self._nv_map.update(zip(names, operation.results, strict=True))
+
+    def _output_type(self, name: str) -> ir.Type:
+        found = self._gi.find_type_proto_for_name(name)
+        return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
+
+
+def _node_location(node: NodeProto, context: ir.Context) -> ir.Location:
+    """Names as ``/encoder/layer.0/MatMul`` carry the module path; torch's exporter adds the Python stack."""
+    name = node.name or (node.output[0] if node.output else node.op_type)
+    scope, _, _ = name.strip("/").rpartition("/")
+    trace = next((entry.value for entry in node.metadata_props if entry.key in _STACK_KEYS), None)
+    return make_location(name, scope.replace("/", "."), frames_of_trace(trace), context)
+
+
+def _dense(tensor: TensorProto, cache: upstream.ContextCache) -> ir.Attribute:
+    array = numpy_helper.to_array(tensor)
+    with ir.Location.unknown(cache._c):
+        shaped = cache.tensor_proto_to_builtin_type(tensor)
+        if array.dtype == np.bool_:
+            values = [ir.BoolAttr.get(bool(value)) for value in array.reshape(-1)]
+            return ir.DenseElementsAttr.get(values, shaped)
+        if tensor.data_type == TensorProto.BFLOAT16:
+            values = [ir.FloatAttr.get(shaped.element_type, float(value)) for value in array.reshape(-1)]
+            return ir.DenseElementsAttr.get(values, shaped)
+        return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=shaped.element_type, shape=array.shape)
+
+
+def _onnx_name(operation: ir.Operation) -> str | None:
+    if operation.name != "torch.operator":
+        return None
+    name = ir.StringAttr(operation.attributes["name"]).value
+    return name if name.startswith("onnx.") else None
+
+
+def _raise_unconverted(module: ir.Module, error: ir.MLIRError) -> None:
+    """Tries each op of the unconverted module alone and raises with those that fail."""
+    failing: list[ir.Operation] = []
+    known: dict[str, bool] = {}
+    for operation in list(module.body.operations[0].regions[0].blocks[0].operations):
+        name = _onnx_name(operation.operation)
+        if name is None or name == "onnx.Constant":
+            continue
+        text = _alone(operation.operation)
+        if text not in known:
+            known[text] = _converts(text, module.context)
+        if not known[text]:
+            failing.append(operation.operation)
+    if failing:
+        raise UnconvertedError(failing) from error
+    first = next(iter(str(error).splitlines()), "")
+    raise CaptureError("LK2001", f"the ONNX graph could not be converted: {first}") from error
+
+
+def _alone(operation: ir.Operation) -> str:
+    """Returns the text of a module with ``operation`` as the only one; constant operands come along."""
+    function = operation.parent
+    assert function is not None, "the op is inside a function"
+    module = ir.Module.create(ir.Location.unknown(operation.context))
+    constants = [
+        isinstance(operand.owner, ir.Operation) and _is_constant(operand.owner) for operand in operation.operands
+    ]
+    free = [operand.type for operand, constant in zip(operation.operands, constants, strict=True) if not constant]
+    with operation.context, ir.Location.unknown(), ir.InsertionPoint(module.body):
+        holder = upstream.func_dialect.FuncOp("main", ([*free], [result.type for result in operation.results]))
+        for name in function.attributes:  # the opset, which patterns ask for
+            if name.startswith("torch."):
+                holder.attributes[name] = function.attributes[name]
+        block = holder.add_entry_block()
+        arguments = iter(block.arguments)
+        with ir.InsertionPoint(block):
+            clone = operation.clone()
+            for index, (operand, constant) in enumerate(zip(operation.operands, constants, strict=True)):
+                if constant:
+                    copy = operand.owner.clone()
+                    copy.move_before(clone)
+                    clone.operands[index] = copy.results[0]
+                else:
+                    clone.operands[index] = next(arguments)
+            upstream.func_dialect.ReturnOp(list(clone.results))
+    return str(module)
+
+
+def _is_constant(owner: Any) -> bool:
+    return owner.name == "torch.constant.none" or _onnx_name(owner) == "onnx.Constant"
+
+
+def _converts(text: str, context: ir.Context) -> bool:
+    module = ir.Module.parse(text, context=context)
+    try:
+        run_pipeline(module, f"builtin.module({_CONVERT})")
+    except ir.MLIRError:
+        return False
+    left: list[ir.Operation] = []
+    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
+    return not left
+
+
+def _describe(operation: ir.Operation) -> str:
+    origin = origin_of(operation.location)
+    types = ", ".join(str(operand.type).removeprefix("!torch.") for operand in operation.operands)
+    place = f" at {origin.source_line}" if origin.source_line else ""
+    return f"{(_onnx_name(operation) or '').removeprefix('onnx.')} (node {origin.node!r}) on ({types}){place}"
+
+
+def _unsupported(found: list[str]) -> UnsupportedError:
+    return UnsupportedError("LK4001", f"{len(found)} ONNX nodes are not supported", details=found)

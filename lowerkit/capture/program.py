@@ -1,0 +1,95 @@
+"""What every front end produces and every later stage consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowerkit.capture.weights import WeightStore
+from lowerkit.mlir import ir
+from lowerkit.runtimes.manifest import Signature
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from lowerkit.capture.fx_functional import FunctionalProgram
+
+Array = np.ndarray[Any, Any]
+
+OutputTree = Any
+"""JSON as it stands: nested ``{"kind": "tuple" | "list", "items": [...]}``, ``{"kind": "dict", "keys": [...], "items":
+[...]}``, ``{"kind": "constant", "value": ...}``, an int (the index of an output), or None (None was returned)."""
+
+
+@dataclass
+class Program:
+    """A captured model on its way down.
+
+    Attributes:
+        context: the MLIR context that owns ``module``.
+        module: one ``func.func @main``; its arguments follow ``signature.inputs``, its results ``signature.outputs``.
+        weights: the data behind ``lk.weight`` ops.
+        signature: names, element types, shapes, symbolic dims and mutated state.
+        source: what was captured, in the user's words: a path, or the class of a module.
+        stage: the stage of the IR, ``"captured"`` at first.
+        output_tree: how the outputs were nested in what the model returned.
+        eager: the model itself, on numpy arrays in the order of ``signature.inputs``, returning a list of numpy
+            arrays in the order of ``signature.outputs``; for parity. None where there is nothing to run.
+        eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX.
+        functional: the graph that was imported, where the model came through an ExportedProgram: its nodes are those
+            that locations name, so that parity checks can run it node by node.
+        exported: the ExportedProgram, where the model came through one.
+        onnx_model: the path or the ``onnx.ModelProto`` in memory, where the model came from one.
+        example_inputs: arrays that fit ``signature.inputs``, where the user gave values.
+    """
+
+    context: ir.Context
+    module: ir.Module
+    weights: WeightStore
+    signature: Signature
+    source: str
+    stage: str = "captured"
+    output_tree: OutputTree = None
+    eager: Callable[..., list[Array]] | None = None
+    eager_module: Any = field(default=None, repr=False)
+    functional: FunctionalProgram | None = field(default=None, repr=False)
+    exported: ExportedProgram | None = None
+    onnx_model: Any = field(default=None, repr=False)
+    example_inputs: list[Array] | None = field(default=None, repr=False)
+
+    @property
+    def main(self) -> ir.Operation:
+        """The ``func.func @main``."""
+        return ir.SymbolTable(self.module.operation)["main"].operation
+
+    def text(self, *, locations: bool = False) -> str:
+        """Returns the module as text."""
+        return self.module.operation.get_asm(enable_debug_info=locations)
+
+
+def rebuild_outputs(tree: OutputTree, outputs: list[Any]) -> Any:
+    """Nests a flat list of outputs as the model did; a tree of None means one output, or a tuple of several."""
+    if tree is None:
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return _rebuild(tree, outputs)
+
+
+def _rebuild(tree: OutputTree, outputs: list[Any]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, int):
+        return outputs[tree]
+    if tree["kind"] == "constant":
+        return tree["value"]
+    items = [_rebuild(item, outputs) for item in tree["items"]]
+    match tree["kind"]:
+        case "tuple":
+            return tuple(items)
+        case "list":
+            return items
+        case kind:
+            assert kind == "dict", f"{kind} is no kind of an output tree"
+            return dict(zip(tree["keys"], items, strict=True))

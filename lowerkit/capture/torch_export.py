@@ -1,0 +1,235 @@
+"""Capture of an ``nn.Module`` or an ExportedProgram: the trunk that TorchScript joins too.
+
+Steps: ``torch.export`` (a module only) -> functional graph of whole ATen ops (``linear``, ``layer_norm``, ``gelu``,
+``scaled_dot_product_attention`` stay what they are: the decomposition table is empty) -> torch dialect by reference.
+Bytes moved: none of the weights'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.fx_functional import FunctionalProgram
+from lowerkit.capture.fx_graph import prepare
+from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
+from lowerkit.capture.output_tree import describe_outputs
+from lowerkit.capture.program import Program
+from lowerkit.capture.symbolic import SymbolNames, is_static
+from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
+from lowerkit.capture.torch_refusals import capture_error, first_line, refuse_unsupported
+from lowerkit.capture.weights import WeightStore
+from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError
+from lowerkit.mlir import ir, new_context
+from lowerkit.runtimes.manifest import Signature, TensorSpec
+
+
+def capture_module(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    dynamic_shapes: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dim_names: Mapping[str, str] | None = None,
+) -> Program:
+    """Captures a module by ``torch.export`` (non-strict).
+
+    Args:
+        module: in the mode it is to be compiled for: ``.eval()``.
+        example_inputs: positional arguments of ``forward``: tensors, or nests of them.
+        dynamic_shapes: as for ``torch.export.export``.
+        kwargs: keyword arguments of ``forward``.
+        dim_names: names for symbolic dims that have none, by ``"<input>:<axis>"``.
+
+    Raises:
+        CaptureError: LK2001, ``torch.export`` refused the module.
+        UnsupportedError: the graph holds what lowerkit cannot express; all of it is listed.
+    """
+    named = dict(kwargs or {})
+    exported = _export(module, tuple(example_inputs), named, dynamic_shapes)
+    program = capture_exported(
+        exported,
+        source=type(module).__qualname__,
+        dim_names={**(dim_names or {}), **_dim_names(exported, dynamic_shapes)},
+        eager_module=module,
+    )
+    program.eager = eager_callable(module, tuple(example_inputs), named)
+    program.example_inputs = flat_arrays((tuple(example_inputs), named))
+    return program
+
+
+def capture_exported(
+    exported: ExportedProgram,
+    *,
+    source: str = "ExportedProgram",
+    dim_names: Mapping[str, str] | None = None,
+    input_names: Sequence[str] | None = None,
+    eager_module: Any = None,
+) -> Program:
+    """Captures an ExportedProgram; the program itself is not changed.
+
+    Args:
+        exported: the program.
+        source: what was captured, in the user's words.
+        dim_names: names for symbolic dims that have none, by ``"<input>:<axis>"``.
+        input_names: names that replace those of the placeholders, where there are as many.
+        eager_module: what the program was made of; the caller then sets ``eager`` and ``example_inputs``.
+
+    Raises:
+        UnsupportedError: the graph holds what lowerkit cannot express; all of it is listed.
+        CaptureError: LK2001, the importer failed on a node that it should know.
+    """
+    context = new_context()
+    with quiet(), torch.no_grad():
+        try:
+            functional = prepare(exported, context)
+        except Exception as error:
+            raise capture_error(error, "the exported program could not be made functional") from error
+    refuse_unsupported(functional)
+    signature, tree = _signature(functional, dim_names or {}, input_names)
+    weights = WeightStore()
+    try:
+        module = import_graph(ImportPlan.of(functional), TensorBank(weights), context)
+    except LowerkitError:
+        raise
+    except (NotImplementedError, TypeError, AssertionError, RuntimeError, KeyError, ValueError, ir.MLIRError) as error:
+        raise CaptureError(
+            "LK2001",
+            f"the graph could not be imported: {first_line(error)}",
+            hint="report this model: a bug of lowerkit",
+        ) from error
+    example = exported.example_inputs if eager_module is None else None
+    if example is not None:
+        eager_module = exported.module()
+    positional, named = example if example is not None else ((), {})
+    return Program(
+        context=context,
+        module=module,
+        weights=weights,
+        signature=signature,
+        source=source,
+        output_tree=tree,
+        eager=None if example is None else eager_callable(eager_module, positional, named),
+        eager_module=eager_module,
+        functional=functional,
+        exported=exported,
+        example_inputs=None if example is None else flat_arrays((positional, named)),
+    )
+
+
+def _export(
+    module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
+    with quiet(), torch.no_grad():
+        try:
+            return torch.export.export(module, arguments, named, dynamic_shapes=dynamic_shapes, strict=False)
+        except Exception as error:
+            raise capture_error(error, f"torch.export cannot capture {type(module).__qualname__}") from error
+
+
+def _signature(
+    exported: FunctionalProgram, dim_names: Mapping[str, str], input_names: Sequence[str] | None
+) -> tuple[Signature, Any]:
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
+    specs = exported.graph_signature
+    inputs = [
+        spec.arg.name
+        for spec in specs.input_specs
+        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+    ]
+    symbols = SymbolNames(exported.range_constraints, [(name, values[name].shape) for name in inputs], dim_names)
+    public = input_names if input_names is not None and len(input_names) == len(inputs) else inputs
+    leaves: list[int | tuple[Any] | None] = []
+    producers: list[str] = []
+    for spec in specs.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            continue
+        if isinstance(spec.arg, ConstantArgument):
+            leaves.append(None if spec.arg.value is None else (spec.arg.value,))
+        else:
+            leaves.append(len(producers))
+            producers.append(spec.arg.name)
+    out_spec = exported.out_spec
+    assert out_spec is not None, "an ExportedProgram knows the structure of its outputs"
+    tree, names = describe_outputs(out_spec, leaves)
+
+    def tensor(name: str, producer: str) -> TensorSpec:
+        value = values[producer]
+        dtype = torch_name_of(value.dtype)
+        if dtype is None:
+            raise UnsupportedError("LK4001", f"{name!r} has element type {value.dtype}, which is not supported")
+        return TensorSpec(name, dtype, symbols.shape(value.shape, repr(name)))
+
+    states = [
+        TensorSpec(spec.target or "", *_plain_spec(values[spec.arg.name]))
+        for spec in specs.output_specs
+        if spec.kind == OutputKind.BUFFER_MUTATION
+    ]
+    found = Signature(
+        inputs=[tensor(name, producer) for name, producer in zip(public, inputs, strict=True)],
+        outputs=[tensor(names[index], producer) for index, producer in enumerate(producers)],
+        states=states,
+        dims=symbols.dims,
+    )
+    return found, tree
+
+
+def _plain_spec(value: torch.Tensor) -> tuple[str, list[Any]]:
+    dtype = torch_name_of(value.dtype)
+    if dtype is None or not all(is_static(extent) for extent in value.shape):
+        raise UnsupportedError(
+            "LK4002",
+            f"a state of shape {tuple(value.shape)} and {value.dtype} is not supported: its shape must be fixed",
+        )
+    return dtype, list(value.shape)
+
+
+def _dim_names(exported: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
+    """Names of ``torch.export.Dim`` objects by ``"<input>:<axis>"``."""
+    if dynamic_shapes is None:
+        return {}
+    dims = cast("type[Any]", torch.export.Dim)
+    found: dict[str, str] = {}
+
+    def axes(shape: Any) -> dict[int, str]:
+        pairs = shape.items() if isinstance(shape, Mapping) else enumerate(shape or ())
+        return {axis: dim.__name__ for axis, dim in pairs if isinstance(dim, dims) or hasattr(dim, "__name__")}
+
+    def is_shape(node: Any) -> bool:
+        if node is None:
+            return True
+        if isinstance(node, Mapping):
+            return all(isinstance(key, int) for key in node)
+        return isinstance(node, (list, tuple)) and not any(isinstance(item, (list, tuple, Mapping)) for item in node)
+
+    shapes = dynamic_shapes.values() if isinstance(dynamic_shapes, Mapping) else dynamic_shapes
+    leaves = [leaf for shape in shapes for leaf in pytree.tree_leaves(shape, is_leaf=is_shape)]
+    names = [spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    if len(leaves) == len(names):
+        for name, shape in zip(names, leaves, strict=True):
+            found.update({f"{name}:{axis}": text for axis, text in axes(shape).items()})
+    return found
+
+
+def load_exported(path: Path) -> ExportedProgram:
+    """Loads a ``.pt2``; :func:`lowerkit.capture.archives.require_harmless_exported` was asked first.
+
+    Raises:
+        InputError: LK1002, torch cannot load it.
+    """
+    with quiet():
+        try:
+            return torch.export.load(str(path))
+        except Exception as error:  # torch raises what it likes for a damaged archive
+            raise InputError(
+                "LK1002",
+                f"{path} is a torch.export archive that torch {torch.__version__} cannot load: {first_line(error)}",
+                hint="export it again with this version of torch",
+            ) from error

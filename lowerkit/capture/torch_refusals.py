@@ -1,0 +1,100 @@
+"""What cannot be captured, said with the user's line: failures of the exporter, and graphs beyond expression."""
+
+# torch tells ops and their schemas apart by private names only.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument
+from torch.utils import _pytree as pytree
+
+from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.fx_functional import FunctionalProgram
+from lowerkit.capture.locations import frames_of_trace
+from lowerkit.errors import CaptureError, LowerkitError, UnsupportedError
+
+_TRAINING_OPS = frozenset(
+    {"aten.native_dropout.default", "aten.bernoulli.p", "aten._native_batch_norm_legit_functional.default"}
+)
+_IMPORTED_HIGHER_ORDER = frozenset({"wrap_with_set_grad_enabled"})
+
+
+def capture_error(error: Exception, what: str) -> LowerkitError:
+    """Returns the error for what ``torch.export`` raised; ``what`` says what was tried."""
+    kind = type(error).__name__
+    raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = [frame for frame in [*raised, *frames_of_trace(str(error))] if _is_users(frame[0])]
+    place = f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
+    message = f"{what}: {kind}: {first_line(error)}"
+    if kind in ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound"):
+        return UnsupportedError(
+            "LK4002",
+            message,
+            location=place,
+            hint="the model decides by the values of a tensor; use torch.where, or fix the shape",
+        )
+    details = [line.strip()[2:] for line in str(error).splitlines()[1:] if line.strip().startswith("- ")][:8]
+    hint = "call the model with these inputs in eager mode first; if that works, see the message above"
+    if kind in ("ConstraintViolationError", "UserError") and "onstraint" in str(error):
+        hint = "the dims that are declared dynamic do not fit the model: give dims that must be equal the same name"
+    return CaptureError("LK2001", message, location=place, details=details, hint=hint)
+
+
+def _is_users(file: str) -> bool:
+    """Whether a frame is neither PyTorch's nor generated nor ours."""
+    return "/torch/" not in file and not file.startswith("<") and Path(file).parent != Path(__file__).parent
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an exception's text that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def refuse_unsupported(exported: FunctionalProgram) -> None:
+    """Raises CaptureError for a graph in training mode, UnsupportedError with all that is not supported."""
+    found: dict[str, str] = {}
+    training: dict[str, str] = {}
+
+    def visit(graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op != "call_function":
+                continue
+            frames = [frame for frame in frames_of_trace(node.meta.get("stack_trace")) if _is_users(frame[0])]
+            place = f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                if node.target.name() not in _IMPORTED_HIGHER_ORDER:
+                    found[f"{node.name}: control flow {node.target.name()}{place}"] = ""
+                    continue
+                body = next(arg for arg in node.args if isinstance(arg, fx.Node) and arg.op == "get_attr")
+                visit(getattr(graph.owning_module, str(body.target)).graph)
+            if str(node.target) in _TRAINING_OPS:
+                training[f"{node.name}: {node.target}{place}"] = ""
+            for value in pytree.tree_leaves(node.meta.get("val")):
+                if isinstance(value, torch.Tensor) and torch_name_of(value.dtype) is None:
+                    found[f"{node.name}: {node.target} gives element type {value.dtype}{place}"] = ""
+
+    visit(exported.graph)
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind == OutputKind.USER_INPUT_MUTATION:
+            found[f"{spec.arg.name}: input {spec.target!r} is changed in place"] = ""
+        elif isinstance(spec.arg, SymIntArgument):
+            found[f"{spec.arg.name}: a size is returned as an output"] = ""
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.CUSTOM_OBJ or isinstance(spec.arg, SymIntArgument):
+            found[f"{spec.arg.name}: an input that is no tensor and not constant"] = ""
+    if training:
+        raise CaptureError(
+            "LK2001",
+            "the model was captured in training mode: its outputs are random, or statistics change at each call",
+            details=list(training),
+            hint="call model.eval() before capturing it",
+        )
+    if found:
+        raise UnsupportedError(
+            "LK4001", f"{len(found)} parts of the model are not supported", details=list(found), hint=None
+        )

@@ -1,0 +1,125 @@
+"""Capture of TorchScript: torch's own converter makes an ExportedProgram of it.
+
+A TorchScript file is code; loading it runs none of it, tracing it with example inputs does, inside TorchScript's own
+interpreter. The file says the names of its inputs and not their shapes, so example inputs are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.input_spec import Expected
+from lowerkit.capture.program import Program
+from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
+from lowerkit.capture.torch_export import capture_exported
+from lowerkit.errors import CaptureError, InputError, UnsupportedError
+
+
+def load_script(path: Path) -> torch.jit.ScriptModule:
+    """Loads a TorchScript file onto the CPU.
+
+    Raises:
+        InputError: LK1002, torch cannot read it.
+    """
+    with quiet():
+        try:
+            return torch.jit.load(str(path), map_location="cpu").eval()
+        except Exception as error:  # torch raises RuntimeError, IndexError, UnicodeDecodeError, ... for damaged files
+            first = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(
+                "LK1002", f"{path} is a TorchScript file that torch cannot load: {first}", hint="export it again"
+            ) from error
+
+
+def expected_inputs(script: torch.jit.ScriptModule) -> list[Expected]:
+    """Returns the arguments of ``forward``, as far as TorchScript knows them.
+
+    Raises:
+        UnsupportedError: LK4001, an argument without default is no tensor.
+    """
+    forward: Any = script.forward
+    arguments = forward.schema.arguments[1:]
+    foreign = [
+        f"{argument.name}: {argument.type}"
+        for argument in arguments
+        if not _is_tensor(argument) and not argument.has_default_value()
+    ]
+    if foreign:
+        raise UnsupportedError(
+            "LK4001",
+            "the TorchScript model takes inputs that are no tensors",
+            details=foreign,
+            hint="wrap the model in a module whose forward takes tensors only, and export that",
+        )
+    return [
+        Expected(argument.name, required=not argument.has_default_value())
+        for argument in arguments
+        if _is_tensor(argument)
+    ]
+
+
+def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, source: str = "ScriptModule") -> Program:
+    """Captures a ScriptModule (traced or scripted).
+
+    Raises:
+        CaptureError: LK2001, torch's converter refuses it or it fails on the inputs.
+        UnsupportedError: see :func:`lowerkit.capture.torch_export.capture_exported`.
+    """
+    arguments: tuple[Any, ...] = tuple(example_inputs)
+    formal = script.forward.schema.arguments[1:]
+    # The converter wants a value for every argument, those with defaults included.
+    arguments += tuple(argument.default_value for argument in formal[len(arguments) :] if argument.has_default_value())
+    with quiet(), torch.no_grad():
+        try:
+            script(*arguments)
+        except Exception as error:
+            raise CaptureError(
+                "LK2001",
+                f"the TorchScript model fails on these inputs ({_text(arguments)}): {_reason(error)}",
+                hint="give inputs that it accepts; values that matter (token ids) with --input NAME=@FILE.npy",
+            ) from error
+        try:
+            from lowerkit.capture.torchscript_graph import ScriptConverter
+
+            exported = ScriptConverter(script, arguments).convert()
+        except Exception as error:
+            raise CaptureError(
+                "LK2001",
+                f"torch's converter from TorchScript refuses the model: {_reason(error)}",
+                hint="capture the original module: lowerkit compile path/to/file.py:factory",
+            ) from error
+    given = zip(formal, arguments, strict=False)
+    names = [argument.name for argument, value in given if isinstance(value, torch.Tensor)]
+    program = capture_exported(exported, source=source, input_names=names, eager_module=script)
+    program.eager = eager_callable(script, arguments, {})
+    program.example_inputs = flat_arrays((arguments, {}))
+    return program
+
+
+def _is_tensor(argument: Any) -> bool:
+    kind = argument.type
+    return isinstance(kind, torch.TensorType) or (
+        isinstance(kind, torch.OptionalType) and isinstance(kind.getElementType(), torch.TensorType)
+    )
+
+
+def _text(arguments: Sequence[Any]) -> str:
+    return ", ".join(
+        f"{'x'.join(map(str, argument.shape)) or 'scalar'}:{torch_name_of(argument.dtype) or argument.dtype}"
+        for argument in arguments
+        if isinstance(argument, torch.Tensor)
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The last line that says something: TorchScript's errors begin with a traceback of the interpreter."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [
+        line for line in lines if line.startswith(("RuntimeError", "IndexError", "ValueError", "NotImplemented"))
+    ]
+    return (telling or lines or [type(error).__name__])[-1]

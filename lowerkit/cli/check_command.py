@@ -1,0 +1,79 @@
+"""`lowerkit check`: gate A for a model, op by op and as a whole."""
+
+from __future__ import annotations
+
+import click
+
+from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.errors import ParityError
+from lowerkit.parity.check import Report, Row, check_program
+
+
+@click.command("check")
+@model_options
+@click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
+@click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
+@click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
+@json_option
+@verbose_option
+@quiet_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    cpu: str,
+    dtype: str | None,
+    outputs_only: bool,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Compile MODEL in memory and compare it with eager; exit code 6 when gate A does not hold."""
+    with progress(quiet) as show:
+        show("capturing")
+        program = capture_model(model, inputs, dynamic, seed, dtype)
+        report = check_program(program, cpu=cpu, per_op=not outputs_only, on_progress=show)
+    if as_json:
+        print_json("check", report.to_json())
+    else:
+        print_report(report, verbose)
+    for line in report.skipped:
+        note(f"not compared: {line}", quiet)
+    failure = report.first_failure
+    if failure is not None:
+        raise ParityError(
+            "LK6001",
+            f"{failure.name} differs from eager: {failure.verdict.reason}",
+            op=f"{failure.kind} ({failure.dtype}, {'x'.join(map(str, failure.shape))})",
+            location=failure.location or None,
+            hint="ops before it in the table agree with eager",
+        )
+
+
+def print_report(report: Report, verbose: bool) -> None:
+    """Prints the table: all failing ops, the ten nearest to failing (all with ``verbose``), and every output."""
+    ops = report.ops
+    if not verbose:
+        worst = sorted((row for row in ops if row.verdict.passed), key=lambda row: row.verdict.to_eager.sqnr_db)[:10]
+        ops = [row for row in ops if not row.verdict.passed or row in worst]
+    title = f"{report.source}: {sum(row.verdict.passed for row in report.ops)} of {len(report.ops)} ops hold gate A"
+    columns = ["value", "kind", "dtype", "shape", "SQNR dB", "max error", "verdict", "source"]
+    print_table(title, columns, [_cells(row) for row in [*ops, *report.outputs]])
+
+
+def _cells(row: Row) -> list[object]:
+    metrics = row.verdict.to_eager
+    verdict = ("ok: " if row.verdict.passed else "FAIL: ") + row.verdict.reason
+    shape = "x".join(map(str, row.shape))
+    return [
+        row.name,
+        row.kind,
+        row.dtype,
+        shape,
+        f"{metrics.sqnr_db:.1f}",
+        f"{metrics.max_abs:.2e}",
+        verdict,
+        row.location,
+    ]

@@ -1,0 +1,120 @@
+"""`lowerkit compile`: a model file in, one artifact out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
+from lowerkit.errors import InputError, UsageError
+
+
+@click.command("compile")
+@model_options
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="The artifact to write. [default: MODEL's stem + .lk]"
+)
+@click.option("--target", default="cpu", show_default=True, help="The target; `lowerkit targets` lists them.")
+@click.option(
+    "--cpu", default="host", show_default=True, help="The CPU level: host, x86-64-v3, x86-64-v4, sapphirerapids."
+)
+@click.option("--dump-ir", type=click.Path(path_type=Path), help="Write the IR after each pass into this folder.")
+@click.option("--compile-to", metavar="STAGE", help="Stop after this stage and write its IR to the output.")
+@click.option("--compile-from", metavar="STAGE", help="MODEL is a file that --compile-to STAGE wrote.")
+@click.option("--workers", type=int, help="Processes that compile kernels. [default: one a core]")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write the kernel cache.")
+@json_option
+@verbose_option
+@quiet_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    output: Path | None,
+    target: str,
+    cpu: str,
+    dump_ir: Path | None,
+    compile_to: str | None,
+    compile_from: str | None,
+    workers: int | None,
+    no_cache: bool,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Compile MODEL (.pt2, .pt, .onnx, file.py:factory or package.module:factory) into one file."""
+    started = time.perf_counter()
+    stem = Path(model.partition(":")[2] or model).stem if ":" in model else Path(model).stem
+    output = output or Path(f"{stem}.lk" if compile_to is None else f"{stem}.{compile_to}.mlir")
+    check_output(model, output)
+
+    from lowerkit.compiler import CompileOptions, compile_program
+    from lowerkit.pipeline import STAGES
+
+    for stage in (compile_to, compile_from):
+        if stage is not None and stage not in STAGES[:-1]:
+            raise UsageError("LK3003", f"there is no stage {stage!r}", hint="the stages are: " + ", ".join(STAGES[:-1]))
+    options = CompileOptions(target=target, cpu=cpu, dump_folder=dump_ir, workers=workers, use_cache=not no_cache)
+    with progress(quiet) as show:
+        show("capturing")
+        if compile_from is not None:
+            from lowerkit.stage_file import read_stage
+
+            program = read_stage(Path(model), compile_from)
+        else:
+            program = capture_model(model, inputs, dynamic, seed)
+        captured = time.perf_counter()
+        if compile_to is not None:
+            from lowerkit.compiler import lower_program
+            from lowerkit.stage_file import write_stage
+
+            remarks = lower_program(program, compile_to, options, show).remarks
+            write_stage(program, output)
+            summary: dict[str, Any] = {"stage": compile_to}
+        else:
+            compiled = compile_program(program, options, show)
+            show("writing")
+            compiled.save(output)
+            remarks, summary = compiled.remarks, compiled.summary()
+    finished = time.perf_counter()
+    if verbose:
+        for remark in remarks:
+            note(f"remark: {remark}")
+    document = {
+        "output": str(output),
+        "bytes": output.stat().st_size,
+        "seconds": {"capture": captured - started, "compile": finished - captured, "total": finished - started},
+        **summary,
+        "remarks": remarks,
+    }
+    if as_json:
+        print_json("compile", document)
+    else:
+        details = f"stage {compile_to}" if compile_to else describe(summary)
+        click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {details} ({finished - started:.1f} s)")
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """Returns the summary of a compilation in a line for people."""
+    return (
+        f"{summary['steps']} steps, {summary['kernels']} kernels for {summary['cpu']}, "
+        f"weights {summary['weight_bytes'] / 1e6:.1f} MB, code {summary['code_bytes'] / 1e3:.0f} kB"
+    )
+
+
+def check_output(model: str, output: Path) -> None:
+    """Raises when the artifact would overwrite the model, or cannot be written where it is asked for."""
+    source = Path(model)
+    if source.exists() and output.exists() and source.samefile(output):
+        raise UsageError("LK1006", f"the output {output} is the model itself", hint="name another file with -o")
+    if not output.parent.is_dir():
+        raise InputError(
+            "LK1005", f"the folder {output.parent} does not exist", hint="create it, or choose another with -o"
+        )
+    if output.is_dir():
+        raise InputError("LK1005", f"{output} is a folder", hint="name a file with -o")

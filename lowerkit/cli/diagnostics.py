@@ -1,0 +1,72 @@
+"""Turns every exception into one diagnostic on stderr and a documented exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from lowerkit.errors import LowerkitError
+
+EXIT_USAGE = 2
+EXIT_INTERNAL = 5
+EXIT_RESOURCES = 7
+EXIT_INTERRUPTED = 130
+
+
+def exit_with_diagnostic(error: BaseException) -> NoReturn:
+    """Prints one diagnostic for ``error`` and leaves with its exit code.
+
+    An unexpected exception is exit code 5: its traceback goes to a file that the diagnostic names, not to the screen.
+    """
+    match error:
+        case SystemExit():
+            raise error
+        case click.exceptions.Exit():
+            raise SystemExit(error.exit_code)
+        case KeyboardInterrupt() | click.Abort():
+            _print("interrupted")
+            raise SystemExit(EXIT_INTERRUPTED)
+        case click.ClickException():
+            error.show(file=sys.stderr)
+            raise SystemExit(EXIT_USAGE)
+        case LowerkitError():
+            _print(error.render())
+            raise SystemExit(error.exit_code)
+        case MemoryError():
+            _print("error[LK7002]: out of memory\n  hint: a smaller batch or more memory")
+            raise SystemExit(EXIT_RESOURCES)
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0)
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _print(f"error[LK7001]: no space left: {error.filename or error}\n  hint: free some disk space")
+            raise SystemExit(EXIT_RESOURCES)
+        case _:
+            _print(
+                f"error[LK5002]: internal error: {type(error).__name__}: {error}\n"
+                f"  hint: this is a bug in lowerkit; please report it with {_write_traceback(error)}"
+            )
+            raise SystemExit(EXIT_INTERNAL)
+
+
+def _print(text: str) -> None:
+    """Prints to stderr; the first word is red on a terminal that wants colour (NO_COLOR is honoured by click)."""
+    head, separator, rest = text.partition(":")
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    click.echo((click.style(head, fg="red", bold=True) if colour else head) + separator + rest, err=True)
+
+
+def _write_traceback(error: BaseException) -> str:
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="lowerkit-crash-", suffix=".txt", delete=False) as file:
+            file.writelines(traceback.format_exception(error))
+            return str(Path(file.name))
+    except OSError:
+        return "the traceback (it could not be written to a file)"

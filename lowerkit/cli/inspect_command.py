@@ -1,0 +1,150 @@
+"""`lowerkit inspect`: the ops, regions, memory, FLOPs and bytes of an artifact or a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.runtimes.expressions import evaluate
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.manifest import Manifest
+
+_STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
+
+
+@click.command("inspect")
+@model_options
+@click.option("--cpu", default="host", show_default=True, help="For a model: the CPU level to compile for.")
+@click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=VALUE", help="Value of a symbolic dim. [default: its minimum]"
+)
+@click.option("--all", "show_all", is_flag=True, help="Every step; the twenty with most FLOPs without it.")
+@json_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    cpu: str,
+    dims: tuple[str, ...],
+    show_all: bool,
+    as_json: bool,
+) -> None:
+    """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
+
+    JSON fields: source, cpu, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes, weight_bytes,
+    arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name, kind, family, flops, bytes,
+    tasks, location}], ledger (models only) [{name, kind, family, note, refusals}].
+    """
+    ledger: list[dict[str, Any]] = []
+    if model.endswith(".lk"):
+        from lowerkit.runtimes.artifact_reader import open_artifact
+
+        artifact = open_artifact(Path(model))
+        manifest = artifact.manifest
+        weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
+        code_bytes = manifest.entries["code.bin"].size if "code.bin" in manifest.entries else 0
+    else:
+        from lowerkit.compiler import CompileOptions, compile_program
+
+        compiled = compile_program(capture_model(model, inputs, dynamic, seed), CompileOptions(cpu=cpu, golden=False))
+        manifest = compiled.parts.manifest
+        weight_bytes, code_bytes = compiled.parts.weight_bytes, len(compiled.parts.image.data)
+        ledger = [
+            {
+                "name": e.name,
+                "kind": e.kind,
+                "family": e.family,
+                "note": e.note,
+                "refusals": [list(r) for r in e.refusals],
+            }
+            for e in compiled.parts.ledger
+        ]
+    values = _dim_values(manifest, dims)
+    document = describe(manifest, values, weight_bytes, code_bytes)
+    if as_json:
+        print_json("inspect", {"source": model, **document, "ledger": ledger})
+    else:
+        _print(model, document, show_all)
+        for entry in ledger if show_all else []:
+            click.echo(f"{entry['name']}: {entry['family']} ({entry['note']})")
+            for family, reason in entry["refusals"]:
+                click.echo(f"    not {family}: {reason}")
+
+
+def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code_bytes: int) -> dict[str, Any]:
+    """Returns the document of the ``inspect`` schema for one choice of the symbolic dims."""
+    from lowerkit.runtimes.memory_plan import arena_bytes
+
+    steps = [
+        {
+            "name": step.name,
+            "kind": step.kind,
+            "family": step.family,
+            "flops": evaluate(step.flops, values),
+            "bytes": evaluate(step.bytes, values),
+            "tasks": evaluate(step.tasks, values),
+            "location": step.location,
+        }
+        for step in manifest.steps
+    ]
+    signature = manifest.signature
+    return {
+        "cpu": manifest.cpu,
+        "inputs": [_spec(spec) for spec in signature.inputs],
+        "outputs": [_spec(spec) for spec in signature.outputs],
+        "states": [_spec(spec) for spec in signature.states],
+        "dims": {dim.name: {"minimum": dim.minimum, "maximum": dim.maximum} for dim in signature.dims},
+        "totals": {
+            "steps": len(steps),
+            "kernels": len(manifest.kernels),
+            "flops": sum(evaluate(step.flops, values) for step in manifest.steps),
+            "bytes": sum(evaluate(step.bytes, values) for step in manifest.steps),
+            "weight_bytes": weight_bytes,
+            "arena_bytes": arena_bytes(manifest, values),
+            "code_bytes": code_bytes,
+        },
+        "kinds": dict(Counter(step["kind"] for step in steps).most_common()),
+        "families": dict(Counter(step["family"] for step in steps).most_common()),
+        "steps": steps,
+    }
+
+
+def _dim_values(manifest: Manifest, texts: tuple[str, ...]) -> dict[str, int]:
+    values = {dim.name: dim.minimum for dim in manifest.signature.dims}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in values or not value.isdigit():
+            known = ", ".join(values) or "none"
+            raise click.UsageError(f"--dim {text!r} names no symbolic dim, or no number; the dims are: {known}")
+        values[name] = int(value)
+    return values
+
+
+def _spec(spec: Any) -> dict[str, Any]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape}
+
+
+def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
+    totals = document["totals"]
+    for role in ("inputs", "outputs", "states"):
+        for spec in document[role]:
+            click.echo(f"{role[:-1]:7} {spec['name']}: {spec['dtype']} {'x'.join(map(str, spec['shape']))}")
+    click.echo(
+        f"{model} for {document['cpu']}: {totals['steps']} steps, {totals['kernels']} kernels, "
+        f"{totals['flops'] / 1e9:.3f} GFLOP, weights {totals['weight_bytes'] / 1e6:.1f} MB, "
+        f"arena {totals['arena_bytes'] / 1e6:.1f} MB, code {totals['code_bytes'] / 1e3:.0f} kB"
+    )
+    print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
+    print_table("kernels by family", ["family", "count"], list(document["families"].items()))
+    steps = document["steps"]
+    if not show_all:
+        steps = sorted(steps, key=lambda step: -step["flops"])[:20]
+    rows = [[step[field] for field in _STEP_FIELDS] for step in steps]
+    print_table("steps" if show_all else "the twenty steps with most FLOPs", list(_STEP_FIELDS), rows)

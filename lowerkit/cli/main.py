@@ -1,0 +1,61 @@
+"""The `lowerkit` command: each subcommand is loaded when it is called, so that --help stays quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from lowerkit import __version__
+from lowerkit.cli.diagnostics import exit_with_diagnostic
+
+COMMANDS: dict[str, str] = {
+    "compile": "Compile a model into one artifact file.",
+    "run": "Run an artifact on inputs.",
+    "check": "Compare a compiled model with eager, op by op and as a whole.",
+    "inspect": "Show the ops, regions, memory, FLOPs and bytes of a model or artifact.",
+    "opt": "Run passes over an MLIR file.",
+    "verify": "Prove an artifact again: checksums and golden inputs.",
+    "bench": "Time a model beside its peers, interleaved.",
+    "targets": "List the targets and CPU levels.",
+    "cache": "Show or clear the kernel cache.",
+    "doctor": "Report what this installation and machine can do.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported from ``lowerkit.cli.<name>_command`` on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names in the order of the help page."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command's module; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        return importlib.import_module(f"lowerkit.cli.{cmd_name}_command").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="lowerkit")
+def cli() -> None:
+    """Compile captured PyTorch and ONNX models into one verified file, and run it.
+
+    Exit codes: 0 ok, 2 usage, 3 bad input, 4 unsupported, 5 internal, 6 parity, 7 resources, 8 device, 130 interrupted.
+    """
+
+
+def main() -> NoReturn:
+    """Runs the command line; every failure becomes one diagnostic and a documented exit code, never a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except BaseException as error:
+        exit_with_diagnostic(error)
+    raise SystemExit(0)

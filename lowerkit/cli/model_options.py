@@ -1,0 +1,50 @@
+"""The options by which a command is told a model: the path or factory, its inputs, its symbolic dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from lowerkit.capture.program import Program
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def model_options(command: Command) -> Command:
+    """Adds MODEL, --input, --dynamic and --seed to a command."""
+    decorators = [
+        click.argument("model"),
+        click.option(
+            "--input",
+            "inputs",
+            multiple=True,
+            metavar="NAME:SHAPE:DTYPE | NAME=@FILE.npy",
+            help="One input, such as x:1x3x224x224:f32 (random values) or x=@x.npy. Repeat for each input.",
+        ),
+        click.option(
+            "--dynamic",
+            multiple=True,
+            metavar="NAME:AXIS=LOW..HIGH",
+            help="A dim that may vary between runs, such as x:0=1..64. Repeat for each.",
+        ),
+        click.option("--seed", default=0, show_default=True, help="Seed of the random inputs."),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def capture_model(
+    model: str, inputs: tuple[str, ...], dynamic: tuple[str, ...], seed: int, dtype: str | None = None
+) -> Program:
+    """Captures the model that the options name; ``dtype`` converts its floating weights and inputs first.
+
+    Raises:
+        InputError, CaptureError, UnsupportedError: see ``lowerkit.capture.load_model.capture_path``.
+    """
+    from lowerkit.capture.load_model import capture_path
+
+    return capture_path(model, list(inputs), list(dynamic), seed=seed, dtype=dtype)

@@ -1,0 +1,26 @@
+"""`lowerkit verify`: prove an artifact again, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lowerkit.cli.output import json_option, print_json
+from lowerkit.errors import ParityError
+
+
+@click.command("verify")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@json_option
+def command(artifact: Path, as_json: bool) -> None:
+    """Check every checksum in ARTIFACT and run its golden inputs again."""
+    from lowerkit.runtimes.verify import verify_artifact
+
+    report = verify_artifact(artifact)
+    if as_json:
+        print_json("verify", report.to_json())
+    else:
+        click.echo(report.render())
+    if not report.passed:
+        raise ParityError("LK6001", f"{artifact} does not give its golden outputs on this machine")

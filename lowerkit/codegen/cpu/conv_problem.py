@@ -1,0 +1,112 @@
+"""A channels-last ``lk.conv`` with a constant filter, read and checked for the convolution families."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowerkit.codegen.cpu.conv_window import Window
+from lowerkit.codegen.cpu.kernel_frame import KernelFrame
+from lowerkit.codegen.cpu.kernel_text import Buffer, Index
+from lowerkit.codegen.cpu.region_values import Located, source_of
+from lowerkit.codegen.cpu.text_builder import Value
+from lowerkit.codegen.kernel import KernelExpr, Refusal
+from lowerkit.codegen.region_view import RegionView
+from lowerkit.mlir import ir
+
+__all__ = ["ConvProblem", "read_conv"]
+
+_FLOATS = ("f32", "f64", "f16", "bf16")
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """A channels-last convolution, checked and brought to three spatial dimensions.
+
+    Attributes:
+        images, images_extent: batch size, as an index and as an expression for the runtime.
+        depth, height, width: windows.
+        channels: input channels; groups: channel groups; outputs: output channels.
+        input: the input; filter: the filter, a weight.
+        filter_operand: number of the filter among the operands.
+        filter_rank: dimensions of the filter.
+        element: element type of input, filter and result.
+    """
+
+    images: Index
+    images_extent: KernelExpr
+    depth: Window
+    height: Window
+    width: Window
+    channels: int
+    groups: int
+    outputs: int
+    input: Buffer
+    filter: Buffer
+    filter_operand: int
+    filter_rank: int
+    element: str
+
+    @property
+    def accumulator(self) -> str:
+        """Type of the sums."""
+        return "f64" if self.element == "f64" else "f32"
+
+    @property
+    def group_channels(self) -> int:
+        """Input channels of a group."""
+        return self.channels // self.groups
+
+    @property
+    def group_outputs(self) -> int:
+        """Output channels of a group."""
+        return self.outputs // self.groups
+
+    @property
+    def is_product(self) -> bool:
+        """True for a kernel of one with stride one and no padding: a matrix product over the pixels."""
+        return self.groups == 1 and all(
+            w.kernel == 1 and w.stride == 1 and w.inside for w in (self.depth, self.height, self.width)
+        )
+
+
+def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
+    """Checks the anchor of a region; refuses what the convolution families do not take."""
+    anchor_view = region.anchor
+    if anchor_view is None or anchor_view.operation.name != "lk.conv":
+        return Refusal("the anchor is not lk.conv")
+    anchor = anchor_view.operation
+    parameters = anchor_view.parameters()  # type: ignore[attr-defined]
+    result = ir.RankedTensorType(anchor.results[0].type)
+    element = str(result.element_type)
+    if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
+        return Refusal(f"element type {element}: only floating point convolutions are taken")
+    if str(parameters["accumulate"]) != ("f64" if element == "f64" else "f32"):
+        return Refusal(f"sums in {parameters['accumulate']}")
+    if not parameters["channels_last"]:
+        return Refusal("channels are not last")
+    data, taps = (source_of(value, frame) for value in anchor.operands)
+    if not isinstance(data, Located) or not isinstance(taps, Located):
+        return Refusal("an operand of the convolution is computed inside the region")
+    if not region.operands[taps.operand].is_weight or list(frame.sizes[taps.operand]) != list(taps.sizes):
+        return Refusal("the filter is not a weight")
+    if any(isinstance(size, Value) for size in data.sizes[1:]):
+        return Refusal("dynamic image sizes")
+    outputs, _, *kernel = (int(size) for size in ir.RankedTensorType(anchor.operands[1].type).shape)
+    _, *spatial, channels = [size if isinstance(size, int) else 0 for size in data.sizes]
+    out = [int(size) for size in list(result.shape)[1:-1]]
+    if 0 in (outputs, channels, *kernel, *spatial, *out):
+        return Refusal("an empty convolution")
+    padding = parameters["padding"]
+    windows = [
+        Window(size, o, k, s, low, d)
+        for size, o, k, s, low, d in zip(
+            spatial, out, kernel, parameters["strides"], padding[0::2], parameters["dilation"], strict=True
+        )
+    ]
+    windows = [Window(1, 1, 1, 1, 0, 1)] * (3 - len(windows)) + windows
+    images = data.sizes[0]
+    extent = images if isinstance(images, int) else frame.extents[data.operand][0]
+    return ConvProblem(
+        images, extent, windows[0], windows[1], windows[2], channels, parameters["groups"], outputs, data.buffer,
+        taps.buffer, taps.operand, len(kernel) + 2, element,
+    )  # fmt: skip

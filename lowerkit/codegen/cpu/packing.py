@@ -1,0 +1,179 @@
+"""How weight bytes are laid out at compile time, so that a kernel reads them in the order in which it multiplies.
+
+Vocabulary
+    panel: as many output channels as one register tile is wide; the innermost dimension of every GEMM layout.
+    group: one of the independent channel groups of a convolution.
+
+Layouts (row-major, edges padded with zeros)::
+
+    matmul_panels       [..., K, N] or [..., N, K]       -> [..., panels, K, panel]
+    conv_panels         [Cout, Cin/groups, kernel...]    -> [groups, panels, kernel..., Cin/groups, panel]
+    depthwise_channels  [C, 1, kernel...]                -> [kernel..., C]
+    matmul_tiles        [..., K, N] or [..., N, K]       -> [..., panels, K/32, 2, 16, 16, 2]: AMX tiles of 16 pairs
+    conv_tiles          [Cout, Cin/groups, kernel...]       along K x 16 columns, two beside each other per panel
+
+A layout keeps the element type. It is named by ``kind`` and ``parameters``, plain values that go into cache keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LAYOUTS", "Layout", "Packing", "register_layout"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One kind of packing.
+
+    Attributes:
+        shape: packed shape of a weight of the given shape.
+        apply: the packed array, contiguous.
+    """
+
+    shape: Callable[[Sequence[int], dict[str, int]], tuple[int, ...]]
+    apply: Callable[[Array, dict[str, int]], Array]
+
+
+LAYOUTS: dict[str, Layout] = {}
+"""Layouts by kind."""
+
+
+def register_layout(kind: str, layout: Layout) -> None:
+    """Adds a layout, also from a package outside this one.
+
+    Raises:
+        ValueError: the kind is taken.
+    """
+    if kind in LAYOUTS:
+        raise ValueError(f"the layout {kind!r} exists already")
+    LAYOUTS[kind] = layout
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How one weight operand of a kernel is laid out.
+
+    Attributes:
+        kind: a key of :data:`LAYOUTS`.
+        parameters: its parameters, sorted by name.
+    """
+
+    kind: str
+    parameters: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, kind: str, **parameters: int) -> Packing:
+        """Builds a packing with its parameters in canonical order."""
+        assert kind in LAYOUTS, f"unknown layout {kind}"
+        return cls(kind, tuple(sorted(parameters.items())))
+
+    def apply(self, array: Array) -> Array:
+        """Returns the packed weight, contiguous and of the same element type."""
+        return np.ascontiguousarray(LAYOUTS[self.kind].apply(array, dict(self.parameters)))
+
+    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the packed weight, without its values."""
+        return LAYOUTS[self.kind].shape(shape, dict(self.parameters))
+
+    def packed_bytes(self, shape: Sequence[int], element_bytes: int) -> int:
+        """Bytes of the packed weight, without its values."""
+        return math.prod(self.packed_shape(shape)) * element_bytes
+
+
+def _pad_last(array: Array, multiple: int) -> Array:
+    """Zeros behind the last dimension up to a multiple."""
+    rest = -array.shape[-1] % multiple
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, rest)]) if rest else array
+
+
+def _matmul_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    depth, width = (shape[-1], shape[-2]) if parameters["transposed"] else (shape[-2], shape[-1])
+    panel = parameters["panel"]
+    return (*shape[:-2], -(-width // panel), depth, panel)
+
+
+def _matmul_apply(array: Array, parameters: dict[str, int]) -> Array:
+    if parameters["transposed"]:
+        array = np.swapaxes(array, -1, -2)
+    panel = parameters["panel"]
+    padded = _pad_last(array, panel)
+    split = padded.reshape(*padded.shape[:-1], padded.shape[-1] // panel, panel)
+    return np.moveaxis(split, -2, -3)
+
+
+def _conv_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    outputs, depth, *kernel = shape
+    groups, panel = parameters["groups"], parameters["panel"]
+    return (groups, -(-(outputs // groups) // panel), *kernel, depth, panel)
+
+
+def _conv_apply(array: Array, parameters: dict[str, int]) -> Array:
+    groups, panel = parameters["groups"], parameters["panel"]
+    outputs, depth, *kernel = array.shape
+    # [groups, outputs, depth, kernel...] -> [groups, kernel..., depth, outputs]
+    grouped = array.reshape(groups, outputs // groups, depth, *kernel)
+    order = (0, *range(3, 3 + len(kernel)), 2, 1)
+    padded = _pad_last(grouped.transpose(order), panel)
+    split = padded.reshape(*padded.shape[:-1], padded.shape[-1] // panel, panel)
+    return np.moveaxis(split, -2, 1)
+
+
+def _depthwise_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    return (*shape[2:], shape[0])
+
+
+def _depthwise_apply(array: Array, parameters: dict[str, int]) -> Array:
+    return np.moveaxis(array[:, 0], 0, -1)
+
+
+_TILE_DEPTH, _TILE_COLUMNS = 32, 16
+
+
+def _tiles_of(matrix: Array) -> Array:
+    """[..., K, N] as AMX tiles: pairs along K lie beside each other, 16 columns a tile row, two tiles a panel."""
+    padded = _pad_last(matrix, 2 * _TILE_COLUMNS)
+    *batch, depth, columns = padded.shape
+    split = padded.reshape(*batch, depth // _TILE_DEPTH, 16, 2, columns // 32, 2, _TILE_COLUMNS)
+    rank = len(batch)
+    # [steps, pair rows, pair, panels, halves, columns] -> [panels, steps, halves, pair rows, columns, pair]
+    order = [rank + axis for axis in (3, 0, 4, 1, 5, 2)]
+    return split.transpose(*range(rank), *order)
+
+
+def _matmul_tiles_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    depth, width = (shape[-1], shape[-2]) if parameters["transposed"] else (shape[-2], shape[-1])
+    return (*shape[:-2], -(-width // 32), depth // _TILE_DEPTH, 2, 16, _TILE_COLUMNS, 2)
+
+
+def _matmul_tiles_apply(array: Array, parameters: dict[str, int]) -> Array:
+    return _tiles_of(np.swapaxes(array, -1, -2) if parameters["transposed"] else array)
+
+
+def _conv_tiles_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    outputs, depth, *kernel = shape
+    groups = parameters["groups"]
+    steps = math.prod(kernel) * depth // _TILE_DEPTH
+    return (groups, -(-(outputs // groups) // 32), steps, 2, 16, _TILE_COLUMNS, 2)
+
+
+def _conv_tiles_apply(array: Array, parameters: dict[str, int]) -> Array:
+    groups = parameters["groups"]
+    outputs, depth, *kernel = array.shape
+    grouped = array.reshape(groups, outputs // groups, depth, *kernel)
+    order = (0, *range(3, 3 + len(kernel)), 2, 1)
+    return _tiles_of(grouped.transpose(order).reshape(groups, -1, outputs // groups))
+
+
+register_layout("matmul_tiles", Layout(_matmul_tiles_shape, _matmul_tiles_apply))
+register_layout("conv_tiles", Layout(_conv_tiles_shape, _conv_tiles_apply))
+register_layout("matmul_panels", Layout(_matmul_shape, _matmul_apply))
+register_layout("conv_panels", Layout(_conv_shape, _conv_apply))
+register_layout("depthwise_channels", Layout(_depthwise_shape, _depthwise_apply))

@@ -1,0 +1,24 @@
+"""The name of a step and where in the user's source it comes from, the same on every machine."""
+
+from __future__ import annotations
+
+from lowerkit.capture.locations import origin_of
+from lowerkit.mlir import ir
+
+__all__ = ["portable_location", "step_place"]
+
+
+def step_place(op: ir.Operation) -> tuple[str, str]:
+    """Returns the name of a step and the user's ``file:line``, without the folders of this machine."""
+    origin = origin_of(op.location)
+    return origin.node, portable_location(origin.source_line or "")
+
+
+def portable_location(source_line: str) -> str:
+    """Returns ``file:line`` so that it is the same wherever the model's source lies.
+
+    A file of an installed package is named from the package on, any other by its name: an artifact says nothing of the
+    machine it was made on, and two compilations in other folders give the same bytes.
+    """
+    _, installed, inside = source_line.rpartition("/site-packages/")
+    return inside if installed else source_line.rpartition("/")[2]

@@ -1,0 +1,82 @@
+"""The weights of an artifact: which stored tensors the steps need, each made when it is written and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowerkit.capture.dtypes import NUMPY_DTYPES
+
+if TYPE_CHECKING:
+    from lowerkit.capture.weights import WeightStore
+    from lowerkit.codegen.cpu.packing import Packing
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A tensor of the artifact.
+
+    Attributes:
+        dtype, shape: what :attr:`read` returns.
+        read: makes the contiguous array; nothing of it is kept.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    read: Callable[[], Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        count = self.dtype.itemsize
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+class WeightTable:
+    """Names and makers of the stored tensors.
+
+    A weight used as it is and in two packed layouts is three tensors; used twice in one layout it is one.
+    """
+
+    def __init__(self, store: WeightStore) -> None:
+        self._store = store
+        self.entries: dict[str, StoredWeight] = {}
+
+    def plain(self, name: str) -> str:
+        """Stores a weight as it is; returns the tensor's name."""
+        if name not in self.entries:
+            dtype, shape = self._store.spec(name)
+            self.entries[name] = StoredWeight(
+                NUMPY_DTYPES[dtype], shape, lambda: np.ascontiguousarray(self._store.get(name)).reshape(shape)
+            )
+        return name
+
+    def packed(self, name: str, shape: Sequence[int], packing: Packing) -> str:
+        """Stores a weight, seen as ``shape``, in the layout of ``packing``; returns the tensor's name."""
+        parameters = ",".join(f"{key}={value}" for key, value in packing.parameters)
+        view = "x".join(map(str, shape))
+        key = f"{name}|{view}|{packing.kind}({parameters})"
+        if key not in self.entries:
+            dtype = NUMPY_DTYPES[self._store.spec(name)[0]]
+            seen_as = tuple(shape)
+            self.entries[key] = StoredWeight(
+                dtype,
+                tuple(packing.packed_shape(seen_as)),
+                lambda: packing.apply(np.ascontiguousarray(self._store.get(name)).reshape(seen_as)),
+            )
+        return key
+
+    def constant(self, array: Array) -> str:
+        """Stores a literal of the IR; returns the tensor's name."""
+        name = f"constant.{sum(key.startswith('constant.') for key in self.entries)}"
+        while name in self.entries or name in self._store:
+            name += "_"
+        self.entries[name] = StoredWeight(array.dtype, array.shape, lambda: array)
+        return name

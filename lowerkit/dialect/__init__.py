@@ -1,0 +1,77 @@
+"""The lk dialect: the contract with hardware.
+
+``load_dialect(context)`` makes the ops known to a context; each op class gives its builder, verifier, shape rule,
+numpy reference, lowering to linalg, FLOPs and bytes. ``docs/dialect.md`` is generated from these classes.
+"""
+
+from __future__ import annotations
+
+from lowerkit.dialect.base import Lk, LkOperation
+from lowerkit.dialect.ops import (
+    AttentionOp,
+    AvgPoolOp,
+    CallOp,
+    ConvOp,
+    ConvTransposeOp,
+    CumulativeOp,
+    GatherOp,
+    GroupNormOp,
+    LayerNormOp,
+    MatmulOp,
+    MaxPoolOp,
+    ReduceOp,
+    RegionOp,
+    ResizeOp,
+    RmsNormOp,
+    RopeOp,
+    SoftmaxOp,
+    SortOp,
+    StateReadOp,
+    StateWriteOp,
+    TopkOp,
+    WeightOp,
+    YieldOp,
+)
+from lowerkit.dialect.shapes import DYNAMIC
+from lowerkit.mlir import ir
+
+DIALECT_VERSION = "0.1"
+
+__all__ = [
+    "DIALECT_VERSION",
+    "DYNAMIC",
+    "AttentionOp",
+    "AvgPoolOp",
+    "CallOp",
+    "ConvOp",
+    "ConvTransposeOp",
+    "CumulativeOp",
+    "GatherOp",
+    "GroupNormOp",
+    "LayerNormOp",
+    "Lk",
+    "LkOperation",
+    "MatmulOp",
+    "MaxPoolOp",
+    "ReduceOp",
+    "RegionOp",
+    "ResizeOp",
+    "RmsNormOp",
+    "RopeOp",
+    "SoftmaxOp",
+    "SortOp",
+    "StateReadOp",
+    "StateWriteOp",
+    "TopkOp",
+    "WeightOp",
+    "YieldOp",
+    "load_dialect",
+]
+
+
+def load_dialect(context: ir.Context) -> None:
+    """Makes the lk ops known to ``context``; a second call does nothing."""
+    if context.is_dialect_loaded(Lk.DIALECT_NAMESPACE):
+        return
+    with context, ir.Location.unknown(context):
+        Lk.load()

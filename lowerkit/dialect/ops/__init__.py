@@ -1,0 +1,47 @@
+"""The op classes of the lk dialect, one small file for each op or tight family."""
+
+from __future__ import annotations
+
+from lowerkit.dialect.ops.attention import AttentionOp
+from lowerkit.dialect.ops.call import CallOp
+from lowerkit.dialect.ops.conv import ConvOp
+from lowerkit.dialect.ops.conv_transpose import ConvTransposeOp
+from lowerkit.dialect.ops.cumulative import CumulativeOp
+from lowerkit.dialect.ops.gather import GatherOp
+from lowerkit.dialect.ops.matmul import MatmulOp
+from lowerkit.dialect.ops.norm import GroupNormOp, LayerNormOp, RmsNormOp
+from lowerkit.dialect.ops.pool import AvgPoolOp, MaxPoolOp
+from lowerkit.dialect.ops.reduce import ReduceOp
+from lowerkit.dialect.ops.region import RegionOp, YieldOp
+from lowerkit.dialect.ops.resize import ResizeOp
+from lowerkit.dialect.ops.rope import RopeOp
+from lowerkit.dialect.ops.softmax import SoftmaxOp
+from lowerkit.dialect.ops.sort import SortOp, TopkOp
+from lowerkit.dialect.ops.state import StateReadOp, StateWriteOp
+from lowerkit.dialect.ops.weight import WeightOp
+
+__all__ = [
+    "AttentionOp",
+    "AvgPoolOp",
+    "CallOp",
+    "ConvOp",
+    "ConvTransposeOp",
+    "CumulativeOp",
+    "GatherOp",
+    "GroupNormOp",
+    "LayerNormOp",
+    "MatmulOp",
+    "MaxPoolOp",
+    "ReduceOp",
+    "RegionOp",
+    "ResizeOp",
+    "RmsNormOp",
+    "RopeOp",
+    "SoftmaxOp",
+    "SortOp",
+    "StateReadOp",
+    "StateWriteOp",
+    "TopkOp",
+    "WeightOp",
+    "YieldOp",
+]

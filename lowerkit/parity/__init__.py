@@ -1,0 +1,1 @@
+"""Parity: what is compiled is compared with what the framework computes."""

@@ -1,0 +1,134 @@
+"""Gate A: the compiled model against the same semantics in eager. One table, no knobs.
+
+The budget is derived, not guessed: eager's own error against float64 says how much rounding the computation brings by
+itself. A value passes when it is within the element-wise tolerance of eager, or when its error to float64 is at most
+twice eager's own (or four ULP, where eager happens to be exact). Then the verdict is "explained by rounding".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowerkit.parity.metrics import Metrics, compare
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What one element type has to hold.
+
+    Attributes:
+        relative, absolute: element-wise tolerance, as torch.testing.assert_close applies them.
+        model_sqnr_db: SQNR of a whole model's outputs, at least.
+        model_cosine: cosine similarity of a whole model's outputs, at least.
+        epsilon: spacing of the type at 1.0.
+    """
+
+    relative: float
+    absolute: float
+    model_sqnr_db: float
+    model_cosine: float
+    epsilon: float
+
+
+GATES: dict[str, Gate] = {
+    "f64": Gate(1e-7, 1e-7, 200.0, 0.999999, 2.0**-52),
+    "f32": Gate(1.3e-6, 1e-5, 100.0, 0.999999, 2.0**-23),
+    "f16": Gate(1e-3, 1e-5, 55.0, 0.9999, 2.0**-10),
+    "bf16": Gate(1.6e-2, 1e-5, 40.0, 0.999, 2.0**-7),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a value passed, why, and the distances behind it."""
+
+    passed: bool
+    reason: str
+    to_eager: Metrics
+    to_float64: Metrics | None
+    eager_to_float64: Metrics | None
+
+
+def judge_op(dtype: str, actual: Array, eager: Array, float64: Array | None) -> Verdict:
+    """Judges one op's value.
+
+    Args:
+        dtype: the element type, ``f32`` and the like; types without a gate (integers, bool) must be equal.
+        actual: our value. eager: eager's value. float64: the same computation in float64, where there is one.
+    """
+    to_eager = compare(actual, eager)
+    if dtype not in GATES:
+        equal = np.array_equal(actual, eager)
+        return Verdict(equal, "equal" if equal else "integers differ", to_eager, None, None)
+    if not to_eager.special_equal:
+        return Verdict(False, "NaN or infinity at other positions than eager", to_eager, None, None)
+    gate = GATES[dtype]
+    if _is_close(actual, eager, gate):
+        return Verdict(True, "within tolerance of eager", to_eager, None, None)
+    if float64 is None:
+        return Verdict(False, "outside the tolerance, and there is no float64 reference", to_eager, None, None)
+    ours, theirs = compare(actual, float64), compare(eager, float64)
+    finite = np.abs(float64[np.isfinite(float64)])
+    four_ulp = 4 * gate.epsilon * (float(finite.max()) if finite.size else 0.0)
+    if ours.max_abs <= max(2 * theirs.max_abs, four_ulp) and ours.rms <= max(2 * theirs.rms, four_ulp):
+        return Verdict(True, "explained by rounding", to_eager, ours, theirs)
+    reason = (
+        f"error to float64 {ours.max_abs:.3g} (rms {ours.rms:.3g}), eager's {theirs.max_abs:.3g} ({theirs.rms:.3g})"
+    )
+    return Verdict(False, reason, to_eager, ours, theirs)
+
+
+def judge_model(dtype: str, actual: Array, eager: Array, float64: Array | None = None) -> Verdict:
+    """Judges one output of the whole model: SQNR, cosine, and the top-1 index along the last axis.
+
+    Top-1 may differ only where eager's margin is under twice the largest error. Where SQNR or cosine to eager fall
+    short, the float64 reference decides, as for an op: a deep model in bf16 is itself only tens of decibels away from
+    float64, and two roundings of it need not be nearer to each other than they are to it. The output passes when its
+    rms error to float64 is at most twice eager's.
+    """
+    metrics = compare(actual, eager)
+    if dtype not in GATES:
+        return judge_op(dtype, actual, eager, None)
+    gate = GATES[dtype]
+    if not metrics.special_equal:
+        return Verdict(False, "NaN or infinity at other positions than eager", metrics, None, None)
+    reason = f"SQNR {metrics.sqnr_db:.1f} dB"
+    ours = theirs = None
+    short = metrics.sqnr_db < gate.model_sqnr_db or metrics.cosine < gate.model_cosine
+    if short:
+        reason = (
+            f"SQNR {metrics.sqnr_db:.1f} dB and cosine {metrics.cosine:.7f}, "
+            f"the gate is {gate.model_sqnr_db:.0f} dB and {gate.model_cosine}"
+        )
+        if float64 is not None:
+            ours, theirs = compare(actual, float64), compare(eager, float64)
+            reason += f"; to float64 ours has {ours.sqnr_db:.1f} dB, eager {theirs.sqnr_db:.1f} dB"
+        if ours is None or theirs is None or ours.rms > 2 * theirs.rms:
+            return Verdict(False, reason, metrics, ours, theirs)
+        reason = f"explained by rounding: {reason}"
+    if not _top1_agrees(actual, eager, metrics.max_abs):
+        return Verdict(False, "top-1 differs by more than rounding explains", metrics, ours, theirs)
+    return Verdict(True, reason, metrics, ours, theirs)
+
+
+def _is_close(actual: Array, expected: Array, gate: Gate) -> bool:
+    left, right = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        within = np.abs(left - right) <= gate.absolute + gate.relative * np.abs(right)
+    return bool(np.all(within | (left == right) | (np.isnan(left) & np.isnan(right))))
+
+
+def _top1_agrees(actual: Array, eager: Array, largest_error: float) -> bool:
+    if eager.ndim == 0 or eager.shape[-1] < 2:
+        return True
+    left = actual.astype(np.float64).reshape(-1, actual.shape[-1])
+    right = eager.astype(np.float64).reshape(-1, eager.shape[-1])
+    chosen, expected = np.argmax(left, axis=-1), np.argmax(right, axis=-1)
+    rows = np.arange(len(right))
+    margin = right[rows, expected] - right[rows, chosen]
+    return bool(np.all((chosen == expected) | (margin <= 2 * largest_error)))

@@ -1,0 +1,103 @@
+"""Reference values of every node: eager in the model's own element types, and the same graph in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.fx.node import Target, map_aggregate
+
+from lowerkit.capture.dtypes import to_numpy, to_torch
+
+if TYPE_CHECKING:
+    from lowerkit.capture.fx_functional import FunctionalProgram
+
+Array = np.ndarray[Any, Any]
+_LOW_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def node_values(
+    program: FunctionalProgram, inputs: Sequence[Array], nodes: Collection[str], *, float64: bool
+) -> dict[str, Array]:
+    """Runs the imported graph and returns node name -> value for the nodes asked for.
+
+    With ``float64``, weights and inputs are widened and every cast or creation of a narrower floating type inside the
+    graph is carried out in float64 instead: the result the model would have without rounding.
+    """
+    recorder = _Recorder(_as_module(program), frozenset(nodes), float64)
+    given = iter(inputs)
+    arguments = [_argument(program, spec, given) for spec in program.graph_signature.input_specs]
+    with torch.no_grad():
+        recorder.run(*(_widen_tensor(value) if float64 else value for value in arguments))
+    return recorder.values
+
+
+def float64_outputs(program: FunctionalProgram, inputs: Sequence[Array], count: int) -> list[Array] | None:
+    """Returns the model's outputs in float64, in order; None where the graph returns other than ``count`` tensors."""
+    names = [
+        spec.arg.name
+        for spec in program.graph_signature.output_specs
+        if spec.kind == OutputKind.USER_OUTPUT and isinstance(spec.arg, TensorArgument)
+    ]
+    values = node_values(program, inputs, names, float64=True)
+    found = [values[name] for name in names if name in values]
+    return found if len(found) == count else None
+
+
+def _as_module(program: FunctionalProgram) -> fx.GraphModule:
+    return fx.GraphModule(program.graph.owning_module or {}, program.graph)
+
+
+def _argument(program: FunctionalProgram, spec: InputSpec, given: Iterator[Array]) -> Any:
+    """Returns what a placeholder stands for: the next input, a weight, or a constant."""
+    if spec.kind == InputKind.USER_INPUT:
+        return to_torch(next(given)) if isinstance(spec.arg, TensorArgument) else getattr(spec.arg, "value", None)
+    name = spec.target or ""
+    return program.state_dict[name] if name in program.state_dict else program.constants[name]
+
+
+class _Recorder(fx.Interpreter):
+    """Interprets a graph and keeps the values of some nodes."""
+
+    def __init__(self, module: fx.GraphModule, nodes: frozenset[str], float64: bool) -> None:
+        super().__init__(module)
+        self.nodes = nodes
+        self.float64 = float64
+        self.values: dict[str, Array] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.nodes:
+            first = value[0] if isinstance(value, (tuple, list)) else value
+            if isinstance(first, torch.Tensor):
+                self.values[n.name] = to_numpy(first)
+        return value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        if self.float64 and isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.double()
+        return value
+
+    def call_function(self, target: Target, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.view.default:
+            # Capture writes every reshape as a view: values have no strides in IR, tensors here do.
+            target = torch.ops.aten.reshape.default
+        if not self.float64:
+            return super().call_function(target, args, kwargs)
+        widen = _widen
+        result = super().call_function(target, map_aggregate(args, widen), map_aggregate(kwargs, widen))
+        return map_aggregate(result, _widen_tensor) if isinstance(result, (tuple, list)) else _widen_tensor(result)
+
+
+def _widen(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in _LOW_PRECISION else value
+
+
+def _widen_tensor(value: Any) -> Any:
+    """Ops that create a tensor in the default type (full, arange, rsqrt of an integer) are widened afterwards."""
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in _LOW_PRECISION else value

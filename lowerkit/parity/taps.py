@@ -1,0 +1,136 @@
+"""Taps: the value of every region as a further output, so that it can be compared with eager's value of the same op.
+
+A tap's name is the node name in its region's location (``node@module.path``). Layout passes may have permuted a
+value; :func:`align` brings it back to the shape of the reference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lowerkit.capture.locations import origin_of
+from lowerkit.capture.program import Program
+from lowerkit.mlir import func, ir, walk
+from lowerkit.runtimes.manifest import Signature, TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One tapped value: the node it stands for, the region's kind, the user's line, its place among the outputs."""
+
+    node: str
+    kind: str
+    location: str
+    output: int
+
+
+def add_taps(program: Program) -> list[Tap]:
+    """Makes the last result of every region of a fused program an output as well. Static shapes only."""
+    main = program.main.opview
+    assert isinstance(main, func.FuncOp)
+    terminator = list(main.entry_block.operations)[-1].operation
+    values, specs, taps = list(terminator.operands), list(program.signature.outputs), []
+    finishing = _finishing_regions(main)
+    for operation in list(main.entry_block.operations):
+        if operation.operation.name != "lk.region":
+            continue
+        result = operation.operation.results[-1]
+        tensor_type = ir.RankedTensorType(result.type)
+        last = _last_op(operation.operation)
+        source = origin_of(_last_part(last.location))
+        if not source.node or not tensor_type.has_static_shape or _is_part_of_a_node(last):
+            continue
+        if finishing[source.node] != operation.operation:
+            continue  # a convolution whose bias is added in a later region: eager never has the value in between
+        kind = ir.StringAttr(operation.operation.attributes["kind"]).value
+        taps.append(Tap(f"{source.node}@{source.module}", kind, source.source_line or "", len(values)))
+        specs.append(TensorSpec(f"tap.{len(values)}", str(tensor_type.element_type), list(tensor_type.shape)))
+        values.append(result)
+    with ir.InsertionPoint(terminator), terminator.location:
+        func.ReturnOp(values)
+    terminator.erase()
+    signature = ir.FunctionType.get(main.type.inputs, [value.type for value in values], context=program.context)
+    main.attributes["function_type"] = ir.TypeAttr.get(signature, context=program.context)
+    old = program.signature
+    program.signature = Signature(old.inputs, specs, old.states, old.dims)
+    return taps
+
+
+def _finishing_regions(main: func.FuncOp) -> dict[str, ir.Operation]:
+    """Returns node name -> the last region, in program order, with a part of that node."""
+    found: dict[str, ir.Operation] = {}
+    for operation in main.entry_block.operations:
+        if operation.operation.name != "lk.region":
+            continue
+        nodes: set[str] = set()
+        walk(operation.operation, lambda inner, nodes=nodes: nodes.update(_nodes_of(inner.location)))
+        found.update(dict.fromkeys(nodes, operation.operation))
+    return found
+
+
+def _nodes_of(location: ir.Location) -> set[str]:
+    if isinstance(location, ir.FusedLoc):
+        return set[str]().union(*(_nodes_of(part) for part in location.locations))
+    return {origin_of(location).node}
+
+
+def _is_part_of_a_node(operation: ir.Operation) -> bool:
+    """Tells whether an op is only a part of what its last location names.
+
+    A convolution that a batch norm was folded into carries both locations; when its bias is added in the region of a
+    consumer, the value in between is one that eager never has.
+    """
+    return operation.name.startswith("lk.") and isinstance(operation.location, ir.FusedLoc)
+
+
+def _last_part(location: ir.Location) -> ir.Location:
+    """Returns the last part of a fused location: passes fuse in program order."""
+    while isinstance(location, ir.FusedLoc):
+        location = location.locations[-1]
+    return location
+
+
+def _last_op(region: ir.Operation) -> ir.Operation:
+    """Returns the op, deep inside a region, that makes its last result.
+
+    A region and a fused ``linalg.generic`` carry the locations of all that was fused into them; the scalar op that is
+    yielded belongs to the last one alone.
+    """
+    operation, result = region, -1
+    while operation.regions and len(operation.regions[0].blocks):
+        terminator = list(operation.regions[0].blocks[0].operations)[-1].operation
+        owner = terminator.operands[result].owner
+        if not isinstance(owner, (ir.Operation, ir.OpView)):
+            return operation
+        result = ir.OpResult(terminator.operands[result]).result_number
+        operation = owner.operation
+    return operation
+
+
+def align(value: Array, reference: Array) -> Array | None:
+    """Returns ``value`` in the shape of ``reference``: as it is, permuted by a layout pass, or reshaped.
+
+    Where several permutations fit (equal extents), the one nearest to the reference is taken. None when none fits.
+    """
+    if value.shape == reference.shape and value.ndim < 3:
+        return value
+    candidates: list[Array] = []
+    squeezed = [extent for extent in reference.shape if extent != 1]
+    if 2 <= value.ndim <= 5:
+        for order in itertools.permutations(range(value.ndim)):
+            shape = tuple(value.shape[axis] for axis in order)
+            if shape == reference.shape or [extent for extent in shape if extent != 1] == squeezed:
+                candidates.append(value.transpose(order).reshape(reference.shape))
+    if value.size == reference.size:
+        candidates.append(value.reshape(reference.shape))
+    if not candidates:
+        return None
+    wanted = reference.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return min(candidates, key=lambda candidate: float(np.nansum(np.abs(candidate.astype(np.float64) - wanted))))

@@ -1,0 +1,166 @@
+"""The path of a model, readable from top to bottom: the default pipeline and the stages it runs through.
+
+Stages, in order: ``captured`` (torch dialect) -> ``raised`` (lk + linalg) -> ``canonical`` -> ``layout`` -> ``fused``
+(everything inside regions) -> ``compiled`` (kernels, memory plan, step table). Each boundary can be written to a file
+and taken up again from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerkit.errors import LowerkitError, PassError, UsageError, VerifyError
+
+if TYPE_CHECKING:
+    from lowerkit.capture.program import Program
+    from lowerkit.passes.base import Pass, PassContext
+
+STAGES = ("captured", "raised", "canonical", "layout", "fused", "compiled")
+
+
+def stage_passes(stage: str) -> list[Pass]:
+    """Returns the passes that lead to ``stage`` from the one before it: the default pipeline, in order."""
+    from lowerkit.passes.canonicalize.common_subexpressions import CommonSubexpressions
+    from lowerkit.passes.canonicalize.fold_batch_norm import FoldBatchNorm
+    from lowerkit.passes.canonicalize.fold_constants import FoldConstants
+    from lowerkit.passes.canonicalize.fold_padding import FoldPadding
+    from lowerkit.passes.canonicalize.hoist_slices import HoistSlices
+    from lowerkit.passes.canonicalize.resolve_shapes import ResolveShapes
+    from lowerkit.passes.canonicalize.simplify import Simplify
+    from lowerkit.passes.canonicalize.simplify_elementwise import SimplifyElementwise
+    from lowerkit.passes.canonicalize.sink_reshapes import SinkReshapes
+    from lowerkit.passes.fuse.form_regions import FormRegions
+    from lowerkit.passes.fuse.fuse_elementwise import FuseElementwise
+    from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
+    from lowerkit.passes.layout.channels_last import ChannelsLast
+    from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
+    from lowerkit.passes.raising import raising_passes
+
+    match stage:
+        case "raised":
+            return [FoldBatchNorm(), *raising_passes()]
+        case "canonical":
+            return [
+                Simplify(),
+                ResolveShapes(),
+                SimplifyElementwise(),
+                FoldPadding(),
+                HoistSlices(),
+                FoldConstants(),
+                CommonSubexpressions(),
+            ]
+        case "layout":
+            return [ChannelsLast(), PropagateTransposes(), Simplify(), SimplifyElementwise(), FoldConstants()]
+        case "fused":
+            return [SinkReshapes(), FuseElementwise(), FuseEpilogue(), FormRegions()]
+        case _:
+            raise AssertionError(f"no passes lead to stage {stage}")
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How to run the pipeline.
+
+    Attributes:
+        dump_folder: where the IR after each pass is written as ``NN-pass-name.mlir``; None writes nothing.
+        reproducer_folder: where a failing pass leaves a file that repeats the failure.
+        on_progress: called with the name of what runs now.
+    """
+
+    dump_folder: Path | None = None
+    reproducer_folder: Path = field(default_factory=Path.cwd)
+    on_progress: Callable[[str], None] | None = None
+
+
+@dataclass
+class PassTiming:
+    """How long one pass took, in seconds, and whether it changed the module."""
+
+    name: str
+    seconds: float
+    modified: bool
+
+
+def run_stages(
+    program: Program, until: str, context: PassContext, options: PipelineOptions | None = None
+) -> list[PassTiming]:
+    """Brings ``program`` from the stage it is in up to ``until`` (at most ``fused``), in place."""
+    options = options or PipelineOptions()
+    timings: list[PassTiming] = []
+    start, end = STAGES.index(program.stage), STAGES.index(until)
+    if start > end:
+        raise UsageError("LK3003", f"the program is at stage {program.stage!r}, which is behind {until!r} already")
+    for stage in STAGES[start + 1 : end + 1]:
+        timings.extend(run_passes(program, stage_passes(stage), context, options, first_index=len(timings)))
+        program.stage = stage
+    return timings
+
+
+def run_passes(
+    program: Program,
+    passes: Sequence[Pass],
+    context: PassContext,
+    options: PipelineOptions | None = None,
+    first_index: int = 0,
+) -> list[PassTiming]:
+    """Runs ``passes`` in order; verifies the IR after each; leaves a reproducer when one fails.
+
+    Raises:
+        PassError: LK3001, a pass failed for a reason of its own.
+        VerifyError: LK3002, the IR after a pass does not verify.
+        LowerkitError: whatever a pass raised on purpose, unchanged.
+    """
+    options = options or PipelineOptions()
+    timings: list[PassTiming] = []
+    for index, one_pass in enumerate(passes, start=first_index):
+        if options.on_progress:
+            options.on_progress(one_pass.name)
+        before = program.module.operation.clone() if options.dump_folder is None else None
+        started = time.perf_counter()
+        try:
+            modified = one_pass.run(program.module, context)
+            _verify(program, one_pass)
+        except LowerkitError as error:
+            if isinstance(error, (PassError, VerifyError)):
+                error.hint = _write_reproducer(before, one_pass, options) or error.hint
+                error.args = (error.render(),)
+            raise
+        except Exception as error:
+            hint = _write_reproducer(before, one_pass, options)
+            raise PassError("LK3001", f"pass {one_pass.name} failed: {error}", hint=hint) from error
+        timings.append(PassTiming(one_pass.name, time.perf_counter() - started, modified))
+        if options.dump_folder is not None:
+            options.dump_folder.mkdir(parents=True, exist_ok=True)
+            path = options.dump_folder / f"{index:02d}-{one_pass.name}.mlir"
+            path.write_text(program.module.operation.get_asm(enable_debug_info=True))
+    return timings
+
+
+def _verify(program: Program, one_pass: Pass) -> None:
+    from lowerkit.mlir import ir
+
+    try:
+        valid = program.module.operation.verify()
+    except ir.MLIRError as error:
+        raise VerifyError("LK3002", f"the IR after pass {one_pass.name} does not verify: {error}") from error
+    if not valid:
+        raise VerifyError("LK3002", f"the IR after pass {one_pass.name} does not verify")
+
+
+def _write_reproducer(before: object, one_pass: Pass, options: PipelineOptions) -> str | None:
+    """Writes the IR before the pass, headed by the command that repeats the failure; returns a hint that names it."""
+    if before is None:
+        return f"the IR before it is the last file in {options.dump_folder}"
+    settings = " ".join(f"{key}={value}" for key, value in vars(one_pass).items())
+    pipeline = one_pass.name + (f"{{{settings}}}" if settings else "")
+    path = options.reproducer_folder / f"lowerkit-reproducer-{one_pass.name}.mlir"
+    command = f"lowerkit opt {path.name} --passes '{pipeline}'"
+    try:
+        path.write_text(f"// {command}\n{before}\n")
+    except OSError as error:
+        return f"the reproducer could not be written: {error}"
+    return f"repeat it with: {command} (in {path.parent})"

@@ -1,0 +1,1 @@
+"""What lowerkit compiles for: one description per target."""

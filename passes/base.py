@@ -1,0 +1,56 @@
+"""What a pass is: a frozen dataclass with a kebab-case name, typed options and one method.
+
+A pass lives in its own file; file, pass name and test share one stem::
+
+    passes/canonicalize/fold_constants.py   FoldConstants.name == "fold-constants"
+    tests/filecheck/test_fold_constants.py
+
+Options are the dataclass's fields and become ``fold-constants{bound=4096}`` on the command line. ``run`` checks the
+pass's precondition, changes the module in place and says whether it changed anything.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from lowerkit.capture.weights import WeightStore
+    from lowerkit.mlir import ir
+
+
+@dataclass
+class PassContext:
+    """What a pass may know beside the module.
+
+    Attributes:
+        weights: the store that ``lk.weight`` symbols name.
+        remarks: lines for the user: what was refused or left alone, and why. Never dropped silently.
+        dimension_ranges: symbolic dim name -> (minimum, maximum or None).
+    """
+
+    weights: WeightStore
+    remarks: list[str] = field(default_factory=list[str])
+    dimension_ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
+
+    def remark(self, pass_name: str, text: str) -> None:
+        """Records a line that the user sees with ``-v`` and in ``lowerkit inspect``."""
+        self.remarks.append(f"{pass_name}: {text}")
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """One transformation of a module. Subclasses are frozen dataclasses; their fields are the options."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, module: ir.Module, context: PassContext) -> bool:
+        """Transforms ``module`` in place; returns whether anything changed.
+
+        Raises:
+            PassError: the precondition does not hold (LK3004), or the pass failed (LK3001).
+            UnsupportedError: the module holds what cannot be compiled.
+        """

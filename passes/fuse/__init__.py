@@ -1,0 +1,1 @@
+"""Passes that decide what one kernel computes: merged loops, epilogues, regions."""

@@ -1,0 +1,215 @@
+"""Lowers what is left of the torch dialect to linalg, tensor, arith and math on builtin tensors.
+
+The conversions are torch-mlir's own, called one by one: its bundled pipeline ends in a verifier that rejects lk ops.
+Steps:
+
+1. decompose  what has no direct lowering (``torch-decompose-complex-ops``), with the ops that do declared legal;
+2. convert    torch to linalg, scf, arith and tensor; then the function and what stands between two casts;
+3. check      no torch op may remain: all that do are reported at once, each with its source line;
+4. clean up   constants that were float64 in Python are rounded to the type they are used in, assertions go, casts
+              that only forget or repeat a static shape go.
+
+A conversion stops at the first op that it cannot take, and says little. On failure each distinct op of the module is
+therefore lowered alone, in a function of its own, and those that fail are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.errors import PassError, UnsupportedError
+from lowerkit.mlir import ir, run_pipeline, walk
+from lowerkit.passes.base import Pass, PassContext
+from lowerkit.passes.lower.guarded_look_ups import guard_look_ups
+from lowerkit.passes.lower.scalar_constants import fold_scalar_conversions, narrow_comparisons
+from lowerkit.passes.source_location import describe, op_name, signature_text
+
+# Ops with a direct lowering whose decomposition is worse: through float64, or into many ops.
+_LEGAL_OPS = ("aten.gelu", "aten.sigmoid", "aten.tanh", "aten.erf", "aten.relu", "aten.pow.Tensor_Scalar")
+
+_DECOMPOSE = f"builtin.module(func.func(torch-decompose-complex-ops{{legal-ops={','.join(_LEGAL_OPS)}}},canonicalize))"
+_CONVERT = (
+    "builtin.module(func.func("
+    "convert-torch-to-linalg,canonicalize,convert-torch-to-scf,convert-torch-to-arith,convert-torch-to-tensor"
+    "),torch-func-backend-type-conversion,"
+    "func.func(canonicalize,torch-finalizing-backend-type-conversion,canonicalize,cse))"
+)
+_CLEAN = "builtin.module(func.func(canonicalize,cse))"
+
+_SCALAR_OPS = ("torch.constant.", "torch.prim.ListConstruct")
+
+
+@dataclass(frozen=True)
+class TorchToLinalg(Pass):
+    """Lowers a raised module of the torch dialect to builtin tensors.
+
+    Precondition: the ``raise-*`` passes have run, or what they take is refused here. After it ``@main`` takes and
+    gives builtin tensors and holds no torch op.
+    """
+
+    name: ClassVar[str] = "torch-to-linalg"
+
+    def run(self, module: ir.Module, context: PassContext) -> bool:
+        """Lowers in place.
+
+        Raises:
+            UnsupportedError: LK4001, with one detail for each distinct op that cannot be lowered.
+        """
+        if not _torch_ops(module) and "!torch." not in _signature(module):
+            return False
+        untouched = module.operation.clone()
+        try:
+            run_pipeline(module, _DECOMPOSE)
+            run_pipeline(module, _CONVERT)
+            remaining = _torch_ops(module)
+        except ir.MLIRError as failure:
+            culprits = _culprits(untouched)
+            if not culprits:
+                raise PassError(
+                    "LK3001",
+                    f"the conversion to linalg failed: {_first_line(failure)}",
+                    hint="every op lowers alone: this is a bug of lowerkit",
+                ) from failure
+            raise _unsupported(culprits) from failure
+        if remaining:
+            raise _unsupported(_culprits(untouched) or remaining)
+        _erase_assertions(module)
+        guard_look_ups(module)
+        fold_scalar_conversions(module)
+        narrow_comparisons(module)
+        run_pipeline(module, _CLEAN)
+        return True
+
+
+def _signature(module: ir.Module) -> str:
+    """Returns the types of the functions as text."""
+    return " ".join(str(op.operation.attributes["function_type"]) for op in module.body.operations)
+
+
+def _first_line(failure: ir.MLIRError) -> str:
+    diagnostics = failure.error_diagnostics
+    return diagnostics[0].message.splitlines()[0] if diagnostics else str(failure).splitlines()[0]
+
+
+def _is_torch(op: ir.Operation) -> bool:
+    return op.name.startswith(("torch.", "torch_c."))
+
+
+def _torch_ops(module: ir.Module | ir.Operation) -> list[ir.Operation]:
+    found: list[ir.Operation] = []
+
+    def collect(op: ir.Operation) -> None:
+        if _is_torch(op):
+            found.append(op)
+
+    walk(module if isinstance(module, ir.Operation) else module.operation, collect)
+    return found
+
+
+def _unsupported(ops: list[ir.Operation]) -> UnsupportedError:
+    details: dict[str, None] = {}
+    for op in ops:
+        if not op.name.startswith(_SCALAR_OPS):
+            details[f"{signature_text(op)} at {describe(op)}"] = None
+    count = len({op_name(op) for op in ops if not op.name.startswith(_SCALAR_OPS)})
+    return UnsupportedError(
+        "LK4001",
+        f"the model uses {count} op{'s' if count != 1 else ''} that cannot be lowered",
+        details=sorted(details),
+        hint="replace these ops in the model, or raise them in a pass of your own before torch-to-linalg",
+    )
+
+
+# Which ops are to blame.
+
+
+def _culprits(module: ir.Operation) -> list[ir.Operation]:
+    """Returns the ops of ``module`` that cannot be lowered alone; of equal ones each, as their source lines differ."""
+    verdicts: dict[str, bool] = {}
+    found: list[ir.Operation] = []
+    for op in _torch_ops(module):
+        if op.name.startswith((*_SCALAR_OPS, "torch_c.", "torch.prim.ListUnpack")):
+            continue
+        alone = _alone(op)
+        key = str(alone)
+        if key not in verdicts:
+            verdicts[key] = _lowers(alone)
+        if not verdicts[key]:
+            found.append(op)
+    return found
+
+
+def _alone(op: ir.Operation) -> ir.Module:
+    """Returns a module with one function that holds a copy of ``op``; its tensors are arguments and results."""
+    with op.context, ir.Location.unknown():
+        module = ir.Module.create()
+        inputs: list[ir.Value] = []
+        _visit_tensors(op, inputs.append)
+        distinct = list(dict.fromkeys(inputs))
+        results = [result for result in op.results if not str(result.type).startswith("!torch.list")]
+        function_type = ir.FunctionType.get([value.type for value in distinct], [result.type for result in results])
+        with ir.InsertionPoint(module.body):
+            function = ir.Operation.create(
+                "func.func",
+                regions=1,
+                attributes={"sym_name": ir.StringAttr.get("main"), "function_type": ir.TypeAttr.get(function_type)},
+            )
+        block = function.regions[0].blocks.append(
+            *[value.type for value in distinct], arg_locs=[ir.Location.unknown()] * len(distinct)
+        )
+        mapping: dict[ir.Value, ir.Value] = dict(zip(distinct, block.arguments, strict=True))
+        with ir.InsertionPoint(block):
+            copied = _copy(op, mapping)
+            kept = [value for value in copied.results if not str(value.type).startswith("!torch.list")]
+            ir.Operation.create("func.return", operands=kept)
+        return module
+
+
+def _visit_tensors(op: ir.Operation, visit: Callable[[ir.Value], None]) -> None:
+    """Visits the operands of ``op`` that are not constants, inside spelled-out lists too."""
+    for operand in op.operands:
+        owner = operand.owner
+        if not isinstance(owner, ir.Block) and owner.operation.name.startswith(_SCALAR_OPS):
+            _visit_tensors(owner.operation, visit)
+        else:
+            visit(operand)
+
+
+def _copy(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
+    for operand in op.operands:
+        if operand not in mapping:
+            source = operand.owner.operation
+            mapping.update(zip(source.results, _copy(source, mapping).results, strict=True))
+    copied = op.clone()
+    for index, operand in enumerate(op.operands):
+        copied.operands[index] = mapping[operand]
+    return copied
+
+
+def _lowers(module: ir.Module) -> bool:
+    try:
+        run_pipeline(module, _DECOMPOSE)
+        run_pipeline(module, _CONVERT)
+    except ir.MLIRError:
+        return False
+    return not _torch_ops(module)
+
+
+def _erase_assertions(module: ir.Module) -> None:
+    """Erases ``cf.assert``.
+
+    torch-mlir asserts that dynamic sizes broadcast, which capture has proven, that indices are in range, which
+    :func:`guard_look_ups` makes sure of, and that the operand of a reciprocal is not zero, which is wrong: PyTorch
+    gives infinity.
+    """
+    found: list[ir.Operation] = []
+
+    def collect(op: ir.Operation) -> None:
+        if op.name == "cf.assert":
+            found.append(op)
+
+    walk(module.operation, collect)
+    for op in found:
+        op.erase()

@@ -1,0 +1,267 @@
+"""Spells out elementwise ops that torch-mlir lowers wrongly, through float64, or not at all.
+
+Each rule states the formula of PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_build import bias_along, binary, binary_scalar, broadcast_shape, cast, unary
+from lowerkit.passes.raising.torch_ir import (
+    NotConcernedError,
+    RefusalError,
+    build,
+    constant_float,
+    constant_string,
+    int_of,
+    is_none,
+    is_tensor,
+    like_result,
+    number_of,
+    string_of,
+    tensor_info,
+)
+
+
+def _is_finite(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``abs(x) < inf``; comparisons with NaN are false."""
+    value = op.operands[0]
+    if not tensor_info(value).is_float:
+        raise RefusalError("integers are always finite")
+    return like_result(binary_scalar("lt", unary("abs", value), math.inf, "i1"), op)
+
+
+def _is_nan(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``x != x``."""
+    return like_result(binary("ne", op.operands[0], op.operands[0], "i1"), op)
+
+
+def _sign(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``(x > 0) - (x < 0)``, as in PyTorch: 0 for NaN."""
+    value = op.operands[0]
+    dtype = tensor_info(value).dtype
+    if dtype in ("i1", "ui8"):
+        raise RefusalError(f"the sign of {dtype}")
+    positive = cast(binary_scalar("gt", value, 0, "i1"), dtype)
+    negative = cast(binary_scalar("lt", value, 0, "i1"), dtype)
+    return like_result(binary("sub", positive, negative), op)
+
+
+def _softplus(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """softplus: (input, beta, threshold): ``log1p(exp(beta x)) / beta``, and x itself above the threshold."""
+    value, beta, threshold = op.operands[0], float(number_of(op.operands[1])), float(number_of(op.operands[2]))
+    scaled = value if beta == 1 else binary_scalar("mul", value, beta)
+    smooth = unary("log1p", unary("exp", scaled))
+    smooth = smooth if beta == 1 else binary_scalar("div", smooth, beta)
+    above = binary_scalar("gt", scaled, threshold, "i1")
+    return like_result(build("torch.aten.where.self", [above, value, smooth], [value.type])[0], op)
+
+
+def _mish(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``x * tanh(log1p(exp(x)))``; above 20 the logarithm is x itself to the last bit of f32."""
+    value = op.operands[0]
+    smooth = unary("log1p", unary("exp", value))
+    above = binary_scalar("gt", value, 20.0, "i1")
+    smooth = build("torch.aten.where.self", [above, value, smooth], [value.type])[0]
+    return like_result(binary("mul", value, unary("tanh", smooth)), op)
+
+
+def _elu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """elu: (input, alpha, scale, input_scale): ``scale * (x if x > 0 else alpha * expm1(input_scale * x))``."""
+    value = op.operands[0]
+    alpha, scale, input_scale = (float(number_of(operand)) for operand in list(op.operands)[1:4])
+    return like_result(_exponential_unit(value, alpha, scale, input_scale), op)
+
+
+def _exponential_unit(value: ir.Value, alpha: float, scale: float, input_scale: float) -> ir.Value:
+    curve = value if input_scale == 1 else binary_scalar("mul", value, input_scale)
+    curve = unary("expm1", curve)
+    curve = curve if alpha * scale == 1 else binary_scalar("mul", curve, alpha * scale)
+    line = value if scale == 1 else binary_scalar("mul", value, scale)
+    positive = binary_scalar("gt", value, 0, "i1")
+    return build("torch.aten.where.self", [positive, line, curve], [value.type])[0]
+
+
+def _selu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """An elu with the constants of Klambauer et al. 2017."""
+    return like_result(_exponential_unit(op.operands[0], 1.6732632423543772, 1.0507009873554805, 1.0), op)
+
+
+def _celu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """celu: (input, alpha): an elu whose exponent is divided by alpha."""
+    alpha = float(number_of(op.operands[1]))
+    return like_result(_exponential_unit(op.operands[0], alpha, 1.0, 1.0 / alpha), op)
+
+
+def _leaky_relu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """leaky_relu: (input, negative_slope): ``x if x > 0 else x * slope``."""
+    value = op.operands[0]
+    positive = binary_scalar("gt", value, 0, "i1")
+    scaled = binary_scalar("mul", value, float(number_of(op.operands[1])))
+    return like_result(build("torch.aten.where.self", [positive, value, scaled], [value.type])[0], op)
+
+
+def _log_sigmoid(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``min(0, x) - log1p(exp(-abs(x)))``."""
+    value = op.operands[0]
+    tail = unary("log1p", unary("exp", unary("neg", unary("abs", value))))
+    negative = build("torch.aten.clamp_max", [value, constant_float(0.0)], [value.type])[0]
+    return like_result(binary("sub", negative, tail), op)
+
+
+def _gelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """gelu: (input, approximate): see ``recognize_gelu`` for the formulas.
+
+    torch-mlir divides by the root where PyTorch multiplies, and its sqrt(2 / pi) is wrong in the fourth digit.
+    """
+    value = op.operands[0]
+    if string_of(op.operands[1]) == "none":
+        curve = unary("erf", binary_scalar("mul", value, math.sqrt(0.5)))
+    else:
+        cube = binary("mul", binary("mul", value, value), value)
+        inner = binary("add", value, binary_scalar("mul", cube, 0.044715))
+        curve = unary("tanh", binary_scalar("mul", inner, math.sqrt(2 / math.pi)))
+    half = binary_scalar("mul", value, 0.5)
+    return like_result(binary("mul", half, binary_scalar("add", curve, 1.0)), op)
+
+
+# Integer division that rounds down: torch-mlir goes through float64, which has too few digits for int64, and takes
+# the sign of a remainder from the wrong operand where the divisor is negative.
+
+
+@dataclass(frozen=True)
+class _Truncated:
+    """``a / b`` rounded towards zero, what remains, and where rounding down would give one less."""
+
+    quotient: ir.Value
+    remainder: ir.Value
+    is_above_floor: ir.Value
+
+
+def _truncated(op: ir.Operation) -> _Truncated:
+    value, divisor = op.operands[0], op.operands[1]
+    mode = constant_string("trunc")
+    if is_tensor(divisor):
+        dtype = tensor_info(op.results[0]).dtype
+        value, divisor = cast(value, dtype), cast(divisor, dtype)
+        left, right = tensor_info(value), tensor_info(divisor)
+        kind = left.with_shape(broadcast_shape(left.shape, right.shape)).torch_type()
+        quotient = build("torch.aten.div.Tensor_mode", [value, divisor, mode], [kind])[0]
+        rest = binary("sub", value, binary("mul", quotient, divisor))
+        # The signs differ where exactly one of the two is negative.
+        signs = binary("bitwise_xor", binary_scalar("lt", rest, 0, "i1"), binary_scalar("lt", divisor, 0, "i1"), "i1")
+    else:
+        number = int_of(divisor)
+        quotient = build("torch.aten.div.Scalar_mode", [value, divisor, mode], [value.type])[0]
+        rest = binary("sub", value, binary_scalar("mul", quotient, number))
+        signs = binary_scalar("lt" if number > 0 else "gt", rest, 0, "i1")
+    apart = binary("bitwise_and", signs, binary_scalar("ne", rest, 0, "i1"), "i1")
+    return _Truncated(quotient, rest, apart)
+
+
+def _floor_divide(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """floor_divide: (a, b); div.Tensor_mode, div.Scalar_mode: (a, b, rounding_mode)."""
+    info = tensor_info(op.results[0])
+    if len(op.operands) > 2 and (is_none(op.operands[2]) or string_of(op.operands[2]) != "floor"):
+        raise NotConcernedError("another rounding")
+    if info.is_float:
+        if len(op.operands) > 2:
+            raise NotConcernedError("floats are lowered well")
+        name = "torch.aten.div.Tensor_mode" if is_tensor(op.operands[1]) else "torch.aten.div.Scalar_mode"
+        return build(name, [*op.operands, constant_string("floor")], [op.results[0].type])
+    if info.dtype == "ui8":
+        raise RefusalError("a division of unsigned integers")
+    parts = _truncated(op)
+    return like_result(binary("sub", parts.quotient, cast(parts.is_above_floor, info.dtype)), op)
+
+
+def _remainder(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """remainder: (a, b), with the sign of b."""
+    info = tensor_info(op.results[0])
+    if info.is_float or info.dtype == "ui8":
+        raise NotConcernedError("floats are lowered well")
+    parts = _truncated(op)
+    divisor = op.operands[1]
+    if is_tensor(divisor):
+        raised = binary("add", parts.remainder, cast(divisor, info.dtype))
+    else:
+        raised = binary_scalar("add", parts.remainder, int_of(divisor))
+    return like_result(
+        build("torch.aten.where.self", [parts.is_above_floor, raised, parts.remainder], [raised.type])[0], op
+    )
+
+
+def _scaled_term(op: ir.Operation, name: str) -> Sequence[ir.Value]:
+    """addcmul, addcdiv: (input, a, b, value): ``input + value * (a ... b)``."""
+    base, left, right, factor = op.operands
+    term, number = binary(name, left, right), float(number_of(factor))
+    return like_result(binary("add", base, term if number == 1 else binary_scalar("mul", term, number)), op)
+
+
+def _addcmul(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    return _scaled_term(op, "mul")
+
+
+def _addcdiv(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    return _scaled_term(op, "div")
+
+
+def _softshrink(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """softshrink: (input, lambd): towards zero by lambda, and zero within it. torch-mlir has the sign wrong."""
+    value, amount = op.operands[0], float(number_of(op.operands[1]))
+    above, below = binary_scalar("gt", value, amount, "i1"), binary_scalar("lt", value, -amount, "i1")
+    shrunk = build(
+        "torch.aten.where.self",
+        [above, binary_scalar("sub", value, amount), binary_scalar("add", value, amount)],
+        [value.type],
+    )[0]
+    moved = binary("bitwise_or", above, below, "i1")
+    return build("torch.aten.where.ScalarOther", [moved, shrunk, constant_float(0.0)], [op.results[0].type])
+
+
+def _prelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """prelu: (input, weight): ``x if x > 0 else weight * x`` with one weight, or one for each channel (axis 1)."""
+    value, slope = op.operands
+    info = tensor_info(value)
+    per_channel = tensor_info(slope).rank == 1 and tensor_info(slope).static_dim(0) != 1
+    scaled = binary("mul", value, bias_along(slope, 1, info.rank) if per_channel and info.rank > 1 else slope)
+    positive = binary_scalar("gt", value, 0, "i1")
+    return like_result(build("torch.aten.where.self", [positive, value, scaled], [value.type])[0], op)
+
+
+@dataclass(frozen=True)
+class DecomposeElementwise(TablePass):
+    """Spells out activations and tests of numbers. Precondition: none."""
+
+    name: ClassVar[str] = "decompose-elementwise"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "torch.aten.isfinite": _is_finite,
+        "torch.aten.isnan": _is_nan,
+        "torch.aten.sign": _sign,
+        "torch.aten.sgn": _sign,
+        "torch.aten.softplus": _softplus,
+        "torch.aten.mish": _mish,
+        "torch.aten.elu": _elu,
+        "torch.aten.selu": _selu,
+        "torch.aten.celu": _celu,
+        "torch.aten.leaky_relu": _leaky_relu,
+        "torch.aten.log_sigmoid": _log_sigmoid,
+        "torch.aten.addcmul": _addcmul,
+        "torch.aten.addcdiv": _addcdiv,
+        "torch.aten.prelu": _prelu,
+        "torch.aten.softshrink": _softshrink,
+        "torch.aten.gelu": _gelu,
+        "torch.aten.div.Tensor_mode": _floor_divide,
+        "torch.aten.div.Scalar_mode": _floor_divide,
+        "torch.aten.remainder.Tensor": _remainder,
+        "torch.aten.remainder.Scalar": _remainder,
+        "torch.aten.floor_divide": _floor_divide,
+        "torch.aten.floor_divide.Scalar": _floor_divide,
+    }

@@ -1,0 +1,160 @@
+"""Spells out ops that only move elements: padding by elements of the tensor, flip, roll, stack.
+
+Positions are known at compile time, so each is slices and a concatenation, or one ``lk.gather`` with a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lowerkit.dialect import GatherOp
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_build import (
+    concatenate,
+    slice_axis,
+    unsqueeze,
+    view,
+)
+from lowerkit.passes.raising.torch_ir import (
+    RefusalError,
+    build,
+    constant_bool,
+    constant_float,
+    constant_int,
+    from_builtin,
+    int_of,
+    ints_of,
+    is_none,
+    like_result,
+    list_items,
+    string_of,
+    tensor_info,
+    to_builtin,
+)
+
+
+def _pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """pad: (input, pad, mode, value): amounts are low, high of the last dim, then of the one before, and so on."""
+    mode = string_of(op.operands[2])
+    if mode == "constant":
+        fill = constant_float(0.0) if is_none(op.operands[3]) else op.operands[3]
+        return build("torch.aten.constant_pad_nd", [op.operands[0], op.operands[1], fill], [op.results[0].type])
+    return like_result(_padded(op.operands[0], ints_of(op.operands[1]), mode), op)
+
+
+def _reflection_pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """reflection_pad1d to 3d: (input, pad)."""
+    return like_result(_padded(op.operands[0], ints_of(op.operands[1]), "reflect"), op)
+
+
+def _replication_pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """replication_pad1d to 3d: (input, pad)."""
+    return like_result(_padded(op.operands[0], ints_of(op.operands[1]), "replicate"), op)
+
+
+def _padded(value: ir.Value, amounts: Sequence[int], mode: str) -> ir.Value:
+    """Pads with elements of the tensor itself: one look-up by constant positions for each padded dim."""
+    for position in range(len(amounts) // 2):
+        info = tensor_info(value)
+        axis = info.rank - 1 - position
+        low, high = amounts[2 * position : 2 * position + 2]
+        size = info.static_dim(axis)
+        limit = {"reflect": size - 1, "circular": size}.get(mode, max(low, high))
+        if max(low, high) > limit or size + low + high < 1:
+            raise RefusalError(f"{mode} padding of {low} and {high} around {size} elements")
+        if low or high:
+            value = take(value, axis, [_source(index, size, mode) for index in range(-low, size + high)])
+    return value
+
+
+def _source(index: int, size: int, mode: str) -> int:
+    """Returns which element stands at ``index``, counted from the first element, below 0 in the low padding."""
+    if mode == "replicate":
+        return min(max(index, 0), size - 1)
+    if mode == "circular":
+        return index % size
+    if mode != "reflect":
+        raise RefusalError(f"padding mode {mode!r}")
+    return abs(index) if index < size else 2 * (size - 1) - index
+
+
+def take(value: ir.Value, axis: int, positions: Sequence[int]) -> ir.Value:
+    """Takes the elements at constant positions along one axis: ``lk.gather`` with a constant."""
+    info = tensor_info(value)
+    numbers = ir.DenseElementsAttr.get(np.asarray(positions, dtype=np.int64))
+    indices = build_constant(numbers)
+    shape = [*info.shape[:axis], len(positions), *info.shape[axis + 1 :]]
+    return from_builtin(GatherOp.build(to_builtin(value), indices, axis=axis), info.with_shape(shape))
+
+
+def build_constant(numbers: ir.DenseElementsAttr) -> ir.Value:
+    """Builds ``arith.constant`` of a builtin tensor."""
+    return ir.Operation.create("arith.constant", results=[numbers.type], attributes={"value": numbers}).results[0]
+
+
+def _flip(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """flip: (input, dims)."""
+    value = op.operands[0]
+    info = tensor_info(value)
+    for axis in sorted({info.normalized_axis(axis) for axis in ints_of(op.operands[1])}):
+        value = take(value, axis, list(reversed(range(info.static_dim(axis)))))
+    return like_result(value, op)
+
+
+def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """roll: (input, shifts, dims): two slices change places; without dims the tensor is rolled as a vector."""
+    value, shifts, axes = op.operands[0], ints_of(op.operands[1]), ints_of(op.operands[2])
+    sizes = tensor_info(value).static_shape()
+    flat = not axes
+    if flat:
+        value, axes = view(value, [math.prod(sizes)]), [0]
+    for shift, dim in zip(shifts, axes, strict=True):
+        info = tensor_info(value)
+        axis = info.normalized_axis(dim)
+        size = info.static_dim(axis)
+        cut = (size - shift) % size if size else 0
+        if cut:
+            value = concatenate([slice_axis(value, axis, cut, size), slice_axis(value, axis, 0, cut)], axis)
+    return like_result(view(value, sizes) if flat else value, op)
+
+
+def _take_along_dim(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """take_along_dim: (input, indices, dim): gather, where the shapes need no broadcasting."""
+    value, indices, dim = op.operands
+    if is_none(dim) or tensor_info(value).rank != tensor_info(indices).rank:
+        raise RefusalError("indices into the flattened tensor, or of another rank")
+    axis = tensor_info(value).normalized_axis(int_of(dim))
+    for other in range(tensor_info(value).rank):
+        if other != axis and tensor_info(value).shape[other] != tensor_info(indices).shape[other]:
+            raise RefusalError("indices that broadcast")
+    return build("torch.aten.gather", [value, constant_int(axis), indices, constant_bool(False)], [op.results[0].type])
+
+
+def _stack(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """stack: (tensors, dim): cat of unsqueezed tensors."""
+    items = list_items(op.operands[0])
+    axis = int_of(op.operands[1]) % (tensor_info(items[0]).rank + 1)
+    return like_result(concatenate([unsqueeze(item, axis) for item in items], axis), op)
+
+
+@dataclass(frozen=True)
+class DecomposeMoves(TablePass):
+    """Spells out moves of elements. Precondition: none."""
+
+    name: ClassVar[str] = "decompose-moves"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "torch.aten.pad": _pad,
+        **{f"torch.aten.reflection_pad{count}d": _reflection_pad for count in (1, 2, 3)},
+        **{f"torch.aten.replication_pad{count}d": _replication_pad for count in (1, 2, 3)},
+        "torch.aten.flip": _flip,
+        "torch.aten.roll": _roll,
+        "torch.aten.take_along_dim": _take_along_dim,
+        "torch.aten.stack": _stack,
+    }

@@ -1,0 +1,282 @@
+"""Raises reductions to ``lk.reduce``; variances and norms are spelled out over it, in the input's own precision.
+
+torch-mlir's decomposition of a variance goes through float64; here it is the mean of the squared deviations, carried
+in f32 as PyTorch's own kernel does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.dialect import ReduceOp
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_build import binary, binary_scalar, cast, squeeze, unary, view
+from lowerkit.passes.raising.torch_ir import (
+    LOW_PRECISION_FLOATS,
+    RefusalError,
+    TensorInfo,
+    axes_of,
+    bool_of,
+    build,
+    constant_float,
+    constant_none,
+    dtype_of_code,
+    from_builtin,
+    int_of,
+    is_none,
+    is_unused,
+    like_result,
+    number_of,
+    tensor_info,
+    to_builtin,
+)
+
+
+def reduce(value: ir.Value, kind: str, axes: Sequence[int], keep_dims: bool) -> ir.Value:
+    """Builds ``lk.reduce`` on a torch tensor."""
+    info = tensor_info(value)
+    if info.dtype == "ui8" and kind not in ("any", "all", "sum", "prod"):
+        raise RefusalError(f"{kind} of unsigned integers")
+    shape = [1 if axis in axes else size for axis, size in enumerate(info.shape) if keep_dims or axis not in axes]
+    dtype = {"any": "i1", "all": "i1", "argmax": "si64", "argmin": "si64"}.get(kind, info.dtype)
+    result = ReduceOp.build(to_builtin(value), kind=kind, axes=axes, keep_dims=keep_dims)
+    return from_builtin(result, TensorInfo(tuple(shape), dtype))
+
+
+def _accumulable(value: ir.Value, dtype: str | None) -> ir.Value:
+    """Converts to the type that PyTorch sums in: the one asked for, else int64 for integers and bools."""
+    info = tensor_info(value)
+    return cast(value, dtype or (info.dtype if info.is_float else "si64"))
+
+
+def _raise_whole(kind: str) -> Rule:
+    """sum, mean, prod of all elements: (input, dtype)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        value = _accumulable(op.operands[0], dtype_of_code(op.operands[1]))
+        return like_result(reduce(value, kind, range(tensor_info(value).rank), False), op)
+
+    return rule
+
+
+def _raise_along(kind: str) -> Rule:
+    """sum.dim_IntList, mean.dim, prod.dim_int: (input, dim, keepdim, dtype)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        axes = axes_of(op.operands[1], tensor_info(op.operands[0]))
+        value = _accumulable(op.operands[0], dtype_of_code(op.operands[3]))
+        return like_result(reduce(value, kind, axes, bool_of(op.operands[2])), op)
+
+    return rule
+
+
+def _raise_extreme(kind: str) -> Rule:
+    """amax, amin: (input, dim, keepdim)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        value = op.operands[0]
+        axes = axes_of(op.operands[1], tensor_info(value))
+        return like_result(reduce(value, kind, axes, bool_of(op.operands[2])), op)
+
+    return rule
+
+
+def _raise_whole_extreme(kind: str) -> Rule:
+    """max, min of all elements: (input)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        return like_result(reduce(op.operands[0], kind, range(tensor_info(op.operands[0]).rank), False), op)
+
+    return rule
+
+
+def _raise_extreme_with_position(kind: str) -> Rule:
+    """max.dim, min.dim: (input, dim, keepdim) -> (values, indices)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value | None]:
+        value, keep_dims = op.operands[0], bool_of(op.operands[2])
+        axis = tensor_info(value).normalized_axis(int_of(op.operands[1]))
+        values = reduce(value, kind, [axis], keep_dims)
+        if is_unused(op.results[1]):
+            return [*like_result(values, op), None]
+        return [*like_result(values, op), *like_result(reduce(value, f"arg{kind}", [axis], keep_dims), op, 1)]
+
+    return rule
+
+
+def _raise_position(kind: str) -> Rule:
+    """argmax, argmin: (input, dim, keepdim); dim None stands for the flattened tensor."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        value = op.operands[0]
+        info = tensor_info(value)
+        if not is_none(op.operands[1]):
+            axis = info.normalized_axis(int_of(op.operands[1]))
+            return like_result(reduce(value, kind, [axis], bool_of(op.operands[2])), op)
+        if bool_of(op.operands[2]):
+            raise RefusalError("a position in the flattened tensor with keepdim")
+        count = math.prod(info.static_shape())
+        return like_result(reduce(view(value, [count]), kind, [0], False), op)
+
+    return rule
+
+
+def _raise_logical(kind: str) -> Rule:
+    """any, all: (input), (input, dim, keepdim) or (input, dims, keepdim)."""
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        value = op.operands[0]
+        info = tensor_info(value)
+        if len(op.operands) == 1:
+            axes, keep_dims = list(range(info.rank)), False
+        else:
+            axes, keep_dims = axes_of(op.operands[1], info), bool_of(op.operands[2])
+        if info.dtype != "i1":
+            value = binary_scalar("ne", value, 0, "i1")
+        reduced = reduce(value, kind, axes, keep_dims)
+        # PyTorch answers uint8 with uint8 and everything else with bool.
+        return like_result(cast(reduced, tensor_info(op.results[0]).dtype), op)
+
+    return rule
+
+
+# Variances.
+
+
+def _variance(value: ir.Value, axes: Sequence[int], correction: float, keep_dims: bool) -> tuple[ir.Value, ir.Value]:
+    """Returns variance and mean."""
+    info = tensor_info(value)
+    count = math.prod(info.static_dim(axis) for axis in axes)
+    if count - correction <= 0:
+        raise RefusalError(f"a variance of {count} values with correction {correction}")
+    wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
+    mean = reduce(wide, "mean", axes, True)
+    deviation = binary("sub", wide, mean)
+    squares = reduce(binary("mul", deviation, deviation), "sum", axes, keep_dims)
+    variance = binary_scalar("div", squares, float(count - correction))
+    if not keep_dims:
+        for axis in reversed(axes):
+            mean = squeeze(mean, axis)
+    return cast(variance, info.dtype), cast(mean, info.dtype)
+
+
+def _variance_arguments(op: ir.Operation) -> tuple[list[int], float, bool]:
+    """Returns axes, correction and keepdim of any overload of var, std and var_mean."""
+    info = tensor_info(op.operands[0])
+    if len(op.operands) == 2:  # (input, unbiased)
+        return list(range(info.rank)), float(bool_of(op.operands[1])), False
+    axes = axes_of(op.operands[1], info)
+    # (input, dim, unbiased, keepdim) or (input, dim, correction, keepdim); a correction of None means 1.
+    correction = 1.0 if is_none(op.operands[2]) else float(number_of(op.operands[2]))
+    return axes, correction, bool_of(op.operands[3])
+
+
+def _raise_variance(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    axes, correction, keep_dims = _variance_arguments(op)
+    return like_result(_variance(op.operands[0], axes, correction, keep_dims)[0], op)
+
+
+def _raise_deviation(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    axes, correction, keep_dims = _variance_arguments(op)
+    return like_result(unary("sqrt", _variance(op.operands[0], axes, correction, keep_dims)[0]), op)
+
+
+def _raise_variance_and_mean(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    axes, correction, keep_dims = _variance_arguments(op)
+    variance, mean = _variance(op.operands[0], axes, correction, keep_dims)
+    return [*like_result(variance, op), *like_result(mean, op, 1)]
+
+
+# Vector norms.
+
+
+def _norm(value: ir.Value, order: float, axes: Sequence[int], keep_dims: bool) -> ir.Value:
+    info = tensor_info(value)
+    if not info.is_float:
+        raise RefusalError(f"a norm of {info}")
+    wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
+    if order == 2:
+        result = unary("sqrt", reduce(binary("mul", wide, wide), "sum", axes, keep_dims))
+    elif order in (math.inf, -math.inf):
+        result = reduce(unary("abs", wide), "max" if order > 0 else "min", axes, keep_dims)
+    elif order == 1:
+        result = reduce(unary("abs", wide), "sum", axes, keep_dims)
+    elif order == 0:
+        nonzero = cast(binary_scalar("ne", wide, 0, "i1"), tensor_info(wide).dtype)
+        result = reduce(nonzero, "sum", axes, keep_dims)
+    else:
+        powers = binary_scalar("pow", unary("abs", wide), order)
+        result = binary_scalar("pow", reduce(powers, "sum", axes, keep_dims), 1.0 / order)
+    return cast(result, info.dtype)
+
+
+def _raise_vector_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """linalg_vector_norm: (input, ord, dim, keepdim, dtype)."""
+    value, order, dims, keep_dims, dtype = op.operands
+    value = cast(value, dtype_of_code(dtype) or tensor_info(value).dtype)
+    axes = axes_of(dims, tensor_info(value))
+    return like_result(_norm(value, float(number_of(order)), axes, bool_of(keep_dims)), op)
+
+
+def _raise_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """norm.Scalar: (input, p); norm.ScalarOpt_dim: (input, p, dim, keepdim); p None means 2."""
+    value = op.operands[0]
+    order = 2.0 if is_none(op.operands[1]) else float(number_of(op.operands[1]))
+    has_dims = len(op.operands) > 2
+    axes = axes_of(op.operands[2] if has_dims else constant_none(), tensor_info(value))
+    return like_result(_norm(value, order, axes, has_dims and bool_of(op.operands[3])), op)
+
+
+def _raise_logsumexp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """logsumexp: (input, dim, keepdim); the maximum is taken out first, as PyTorch does, unless it is infinite."""
+    value, keep_dims = op.operands[0], bool_of(op.operands[2])
+    info = tensor_info(value)
+    axes = axes_of(op.operands[1], info)
+    wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
+    largest = reduce(wide, "max", axes, True)
+    infinite = binary_scalar("eq", unary("abs", largest), math.inf, "i1")
+    # An infinite maximum must not be subtracted: inf - inf is NaN.
+    shift = build("torch.aten.where.ScalarSelf", [infinite, constant_float(0.0), largest], [largest.type])[0]
+    exponentials = unary("exp", binary("sub", wide, shift))
+    logarithm = unary("log", reduce(exponentials, "sum", axes, keep_dims))
+    if not keep_dims:
+        for axis in reversed(axes):
+            shift = squeeze(shift, axis)
+    return like_result(cast(binary("add", logarithm, shift), info.dtype), op)
+
+
+@dataclass(frozen=True)
+class RaiseReductions(TablePass):
+    """Raises reductions to ``lk.reduce``. Precondition: none."""
+
+    name: ClassVar[str] = "raise-reductions"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "torch.aten.sum": _raise_whole("sum"),
+        "torch.aten.mean": _raise_whole("mean"),
+        "torch.aten.prod": _raise_whole("prod"),
+        "torch.aten.sum.dim_IntList": _raise_along("sum"),
+        "torch.aten.mean.dim": _raise_along("mean"),
+        "torch.aten.prod.dim_int": _raise_along("prod"),
+        "torch.aten.amax": _raise_extreme("max"),
+        "torch.aten.amin": _raise_extreme("min"),
+        "torch.aten.max": _raise_whole_extreme("max"),
+        "torch.aten.min": _raise_whole_extreme("min"),
+        "torch.aten.max.dim": _raise_extreme_with_position("max"),
+        "torch.aten.min.dim": _raise_extreme_with_position("min"),
+        "torch.aten.argmax": _raise_position("argmax"),
+        "torch.aten.argmin": _raise_position("argmin"),
+        **{f"torch.aten.any{suffix}": _raise_logical("any") for suffix in ("", ".dim", ".dims")},
+        **{f"torch.aten.all{suffix}": _raise_logical("all") for suffix in ("", ".dim", ".dims")},
+        **{f"torch.aten.var{suffix}": _raise_variance for suffix in ("", ".dim", ".correction")},
+        **{f"torch.aten.std{suffix}": _raise_deviation for suffix in ("", ".dim", ".correction")},
+        **{f"torch.aten.var_mean{suffix}": _raise_variance_and_mean for suffix in ("", ".dim", ".correction")},
+        "torch.aten.linalg_vector_norm": _raise_vector_norm,
+        "torch.aten.norm.Scalar": _raise_norm,
+        "torch.aten.norm.ScalarOpt_dim": _raise_norm,
+        "torch.aten.logsumexp": _raise_logsumexp,
+    }

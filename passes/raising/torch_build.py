@@ -1,0 +1,143 @@
+"""Torch ops that rules build: one function per op, with its shape rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowerkit.mlir import ir
+from lowerkit.passes.raising.torch_ir import (
+    TORCH_DTYPE_CODES,
+    RefusalError,
+    build,
+    constant_bool,
+    constant_int,
+    constant_none,
+    constant_number,
+    int_list,
+    tensor_info,
+)
+
+
+def broadcast_shape(*shapes: Sequence[int | None]) -> tuple[int | None, ...]:
+    """Returns the shape of an elementwise op over ``shapes``; an unknown dim meets 1 as an unknown one."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    result: list[int | None] = []
+    for sizes in zip(*padded, strict=True):
+        known = {size for size in sizes if size is not None and size != 1}
+        if len(known) > 1:
+            raise RefusalError(f"shapes {shapes} do not broadcast")
+        result.append(known.pop() if known else (None if None in sizes else 1))
+    return tuple(result)
+
+
+def binary(name: str, lhs: ir.Value, rhs: ir.Value, dtype: str | None = None) -> ir.Value:
+    """Builds ``torch.aten.<name>.Tensor`` (``add`` and ``sub`` with alpha 1); the result has ``dtype`` or lhs's."""
+    left, right = tensor_info(lhs), tensor_info(rhs)
+    result = left.with_shape(broadcast_shape(left.shape, right.shape)).with_dtype(dtype or left.dtype)
+    extra = [constant_int(1)] if name in ("add", "sub") else []
+    spelled = name if name in ("maximum", "minimum") else f"{name}.Tensor"
+    return build(f"torch.aten.{spelled}", [lhs, rhs, *extra], [result.torch_type()])[0]
+
+
+def binary_scalar(name: str, lhs: ir.Value, number: float | int, dtype: str | None = None) -> ir.Value:
+    """Builds ``torch.aten.<name>.Scalar`` (``pow.Tensor_Scalar``); the result has ``dtype`` or lhs's."""
+    info = tensor_info(lhs)
+    extra = [constant_int(1)] if name in ("add", "sub", "rsub") else []
+    spelled = "pow.Tensor_Scalar" if name == "pow" else f"{name}.Scalar"
+    result = info.with_dtype(dtype or info.dtype).torch_type()
+    return build(f"torch.aten.{spelled}", [lhs, constant_number(number), *extra], [result])[0]
+
+
+def unary(name: str, value: ir.Value, dtype: str | None = None) -> ir.Value:
+    """Builds ``torch.aten.<name>`` of one tensor; the result has ``dtype`` or the operand's."""
+    info = tensor_info(value)
+    return build(f"torch.aten.{name}", [value], [info.with_dtype(dtype or info.dtype).torch_type()])[0]
+
+
+def cast(value: ir.Value, dtype: str) -> ir.Value:
+    """Converts a tensor to another element type; nothing if it has it already."""
+    info = tensor_info(value)
+    if info.dtype == dtype:
+        return value
+    operands = [value, constant_int(TORCH_DTYPE_CODES[dtype]), constant_bool(False), constant_bool(False)]
+    return build("torch.aten.to.dtype", [*operands, constant_none()], [info.with_dtype(dtype).torch_type()])[0]
+
+
+def permute(value: ir.Value, order: Sequence[int]) -> ir.Value:
+    """Permutes dims; nothing for the identity."""
+    info = tensor_info(value)
+    if list(order) == list(range(info.rank)):
+        return value
+    result = info.with_shape([info.shape[axis] for axis in order]).torch_type()
+    return build("torch.aten.permute", [value, int_list(order)], [result])[0]
+
+
+def unsqueeze(value: ir.Value, axis: int) -> ir.Value:
+    """Inserts a dim of size 1 before ``axis``."""
+    info = tensor_info(value)
+    shape = [*info.shape[:axis], 1, *info.shape[axis:]]
+    return build("torch.aten.unsqueeze", [value, constant_int(axis)], [info.with_shape(shape).torch_type()])[0]
+
+
+def squeeze(value: ir.Value, axis: int) -> ir.Value:
+    """Drops the dim ``axis`` of size 1."""
+    info = tensor_info(value)
+    shape = [*info.shape[:axis], *info.shape[axis + 1 :]]
+    return build("torch.aten.squeeze.dim", [value, constant_int(axis)], [info.with_shape(shape).torch_type()])[0]
+
+
+def size(value: ir.Value, axis: int) -> int | ir.Value:
+    """Returns the size of a dim: a number where it is static, else the int value that reads it."""
+    static = tensor_info(value).shape[axis]
+    if static is not None:
+        return static
+    return build("torch.aten.size.int", [value, constant_int(axis)], [ir.Type.parse("!torch.int")])[0]
+
+
+def view(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
+    """Reshapes to ``sizes`` (numbers, or int values for dynamic dims); nothing if the shape is the same and static."""
+    info = tensor_info(value)
+    shape = [item if isinstance(item, int) else None for item in sizes]
+    if None not in shape and shape == list(info.shape):
+        return value
+    return build("torch.aten.view", [value, int_list(sizes)], [info.with_shape(shape).torch_type()])[0]
+
+
+def expand(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
+    """Broadcasts to ``sizes``."""
+    info = tensor_info(value)
+    shape = [item if isinstance(item, int) else None for item in sizes]
+    result = info.with_shape(shape).torch_type()
+    return build("torch.aten.broadcast_to", [value, int_list(sizes)], [result])[0]
+
+
+def slice_axis(value: ir.Value, axis: int, start: int, end: int, step: int = 1) -> ir.Value:
+    """Takes ``start:end:step`` (all non-negative, within a static dim) along ``axis``."""
+    info = tensor_info(value)
+    shape = list(info.shape)
+    shape[axis] = max(0, -(-(end - start) // step))
+    operands = [value, constant_int(axis), constant_int(start), constant_int(end), constant_int(step)]
+    return build("torch.aten.slice.Tensor", operands, [info.with_shape(shape).torch_type()])[0]
+
+
+def concatenate(values: Sequence[ir.Value], axis: int) -> ir.Value:
+    """Concatenates along ``axis``."""
+    if len(values) == 1:
+        return values[0]
+    infos = [tensor_info(value) for value in values]
+    sizes = [info.shape[axis] for info in infos]
+    shape = list(infos[0].shape)
+    shape[axis] = None if None in sizes else sum(size for size in sizes if size is not None)
+    # The list type must name the element type of each item, or the generic one where they differ.
+    types = {str(value.type) for value in values}
+    item_type = types.pop().removeprefix("!torch.") if len(types) == 1 else "vtensor"
+    items = build("torch.prim.ListConstruct", values, [ir.Type.parse(f"!torch.list<{item_type}>")])[0]
+    return build("torch.aten.cat", [items, constant_int(axis)], [infos[0].with_shape(shape).torch_type()])[0]
+
+
+def bias_along(bias: ir.Value, axis: int, rank: int) -> ir.Value:
+    """Views a vector as a rank-``rank`` tensor that varies along ``axis`` only (trailing ones, no leading ones)."""
+    for _ in range(rank - 1 - axis):
+        bias = unsqueeze(bias, tensor_info(bias).rank)
+    return bias

@@ -1,0 +1,236 @@
+"""From a manifest and the values of its dims to a step table that the native executor runs.
+
+Vocabulary
+    root    the buffer that owns the memory which an alias lies in
+    base    an address that is known at run time: the arena, the mapped artifact (all weights), each state, each input,
+            each output; in this order
+    bound   a model for one value of each dim: the step table, the output shapes, the sizes of arena and scratch
+
+Steps: evaluate all expressions; resolve aliases to (root, offset) and check that they lie inside; derive for each arena
+buffer the steps it lives in; plan the arena; write out the arrays of the step table. Nothing here reads tensor data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerkit.errors import ArtifactError
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
+from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Buffer, Manifest, TensorSpec
+from lowerkit.runtimes.memory_plan import plan_memory
+
+ARENA_BASE = 0
+WEIGHTS_BASE = 1
+FIRST_STATE_BASE = 2
+
+_SCRATCH_ALIGNMENT = 128  # two cache lines: the prefetcher fetches them in pairs
+
+
+@dataclass(frozen=True)
+class WeightPlace:
+    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """A model for one value of each dim. ``scratch_stride`` is the scratch of one thread in bytes."""
+
+    dims: Mapping[str, int]
+    table: _native.StepTable
+    output_shapes: tuple[tuple[int, ...], ...]
+    arena_size: int
+    scratch_stride: int
+
+
+def bind_model(
+    manifest: Manifest,
+    dims: Mapping[str, int],
+    weights: Mapping[str, WeightPlace],
+    kernel_address: Callable[[int], int],
+) -> BoundModel:
+    """Binds ``manifest`` to the values ``dims``.
+
+    Args:
+        manifest: a manifest without :func:`~lowerkit.runtimes.validation.manifest_problems`.
+        dims: the value of each dim of the signature.
+        weights: the place of each weight.
+        kernel_address: from the number of a kernel to its address.
+
+    Raises:
+        ArtifactError: LK8001, the manifest contradicts itself for these dims.
+    """
+    try:
+        return _Binder(manifest, dims, weights).bind(kernel_address)
+    except (ExpressionError, ValueError) as error:
+        raise _contradiction(str(error), dims) from None
+
+
+def _contradiction(reason: str, dims: Mapping[str, int]) -> ArtifactError:
+    shown = ", ".join(f"{name}={value}" for name, value in dims.items())
+    return ArtifactError("LK8001", f"the manifest contradicts itself{f' for {shown}' if shown else ''}: {reason}")
+
+
+class _Binder:
+    def __init__(self, manifest: Manifest, dims: Mapping[str, int], weights: Mapping[str, WeightPlace]) -> None:
+        self.manifest = manifest
+        self.dims = dims
+        self.weights = weights
+        self.cache: dict[Expr, int] = {}
+        signature = manifest.signature
+        self.first_input = FIRST_STATE_BASE + len(signature.states)
+        self.first_output = self.first_input + len(signature.inputs)
+        self.base_count = self.first_output + len(signature.outputs)
+        self.sizes = [self.value(buffer.size) for buffer in manifest.buffers]
+
+    def value(self, expr: Expr) -> int:
+        if isinstance(expr, int):
+            return expr
+        known = self.cache.get(expr)
+        if known is None:
+            known = self.cache[expr] = evaluate(expr, self.dims)
+        return known
+
+    def bind(self, kernel_address: Callable[[int], int]) -> BoundModel:
+        for number, buffer in enumerate(self.manifest.buffers):
+            self.check_size(number, buffer)
+        roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
+        arena_offsets, arena_size = self.plan_arena(roots)
+        places = [self.place(root, offset, arena_offsets) for root, offset in roots]
+        scratch = max((self.value(step.scratch_bytes) for step in self.manifest.steps), default=0)
+        if scratch < 0:
+            raise ValueError(f"a step needs {scratch} bytes of scratch")
+        outputs = self.manifest.signature.outputs
+        return BoundModel(
+            dims=dict(self.dims),
+            table=self.step_table(places, kernel_address),
+            output_shapes=tuple(self.shape(spec) for spec in outputs),
+            arena_size=arena_size,
+            scratch_stride=-(-scratch // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT,
+        )
+
+    def shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        shape = tuple(self.value(entry) for entry in spec.shape)
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"{spec.name!r} has shape {shape}")
+        return shape
+
+    def check_size(self, number: int, buffer: Buffer) -> None:
+        """Compares a buffer with what it stands for: no kernel may be handed less memory than its buffer states."""
+        size = self.sizes[number]
+        signature = self.manifest.signature
+        expected = size
+        match buffer.kind:
+            case "weight":
+                expected = self.weights[buffer.weight].size
+            case "input":
+                expected = self.byte_size(signature.inputs[buffer.index])
+            case "output":
+                expected = self.byte_size(signature.outputs[buffer.index])
+            case "state":
+                expected = self.byte_size(signature.states[buffer.index])
+            case "arena" | "alias":
+                pass
+        if size != expected or size < 0:
+            raise ValueError(f"buffer {number} ({buffer.kind}) has {size} bytes, its tensor {expected}")
+
+    def byte_size(self, spec: TensorSpec) -> int:
+        return math.prod(self.shape(spec)) * ITEM_SIZES[spec.dtype]
+
+    def resolve(self, number: int) -> tuple[int, int]:
+        """Returns the root of a buffer and its offset in there; each alias lies inside its target."""
+        offset = 0
+        while (buffer := self.manifest.buffers[number]).kind == "alias":
+            start = self.value(buffer.offset)
+            if start < 0 or start + self.sizes[number] > self.sizes[buffer.target]:
+                raise ValueError(
+                    f"buffer {number} takes bytes {start} to {start + self.sizes[number]} of buffer {buffer.target}, "
+                    f"which has {self.sizes[buffer.target]}"
+                )
+            offset += start
+            number = buffer.target
+        return number, offset
+
+    def plan_arena(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], int]:
+        """Plans the arena buffers; returns their offsets by number and the size of the arena."""
+        buffers = self.manifest.buffers
+        lives: dict[int, tuple[int, int]] = {}
+
+        def extend(root: int, step: int) -> None:
+            first, last = lives.get(root, (step, step))
+            lives[root] = (min(first, step), max(last, step))
+
+        for number, step in enumerate(self.manifest.steps):
+            for buffer in step.buffers:
+                extend(roots[buffer][0], number)
+        for number, buffer in enumerate(buffers):
+            for stated in (buffer.first_step, buffer.last_step):
+                if stated >= 0:
+                    extend(roots[number][0], stated)
+        arena = [number for number in lives if buffers[number].kind == "arena"]
+        offsets, total = plan_memory(
+            [self.sizes[number] for number in arena],
+            [lives[number][0] for number in arena],
+            [lives[number][1] for number in arena],
+        )
+        return dict(zip(arena, offsets, strict=True)), total
+
+    def place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
+        """Returns (base, offset) of a buffer."""
+        buffer = self.manifest.buffers[root]
+        match buffer.kind:
+            case "weight":
+                return WEIGHTS_BASE, self.weights[buffer.weight].offset + offset
+            case "state":
+                return FIRST_STATE_BASE + buffer.index, offset
+            case "input":
+                return self.first_input + buffer.index, offset
+            case "output":
+                return self.first_output + buffer.index, offset
+            case "arena" | "alias":
+                return ARENA_BASE, arena_offsets.get(root, 0) + offset
+
+    def step_table(self, places: Sequence[tuple[int, int]], kernel_address: Callable[[int], int]) -> _native.StepTable:
+        kernels: list[int] = []
+        tasks: list[int] = []
+        buffers: list[int] = []
+        buffer_begin = [0]
+        dims: list[int] = []
+        dim_begin = [0]
+        for number, step in enumerate(self.manifest.steps):
+            if step.kernel == COPY_KERNEL:
+                source, target = (self.sizes[buffer] for buffer in step.buffers)
+                if source != target:
+                    raise ValueError(f"step {number} copies {source} bytes to a buffer of {target}")
+                kernels.append(_native.copy_kernel_address())
+                tasks.append(-(-source // _native.COPY_TASK_BYTES))
+                dims.append(source)
+            else:
+                kernels.append(kernel_address(step.kernel))
+                tasks.append(self.value(step.tasks))
+                dims.extend(self.value(entry) for entry in step.dims)
+            buffers.extend(step.buffers)
+            buffer_begin.append(len(buffers))
+            dim_begin.append(len(dims))
+        return _native.StepTable(
+            kernels,
+            _int64(tasks),
+            _int64(buffer_begin),
+            _int64([places[buffer][0] for buffer in buffers]),
+            _int64([places[buffer][1] for buffer in buffers]),
+            _int64(dim_begin),
+            _int64(dims),
+            self.base_count,
+        )
+
+
+def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.asarray(values, np.int64)

@@ -1,0 +1,1 @@
+"""What the CPU runtime asks of the machine: its cores and its features."""

@@ -1,0 +1,36 @@
+"""How many threads a run should use: the physical cores that this process may run on.
+
+Two hyperthreads of one core share its multipliers; a second one gives a dense kernel nothing and costs cache. A
+container's CPU quota counts too: threads beyond it only wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def default_threads() -> int:
+    """Returns the number of physical cores in this process's affinity mask, at most its cgroup's CPU quota."""
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    quota = _cgroup_quota()
+    return max(1, len(cores) if quota is None else min(len(cores), quota))
+
+
+def _siblings(cpu: int) -> str:
+    """Returns a name of the core that ``cpu`` belongs to: the list of its hyperthreads."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _cgroup_quota() -> int | None:
+    """Returns the CPU quota of the cgroup (version 2), rounded up; None where there is none."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    if not (quota.isdigit() and period.isdigit() and int(period) > 0):
+        return None  # "max"
+    return max(1, -(-int(quota) // int(period)))

@@ -1,0 +1,248 @@
+"""The manifest of an artifact: what ``manifest.json`` holds, as frozen structs.
+
+The compiler writes it, the runtime reads it; nothing else is shared between the two. All sizes are bytes. Every
+number that may depend on a symbolic dim is an :data:`~lowerkit.runtimes.expressions.Expr`.
+
+Version rule: a reader refuses a newer ``format_major`` and any name in ``features`` it does not know. A newer
+``format_minor`` only adds fields that may be ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from lowerkit.runtimes.expressions import Expr, normalize
+
+FORMAT_MAJOR = 1
+FORMAT_MINOR = 0
+KNOWN_FEATURES = frozenset({"states"})
+"""The required features that this runtime can serve."""
+
+COPY_KERNEL = -1
+"""``Step.kernel`` of the built-in copy: bytes of ``buffers[0]`` to ``buffers[1]``, of equal size."""
+
+MANIFEST_ENTRY = "manifest.json"
+CODE_ENTRY = "code.bin"
+WEIGHTS_ENTRY = "weights.safetensors"
+GOLDEN_INPUTS_ENTRY = "golden/inputs.safetensors"
+GOLDEN_OUTPUTS_ENTRY = "golden/outputs.safetensors"
+
+ITEM_SIZES: dict[str, int] = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1,
+}  # fmt: skip
+"""The dtypes of a signature and their bytes per element. ``i1`` is one byte per element, 0 or 1 (numpy bool)."""
+
+BufferKind = Literal["arena", "weight", "input", "output", "state", "alias"]
+
+
+class _WithExpressions(msgspec.Struct, frozen=True):
+    """Base of the structs that hold expressions: JSON arrays inside become tuples, and are checked."""
+
+    def __post_init__(self) -> None:
+        for name in type(self).__struct_fields__:
+            value: Any = getattr(self, name)
+            if isinstance(value, tuple):
+                force_setattr(self, name, normalize(value))
+
+
+class Dim(msgspec.Struct, frozen=True):
+    """A symbolic dim and its inclusive range; ``maximum`` None means unbounded."""
+
+    name: str
+    minimum: int = 1
+    maximum: int | None = None
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """Name, dtype (a key of :data:`ITEM_SIZES`) and shape of an input, output or state."""
+
+    name: str
+    dtype: str
+    shape: list[Expr]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "shape", [normalize(entry) for entry in self.shape])
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a model takes and gives. ``states`` live between runs and are no arguments."""
+
+    inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
+    states: list[TensorSpec] = []
+    dims: list[Dim] = []
+
+
+class Buffer(_WithExpressions, frozen=True):
+    """A run of bytes that steps read and write.
+
+    Attributes:
+        kind: where it lives. ``arena``: planned by the runtime from liveness; ``alias``: inside ``target``.
+        size: bytes.
+        index: number of the input, output or state.
+        weight: name of the tensor in ``weights.safetensors``.
+        target: the buffer that an alias lies in (never an alias of a later buffer).
+        offset: first byte of an alias within its target.
+        first_step, last_step: the steps from which to which the contents matter, inclusive; -1: as the steps say.
+            The runtime takes the union of this interval and the one it derives from the steps.
+    """
+
+    kind: BufferKind
+    size: Expr
+    index: int = -1
+    weight: str = ""
+    target: int = -1
+    offset: Expr = 0
+    first_step: int = -1
+    last_step: int = -1
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One kernel call.
+
+    Attributes:
+        kernel: index into ``Manifest.kernels``, or :data:`COPY_KERNEL`.
+        buffers: buffer ids in the kernel's order: operands, then results.
+        dims: the kernel's dims array.
+        tasks: number of tasks, split over the threads.
+        scratch_bytes: scratch of one thread.
+        name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
+        flops, bytes: work of the step, for reports.
+    """
+
+    kernel: int
+    buffers: list[int]
+    dims: list[Expr] = []
+    tasks: Expr = 1
+    scratch_bytes: Expr = 0
+    name: str = ""
+    kind: str = ""
+    family: str = ""
+    location: str = ""
+    flops: Expr = 0
+    bytes: Expr = 0
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "dims", [normalize(entry) for entry in self.dims])
+        for name in ("tasks", "scratch_bytes", "flops", "bytes"):
+            value: Any = getattr(self, name)
+            if isinstance(value, tuple):
+                force_setattr(self, name, normalize(value))
+
+
+class KernelEntry(msgspec.Struct, frozen=True):
+    """Where a kernel starts in the code image."""
+
+    offset: int
+    symbol: str
+
+
+class EntryInfo(msgspec.Struct, frozen=True):
+    """Size and sha-256 (hex) of an entry of the zip."""
+
+    size: int
+    sha256: str
+
+
+class GoldenSpec(msgspec.Struct, frozen=True):
+    """How the golden outputs are compared by ``verify``.
+
+    ``bitwise``: equal bytes. ``tolerance``: ``|a - b| <= absolute + relative * |b|`` for each element, NaN equal NaN.
+    """
+
+    comparison: Literal["bitwise", "tolerance"] = "bitwise"
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The root of ``manifest.json``.
+
+    Attributes:
+        format_major, format_minor: version of the artifact format.
+        features: required features; a reader that does not know one refuses.
+        target: ``"cpu"``.
+        cpu: the CPU level asked for, such as ``x86-64-v4``.
+        cpu_features: LLVM names of the CPU features that the code uses (``avx512f``, ``amx-tile``).
+        producer: tool name to version.
+        signature, buffers, steps, kernels: the model.
+        imports: names of C math library functions whose addresses the loader writes, 8 bytes each, into the table
+            at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
+        state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
+        output_tree: how a caller rebuilds the structure of the outputs (JSON-like, opaque to the runtime).
+        golden: how golden outputs are compared, None where there are none.
+        metadata: further facts for people, opaque to the runtime.
+        entries: every entry of the zip but the manifest.
+        content_id: sha-256 (hex) of the manifest with this field empty: names the artifact, guards the manifest.
+    """
+
+    signature: Signature
+    buffers: list[Buffer]
+    steps: list[Step]
+    kernels: list[KernelEntry]
+    imports: list[str] = []
+    import_table_offset: int = 0
+    format_major: int = FORMAT_MAJOR
+    format_minor: int = FORMAT_MINOR
+    features: list[str] = []
+    target: str = "cpu"
+    cpu: str = "x86-64-v3"
+    cpu_features: list[str] = []
+    producer: dict[str, str] = {}
+    state_initials: dict[str, str] = {}
+    output_tree: Any = None
+    golden: GoldenSpec | None = None
+    metadata: dict[str, Any] = {}
+    entries: dict[str, EntryInfo] = {}
+    content_id: str = ""
+
+
+class FormatVersion(msgspec.Struct, frozen=True):
+    """The part of a manifest that every reader of every version can decode."""
+
+    format_major: int
+    format_minor: int = 0
+    features: list[str] = []
+    producer: dict[str, str] = {}
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Returns the canonical bytes: sorted keys, no spaces, UTF-8, and the content id filled in."""
+    return _ENCODER.encode(replace(manifest, content_id=compute_content_id(manifest)))
+
+
+def compute_content_id(manifest: Manifest) -> str:
+    """Returns the sha-256 of the canonical manifest with an empty ``content_id``."""
+    return hashlib.sha256(_ENCODER.encode(replace(manifest, content_id=""))).hexdigest()
+
+
+def stored_content_id_holds(data: bytes, content_id: str) -> bool:
+    """Tells whether the bytes of a manifest have the ``content_id`` they state.
+
+    Works on the bytes, not on the struct, so that fields of a newer minor version count too.
+    """
+    field = b'"content_id":"' + content_id.encode() + b'"'
+    if data.count(field) != 1:
+        return False
+    return hashlib.sha256(data.replace(field, b'"content_id":""')).hexdigest() == content_id
+
+
+def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
+    """Decodes ``manifest.json``.
+
+    Raises:
+        msgspec.MsgspecError: where a field is missing, of another type, or holds a malformed expression.
+    """
+    return msgspec.json.decode(data, type=Manifest)
+
+
+def decode_version(data: bytes | bytearray | memoryview) -> FormatVersion:
+    """Decodes only what the version check needs, so that a newer manifest can still be refused by name."""
+    return msgspec.json.decode(data, type=FormatVersion)

@@ -1,0 +1,48 @@
+"""The arena: where each temporary buffer lies, planned from liveness. Used by the runtime and by the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.manifest import Manifest
+
+ARENA_ALIGNMENT = 64
+_ANY_ADDRESS = 64
+"""Stands for the address of a kernel where a model is bound only to be measured, never run."""
+
+
+def plan_memory(
+    sizes: Sequence[int], first_steps: Sequence[int], last_steps: Sequence[int], alignment: int = ARENA_ALIGNMENT
+) -> tuple[list[int], int]:
+    """Places buffers that live from ``first_steps[i]`` to ``last_steps[i]`` (inclusive) into one arena.
+
+    Greedy by size with best fit; deterministic. See ``runtimes/native/memory_planner.h``.
+
+    Returns:
+        The offset of each buffer, a multiple of ``alignment``, and the size of the arena.
+
+    Raises:
+        ValueError: lengths differ, a size is negative, an interval is empty, or the total is beyond 2^62 bytes.
+    """
+    offsets, total = _native.plan_memory(
+        np.asarray(sizes, np.int64), np.asarray(first_steps, np.int64), np.asarray(last_steps, np.int64), alignment
+    )
+    return offsets.tolist(), total
+
+
+def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
+    """Returns the size of the arena for these values of the symbolic dims, without loading the artifact.
+
+    Raises:
+        ArtifactError: LK8001, the manifest contradicts itself for these dims.
+    """
+    from lowerkit.runtimes.binding import WeightPlace, bind_model
+
+    places = {
+        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in manifest.buffers if buffer.weight
+    }
+    return bind_model(manifest, dims, places, lambda _kernel: _ANY_ADDRESS).arena_size

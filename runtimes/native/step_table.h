@@ -1,0 +1,53 @@
+// The executor: one call runs all steps of a model for one set of shapes.
+//
+// A step is a kernel, its buffers, its dims and its task count. Buffers are (base, offset) pairs: bases are the arena,
+// the weights, states, inputs and outputs; their addresses come with each run, so that arena growth and new inputs
+// cost one addition per buffer (about a microsecond for a whole model) and nothing is ever stale.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "thread_pool.h"
+
+namespace lowerkit {
+
+// The ABI of kernels: runs the tasks task_begin .. task_end-1.
+using Kernel = void (*)(void *const *buffers, const int64_t *dims, int64_t task_begin, int64_t task_end, void *scratch);
+
+// Bytes of one task of copy_kernel.
+constexpr int64_t kCopyTaskBytes = 64 * 1024;
+
+// The built-in kernel: dims[0] bytes of buffers[0] to buffers[1], in tasks of kCopyTaskBytes.
+void copy_kernel(void *const *buffers, const int64_t *dims, int64_t task_begin, int64_t task_end, void *scratch);
+
+// Structure of arrays, one entry per step unless said otherwise.
+struct StepTableParts {
+  std::vector<uint64_t> kernels;       // addresses
+  std::vector<int64_t> tasks;
+  std::vector<int64_t> buffer_begin;   // steps + 1 entries, into base_index and offsets
+  std::vector<int64_t> base_index;
+  std::vector<int64_t> offsets;
+  std::vector<int64_t> dim_begin;      // steps + 1 entries, into dims
+  std::vector<int64_t> dims;
+  int64_t base_count = 0;
+};
+
+class StepTable {
+ public:
+  // Throws std::invalid_argument where the parts contradict each other.
+  explicit StepTable(StepTableParts parts);
+
+  size_t steps() const { return parts_.kernels.size(); }
+
+  // Runs all steps. `scratch` holds pool.threads() areas of `scratch_stride` bytes. `nanoseconds`, if not null, gets
+  // the duration of each step. Not to be called twice at a time.
+  void run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch, int64_t scratch_stride,
+           int64_t *nanoseconds);
+
+ private:
+  StepTableParts parts_;
+  std::vector<void *> pointers_;
+};
+
+}  // namespace lowerkit

@@ -1,0 +1,301 @@
+"""A loaded artifact: ``load(path).run(x)``. Needs numpy, msgspec and the native module only.
+
+One call of ``run`` checks the arguments, looks up (or makes) the binding of these shapes, allocates the outputs and
+makes one native call that runs all steps. Weights are used where they lie in the mapped file; so never rewrite an
+artifact in place while it is loaded (writers replace it: that is safe).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lowerkit.errors import LowerkitError, ResourceError, UsageError
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe
+from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
+from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
+from lowerkit.runtimes.cpu.requirements import require_machine
+from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.dtypes import numpy_dtype
+from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.manifest import CODE_ENTRY, ITEM_SIZES, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.safetensors_header import tensor_view
+from lowerkit.runtimes.validation import manifest_problems
+
+Integrity = Literal["checksum", "sha256", "structure"]
+_BOUND_MODELS_KEPT = 64
+_PROBLEMS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long one step took in one run, and the work it did (flops and bytes moved, as the compiler counts them)."""
+
+    name: str
+    kind: str
+    family: str
+    location: str
+    nanoseconds: int
+    flops: int
+    bytes: int
+
+
+def load(path: str | os.PathLike[str], *, threads: int | None = None, integrity: Integrity = "checksum") -> Session:
+    """Loads an artifact; see :meth:`Session.load`."""
+    return Session.load(path, threads=threads, integrity=integrity)
+
+
+class Session:
+    """An artifact, ready to run. Safe to use from several threads: runs follow one another.
+
+    Make one with :func:`load`. A session has its own thread pool, arena and states; sessions run concurrently. After
+    ``fork()`` the child may go on using it.
+    """
+
+    def __init__(self, artifact: Artifact, threads: int, integrity: Integrity) -> None:
+        self._artifact = artifact
+        self._manifest = artifact.manifest
+        self._pool = _native.ThreadPool(threads)
+        require_machine(self._manifest)
+        self._check_manifest()
+        self._code = self._load_code()
+        self._check_weights(integrity)
+        self._weights_address = _address(artifact.bytes)
+        start = artifact.entries[WEIGHTS_ENTRY].offset if artifact.weights else 0
+        self._weights = {
+            name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
+            for name, tensor in artifact.weights.items()
+        }
+        self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
+        self._arena = _native.Memory(0)
+        self._scratch = _native.Memory(0)
+        self._states = [_native.Memory(_byte_size(spec.shape, spec.dtype)) for spec in self.signature.states]
+        self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
+        self._lock = threading.Lock()
+        self.reset_state()
+        _sessions.add(self)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, threads: int | None = None, integrity: Integrity = "checksum") -> Session:
+        """Loads an artifact.
+
+        Args:
+            path: the ``.lk`` file.
+            threads: threads of a run; None: the physical cores this process may use.
+            integrity: how the weights are checked, beside the structure of the file and the sha-256 of the code, which
+                are always checked. ``checksum``: CRC-32 of all weights (about 10 GB/s a core). ``sha256``: of every
+                entry. ``structure``: the weights are not read.
+
+        Raises:
+            ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 newer than this runtime.
+            RuntimeFault: LK8003 the CPU lacks features, LK8005 another target.
+            ResourceError: LK7002, out of memory.
+        """
+        if threads is not None and not 1 <= threads <= 1024:
+            raise UsageError("LK1009", f"threads is {threads}, expected 1 to 1024")
+        artifact = open_artifact(path)
+        try:
+            return Session(artifact, threads or default_threads(), integrity)
+        except MemoryError as error:
+            raise ResourceError("LK7002", f"no memory to load {path}") from error
+        finally:
+            artifact.close()
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes, shapes and dim ranges of inputs, outputs and states."""
+        return self._manifest.signature
+
+    @property
+    def manifest(self) -> Manifest:
+        """Everything the artifact says about itself."""
+        return self._manifest
+
+    @property
+    def path(self) -> Path:
+        """The file this session was loaded from."""
+        return self._artifact.path
+
+    @property
+    def threads(self) -> int:
+        """Threads of a run, the caller's included."""
+        return self._pool.threads
+
+    def run(self, *inputs: Any, **named: Any) -> list[Array]:
+        """Runs the model once.
+
+        Args:
+            inputs: numpy arrays, torch tensors or other DLPack arrays on the CPU, in the order of the signature. None
+                is copied unless it is not C-contiguous.
+            named: further inputs by name.
+
+        Returns:
+            New arrays in the order of the signature's outputs.
+
+        Raises:
+            RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range.
+            ResourceError: LK7002, out of memory.
+        """
+        arrays = collect(self.signature, inputs, named)
+        with self._lock:
+            bound, outputs, bases = self._prepare(arrays)
+            bound.table.run(self._pool, bases, self._scratch, bound.scratch_stride)
+        return outputs
+
+    def profile(self, *inputs: Any, **named: Any) -> list[StepTime]:
+        """Runs the model once, as :meth:`run`, and returns the time of each step instead of the outputs."""
+        arrays = collect(self.signature, inputs, named)
+        with self._lock:
+            bound, _outputs, bases = self._prepare(arrays)
+            times = bound.table.profile(self._pool, bases, self._scratch, bound.scratch_stride).tolist()
+        return [
+            StepTime(
+                name=step.name,
+                kind=step.kind,
+                family=step.family,
+                location=step.location,
+                nanoseconds=nanoseconds,
+                flops=evaluate(step.flops, bound.dims),
+                bytes=evaluate(step.bytes, bound.dims),
+            )
+            for step, nanoseconds in zip(self._manifest.steps, times, strict=True)
+        ]
+
+    def reset_state(self) -> None:
+        """Puts every state back to its initial value: the one stored in the artifact, else zeros."""
+        blob = self._artifact.entry_bytes(WEIGHTS_ENTRY)
+        with self._lock:
+            for spec, memory in zip(self.signature.states, self._states, strict=True):
+                initial = self._manifest.state_initials.get(spec.name)
+                if initial is None:
+                    memory.bytes()[:] = 0
+                else:
+                    tensor = self._artifact.weights[initial]
+                    memory.bytes()[:] = blob[tensor.begin : tensor.end]
+
+    def weight(self, name: str) -> Array:
+        """Returns a stored weight as a read-only view (in the layout that the kernels use)."""
+        return tensor_view(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._artifact.weights[name])
+
+    def arena_size(self, *inputs: Any, **named: Any) -> int:
+        """Returns the bytes of temporary memory that a run with these inputs needs."""
+        arrays = collect(self.signature, inputs, named)
+        with self._lock:
+            return self._bind(arrays).arena_size
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(describe(spec) for spec in self.signature.inputs)
+        outputs = ", ".join(describe(spec) for spec in self.signature.outputs)
+        types = f"({inputs}) -> ({outputs})"
+        return f"Session({str(self.path)!r}, {types}, cpu={self._manifest.cpu}, threads={self.threads})"
+
+    def _prepare(self, arrays: Sequence[Array]) -> tuple[BoundModel, list[Array], list[int]]:
+        try:
+            bound = self._bind(arrays)
+            if bound.arena_size > self._arena.size:
+                self._arena = _native.Memory(0)  # give the old one back first
+                self._arena = _native.Memory(bound.arena_size)
+            if bound.scratch_stride * self.threads > self._scratch.size:
+                self._scratch = _native.Memory(bound.scratch_stride * self.threads)
+            outputs: list[Array] = [
+                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._output_dtypes, strict=True)
+            ]
+        except MemoryError as error:
+            raise ResourceError("LK7002", f"no memory to run {self.path}: {error}") from error
+        bases = [
+            self._arena.address,
+            self._weights_address,
+            *(memory.address for memory in self._states),
+            *map(_address, arrays),
+            *map(_address, outputs),
+        ]
+        return bound, outputs, bases
+
+    def _bind(self, arrays: Sequence[Array]) -> BoundModel:
+        key = tuple(array.shape for array in arrays)
+        bound = self._bound.get(key)
+        if bound is None:
+            dims = bind_dims(self.signature, arrays)
+            bound = bind_model(self._manifest, dims, self._weights, self._kernel_address)
+            self._bound[key] = bound
+            if len(self._bound) > _BOUND_MODELS_KEPT:
+                self._bound.popitem(last=False)
+        else:
+            self._bound.move_to_end(key)
+        return bound
+
+    def _kernel_address(self, kernel: int) -> int:
+        assert self._code is not None, "a manifest with kernels has code"
+        return self._code.entry(self._manifest.kernels[kernel].offset)
+
+    def _check_manifest(self) -> None:
+        problems = manifest_problems(self._manifest, self._artifact.weights)
+        if problems:
+            raise damaged(self.path, "its manifest contradicts itself", problems[:_PROBLEMS_SHOWN])
+
+    def _load_code(self) -> _native.CodeImage | None:
+        entry = self._artifact.entries.get(CODE_ENTRY)
+        if entry is None:
+            return None
+        manifest, file = self._manifest, self._artifact.file.fileno()
+        try:
+            image = _native.CodeImage(file, entry.offset, entry.size)
+            if hashlib.sha256(image.bytes().data).hexdigest() != manifest.entries[CODE_ENTRY].sha256:
+                raise damaged(self.path, f"the sha-256 of {CODE_ENTRY} differs from the manifest")
+            image.link(file, manifest.imports, manifest.import_table_offset)
+            for kernel in manifest.kernels:
+                image.entry(kernel.offset)
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise damaged(self.path, str(error)) from None
+        except OSError as error:
+            raise _code_fault(self.path, error) from error
+        return image
+
+    def _check_weights(self, integrity: Integrity) -> None:
+        if integrity == "sha256":
+            mismatches = self._artifact.hash_mismatches()
+            if mismatches:
+                raise damaged(self.path, "entries differ from the manifest", mismatches)
+        elif integrity == "checksum":
+            entry = self._artifact.entries.get(WEIGHTS_ENTRY)
+            if entry and _native.crc32(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._pool) != entry.crc32:
+                raise damaged(self.path, f"the checksum of {WEIGHTS_ENTRY} differs")
+
+
+def _code_fault(path: Path, error: OSError) -> LowerkitError:
+    if error.errno == errno.ENOMEM:
+        return ResourceError("LK7002", f"no memory for the code of {path}")
+    return damaged(path, f"its code cannot be made executable: {error}")
+
+
+def _address(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _byte_size(shape: Sequence[Any], dtype: str) -> int:
+    """The shape of a state holds integers only: `manifest_problems` has made sure."""
+    return math.prod(evaluate(entry, {}) for entry in shape) * ITEM_SIZES[dtype]
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # Another thread may have held a lock at the fork; it does not exist in the child and would never release it.
+    for session in list(_sessions):
+        session._lock = threading.Lock()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_renew_locks)

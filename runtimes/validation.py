@@ -1,0 +1,99 @@
+"""Checks that the parts of a manifest fit each other, so that a run never has to.
+
+What depends on dims (sizes against shapes, aliases inside their targets) is checked when shapes are bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lowerkit.runtimes.expressions import symbols
+from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Manifest, TensorSpec
+from lowerkit.runtimes.safetensors_header import StoredTensor
+
+
+def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:
+    """Returns one line for each contradiction; empty for a sound manifest."""
+    return [
+        *_signature_problems(manifest),
+        *_buffer_problems(manifest, weights),
+        *_step_problems(manifest),
+        *_state_problems(manifest, weights),
+    ]
+
+
+def _signature_problems(manifest: Manifest) -> Iterator[str]:
+    signature = manifest.signature
+    dims = [dim.name for dim in signature.dims]
+    for what, specs in (("input", signature.inputs), ("output", signature.outputs), ("state", signature.states)):
+        names = [spec.name for spec in specs]
+        if len(set(names)) != len(names):
+            yield f"two {what}s have one name"
+        for spec in specs:
+            yield from _spec_problems(f"{what} {spec.name!r}", spec, [] if what == "state" else dims)
+    if len(set(dims)) != len(dims):
+        yield "two dims have one name"
+    bound = {symbol for spec in signature.inputs for entry in spec.shape for symbol in symbols(entry)}
+    for dim in signature.dims:
+        if dim.name not in bound:
+            yield f"dim {dim.name!r} is in the shape of no input"
+
+
+def _spec_problems(what: str, spec: TensorSpec, dims: list[str]) -> Iterator[str]:
+    if spec.dtype not in ITEM_SIZES:
+        yield f"{what} has the unknown dtype {spec.dtype!r}"
+    if len(spec.shape) > 32:
+        yield f"{what} has rank {len(spec.shape)}"
+    for entry in spec.shape:
+        unknown = [symbol for symbol in symbols(entry) if symbol not in dims]
+        if unknown or (isinstance(entry, int) and entry < 0):
+            yield f"{what} has the extent {entry!r}"
+
+
+def _buffer_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
+    signature = manifest.signature
+    counts = {"input": len(signature.inputs), "output": len(signature.outputs), "state": len(signature.states)}
+    for number, buffer in enumerate(manifest.buffers):
+        if buffer.kind in counts and not 0 <= buffer.index < counts[buffer.kind]:
+            yield f"buffer {number} is {buffer.kind} {buffer.index} of {counts[buffer.kind]}"
+        if buffer.kind == "weight" and buffer.weight not in weights:
+            yield f"buffer {number} is the weight {buffer.weight!r}, which is not stored"
+        if buffer.kind == "alias" and root_buffer(manifest, number) is None:
+            yield f"buffer {number} is an alias that leads nowhere"
+    served = {root for step in manifest.steps for root in (root_buffer(manifest, b) for b in step.buffers)}
+    outputs = {manifest.buffers[root].index for root in served if root is not None and _is_output(manifest, root)}
+    for index, spec in enumerate(signature.outputs):
+        if index not in outputs:
+            yield f"output {spec.name!r} is written by no step"
+
+
+def _is_output(manifest: Manifest, buffer: int) -> bool:
+    return manifest.buffers[buffer].kind == "output"
+
+
+def root_buffer(manifest: Manifest, number: int) -> int | None:
+    """Follows aliases to the buffer that owns the memory; None where a link leads out of the table or in a circle."""
+    for _ in range(len(manifest.buffers) + 1):
+        if not 0 <= number < len(manifest.buffers):
+            return None
+        if manifest.buffers[number].kind != "alias":
+            return number
+        number = manifest.buffers[number].target
+    return None
+
+
+def _step_problems(manifest: Manifest) -> Iterator[str]:
+    for number, step in enumerate(manifest.steps):
+        if not (step.kernel == COPY_KERNEL or 0 <= step.kernel < len(manifest.kernels)):
+            yield f"step {number} calls kernel {step.kernel} of {len(manifest.kernels)}"
+        if any(not 0 <= buffer < len(manifest.buffers) for buffer in step.buffers):
+            yield f"step {number} uses buffers {step.buffers} of {len(manifest.buffers)}"
+        if step.kernel == COPY_KERNEL and len(step.buffers) != 2:
+            yield f"step {number} copies between {len(step.buffers)} buffers"
+
+
+def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
+    names = {spec.name for spec in manifest.signature.states}
+    for state, weight in manifest.state_initials.items():
+        if state not in names or weight not in weights:
+            yield f"state {state!r} starts from the weight {weight!r}: one of them does not exist"

@@ -1,0 +1,124 @@
+"""Proves an artifact again on this machine: every hash, then the golden inputs against the golden outputs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lowerkit.errors import ArtifactError
+from lowerkit.runtimes.artifact_reader import damaged, open_artifact
+from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.manifest import GOLDEN_INPUTS_ENTRY, GOLDEN_OUTPUTS_ENTRY, GoldenSpec, TensorSpec
+from lowerkit.runtimes.safetensors_header import tensor_view
+from lowerkit.runtimes.session import Session
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class GoldenCheck:
+    """One output against its golden values. ``largest_error`` is the largest absolute difference, NaN aside."""
+
+    output: str
+    elements: int
+    mismatches: int
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What ``verify`` found. The hashes of ``entries`` are right, or there would be no report."""
+
+    path: str
+    content_id: str
+    entries: dict[str, int]
+    comparison: str
+    golden: list[GoldenCheck]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every golden output was met; true where the artifact holds none."""
+        return all(check.mismatches == 0 for check in self.golden)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON-ready values."""
+        return {**asdict(self), "passed": self.passed}
+
+    def render(self) -> str:
+        """Returns the report for people."""
+        lines = [f"{self.path}: content id {self.content_id}"]
+        lines += [f"  {name}: {size} bytes, sha-256 as stated" for name, size in self.entries.items()]
+        for check in self.golden:
+            verdict = "as stored" if check.mismatches == 0 else f"{check.mismatches} of {check.elements} differ"
+            measured = f"{self.comparison}, largest error {check.largest_error:.3g}"
+            lines.append(f"  output {check.output}: {verdict} ({measured})")
+        if not self.golden:
+            lines.append("  no golden outputs inside: only the hashes were checked")
+        return "\n".join(lines)
+
+
+def verify_artifact(path: str | os.PathLike[str], *, threads: int | None = None) -> VerifyReport:
+    """Checks every hash of an artifact and runs its golden inputs.
+
+    Raises:
+        ArtifactError: as :func:`~lowerkit.runtimes.session.load`; LK8001 names every entry whose hash differs.
+        RuntimeFault: this machine cannot run the artifact.
+    """
+    path = Path(path)
+    artifact = open_artifact(path)
+    try:
+        mismatches = artifact.hash_mismatches()
+        if mismatches:
+            raise damaged(path, "entries differ from the manifest", mismatches)
+        manifest = artifact.manifest
+        session = Session(artifact, threads or default_threads(), "structure")
+        checks: list[GoldenCheck] = []
+        if manifest.golden is not None:
+            signature = manifest.signature
+            blobs = [
+                _golden_tensors(path, artifact.entry_bytes(name), artifact.tensors(name), specs)
+                for name, specs in ((GOLDEN_INPUTS_ENTRY, signature.inputs), (GOLDEN_OUTPUTS_ENTRY, signature.outputs))
+            ]
+            results = session.run(*blobs[0])
+            checks = [
+                _compare(spec, result, golden, manifest.golden)
+                for spec, result, golden in zip(signature.outputs, results, blobs[1], strict=True)
+            ]
+        return VerifyReport(
+            path=str(path),
+            content_id=manifest.content_id,
+            entries={name: info.size for name, info in manifest.entries.items()},
+            comparison=manifest.golden.comparison if manifest.golden else "none",
+            golden=checks,
+        )
+    finally:
+        artifact.close()
+
+
+def _golden_tensors(path: Path, blob: Any, tensors: Any, specs: list[TensorSpec]) -> list[Array]:
+    names = [str(number) for number in range(len(specs))]
+    if sorted(tensors) != sorted(names):
+        raise ArtifactError("LK8006", f"{path} holds {len(tensors)} golden tensors for {len(specs)} of the signature")
+    return [tensor_view(blob, tensors[name]) for name in names]
+
+
+def _compare(spec: TensorSpec, result: Array, golden: Array, how: GoldenSpec) -> GoldenCheck:
+    if result.shape != golden.shape or result.dtype != golden.dtype:
+        return GoldenCheck(spec.name, result.size, max(result.size, 1), float("inf"))
+    a, b = result.astype(np.float64), golden.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(a - b)
+    error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    if how.comparison == "bitwise":
+        rows = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (result, golden))
+        left, right = (row.reshape(result.size, -1) if result.size else row.reshape(0, 1) for row in rows)
+        different = int((left != right).any(axis=1).sum())
+    else:
+        allowed = how.absolute + how.relative * np.abs(b)
+        different = int((~((error <= allowed) | (error == 0.0))).sum())
+    largest = float(np.nanmax(error, initial=0.0)) if error.size else 0.0
+    return GoldenCheck(spec.name, result.size, different, largest)

@@ -1,0 +1,196 @@
+"""Attention kernels against a float64 reference, masks, causal order, grouped queries and odd sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lowerkit.codegen.cpu.attention import AttentionFamily
+from lowerkit.codegen.kernel import KernelPlan, Refusal
+from tests.support.region_kernels import LEVELS, Array, anchored, largest_error, plan_region, random, run_region, tensor
+
+FAMILY = AttentionFamily()
+Sizes = dict[str, int]
+
+
+def text_of(shapes: list[Any], element: str, mask: tuple[Any, str] | None, causal: bool, scale: float) -> str:
+    types = [tensor(shape, element) for shape in shapes]
+    operands = types[:3] + ([tensor(*mask)] if mask is not None else [])
+    attributes = (
+        f"scale = {scale:.15f} : f64, causal = {str(causal).lower()}, "
+        f"operandSegmentSizes = array<i32: 1, 1, 1, {int(mask is not None)}>"
+    )
+    return anchored("attention", operands, types[3], attributes)
+
+
+def exact_attention(q: Array, k: Array, v: Array, mask: Array | None, causal: bool, scale: float) -> Array:
+    """float64, rows that see nothing give zeros."""
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).transpose(0, 1, 3, 2) * scale
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask.astype(np.float64)
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    peak = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isinf(peak), 0, peak))
+    total = weights.sum(-1, keepdims=True)
+    return (weights / np.where(total == 0, 1, total)) @ np.repeat(v, group, 1)
+
+
+def operands_of(sizes: tuple[int, ...], element: str) -> list[Array]:
+    batch, heads, key_heads, queries, keys, depth, value_depth = sizes
+    return [
+        random((batch, heads, queries, depth), element, 1),
+        random((batch, key_heads, keys, depth), element, 2),
+        random((batch, key_heads, keys, value_depth), element, 3),
+    ]
+
+
+def budget(q: Array, k: Array, v: Array, scale: float) -> float:
+    """Rounding of scores (depth terms) shifts a weight by as much relatively; values add what their sums round."""
+    scores = float(np.abs(q.astype(np.float64)).max() * np.abs(k.astype(np.float64)).max()) * q.shape[-1] ** 0.5 * scale
+    return float(np.abs(v.astype(np.float64)).max()) * 2.0**-24 * (4 * scores + 16)
+
+
+CASES = [
+    # batch, heads, key heads, queries, keys, depth, value depth, causal
+    ((1, 2, 2, 5, 7, 8, 8), False),
+    ((2, 3, 3, 33, 53, 20, 12), True),
+    ((1, 2, 2, 53, 33, 20, 36), True),
+    ((1, 2, 1, 1, 40, 16, 16), False),
+    ((1, 4, 2, 1, 40, 16, 16), True),
+    ((1, 4, 2, 3, 40, 64, 64), True),
+    ((2, 6, 2, 40, 40, 16, 16), True),
+    ((1, 1, 1, 20, 600, 16, 16), False),
+    ((1, 1, 1, 600, 530, 16, 16), True),
+    ((1, 1, 1, 1, 1, 1, 1), False),
+]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("sizes", "causal"), CASES)
+def test_against_float64(level: str, sizes: tuple[int, ...], causal: bool) -> None:
+    q, k, v = operands_of(sizes, "f32")
+    shape = (*q.shape[:3], v.shape[3])
+    scale = sizes[5] ** -0.5
+    text = text_of([q.shape, k.shape, v.shape, shape], "f32", None, causal, scale)
+    (result,) = run_region(FAMILY, text, [q, k, v], [shape], level)
+    assert largest_error(result, exact_attention(q, k, v, None, causal, scale)) <= budget(q, k, v, scale)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", ["f32", "i1"])
+@pytest.mark.parametrize(
+    ("sizes", "mask", "causal"),
+    [
+        ((2, 4, 2, 3, 40, 16, 16), (2, 4, 3, 40), False),
+        ((2, 4, 2, 3, 40, 16, 16), (1, 1, 3, 40), True),
+        ((2, 4, 4, 40, 37, 16, 16), (2, 1, 1, 37), False),
+        ((2, 4, 4, 40, 37, 16, 16), (40, 37), False),
+        ((1, 2, 2, 20, 601, 16, 16), (1, 2, 20, 601), False),
+        ((1, 2, 2, 20, 37, 16, 16), (1, 2, 20, 1), False),
+    ],
+)
+def test_masks(level: str, element: str, sizes: tuple[int, ...], mask: tuple[int, ...], causal: bool) -> None:
+    q, k, v = operands_of(sizes, "f32")
+    shape = (*q.shape[:3], v.shape[3])
+    scale = sizes[5] ** -0.5
+    given = random(mask, element, 4)
+    if element == "f32":
+        given.flat[::3] = -np.inf
+    given[..., 0, :] = False if element == "i1" else -np.inf  # the first row sees nothing
+    text = text_of([q.shape, k.shape, v.shape, shape], "f32", (mask, element), causal, scale)
+    (result,) = run_region(FAMILY, text, [q, k, v, given], [shape], level)
+    exact = exact_attention(q, k, v, given, causal, scale)
+    assert largest_error(result, exact) <= 2 * budget(q, k, v, scale)
+    if mask[-2] > 1:
+        assert (result[:, :, 0] == 0).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("queries", "keys"), [(35, 77), (1, 300), (40, 3)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_dynamic_sizes(level: str, queries: int, keys: int, causal: bool) -> None:
+    q, k, v = operands_of((2, 4, 2, queries, keys, 20, 20), "f32")
+    shape = (2, 4, queries, 20)
+    types = [("?", 4, "?", 20), ("?", 2, "?", 20), ("?", 2, "?", 20), ("?", 4, "?", 20)]
+    (result,) = run_region(FAMILY, text_of(types, "f32", None, causal, 0.25), [q, k, v], [shape], level)
+    assert largest_error(result, exact_attention(q, k, v, None, causal, 0.25)) <= budget(q, k, v, 0.25)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [1, 20])
+def test_a_dynamic_mask_of_one_row_broadcasts(level: str, rows: int) -> None:
+    q, k, v = operands_of((1, 2, 2, 20, 37, 16, 16), "f32")
+    mask = random((1, 1, rows, 37), "f32", 4)
+    text = text_of([q.shape, k.shape, v.shape, q.shape], "f32", ((1, 1, "?", 37), "f32"), False, 0.25)
+    (result,) = run_region(FAMILY, text, [q, k, v, mask], [q.shape], level)
+    assert largest_error(result, exact_attention(q, k, v, mask, False, 0.25)) <= 2 * budget(q, k, v, 0.25)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("element", "spacing"), [("bf16", 2.0**-8), ("f16", 2.0**-11)])
+def test_narrow_floats_round_once(level: str, element: str, spacing: float) -> None:
+    q, k, v = operands_of((1, 2, 2, 35, 77, 20, 24), element)
+    shape = (1, 2, 35, 24)
+    text = text_of([q.shape, k.shape, v.shape, shape], element, None, True, 0.25)
+    (result,) = run_region(FAMILY, text, [q, k, v], [shape], level)
+    exact = exact_attention(q, k, v, None, True, 0.25)
+    error = np.abs(result.astype(np.float64) - exact)
+    assert (error <= np.abs(exact) * spacing + budget(q, k, v, 0.25)).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(level: str) -> None:
+    q, k, v = operands_of((1, 1, 1, 20, 20, 16, 16), "f32")
+    q[0, 0, 3, 0] = np.nan
+    mask = np.zeros((1, 1, 20, 20), np.float32)
+    mask[..., 5, :] = np.finfo(np.float32).min
+    text = text_of([q.shape, k.shape, v.shape, q.shape], "f32", (mask.shape, "f32"), False, 0.25)
+    (result,) = run_region(FAMILY, text, [q, k, v, mask], [q.shape], level)
+    assert np.isnan(result[0, 0, 3]).all()
+    assert np.isfinite(np.delete(result[0, 0], 3, 0)).all()
+    query, key, value, bias = (torch.from_numpy(array) for array in (q, k, v, mask))
+    eager = torch.nn.functional.scaled_dot_product_attention(query, key, value, bias, scale=0.25)
+    assert largest_error(result[0, 0, 5], eager[0, 0, 5].numpy()) <= 1e-6
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_epilogue_moves_heads_inwards(level: str) -> None:
+    text = """func.func @region(%q: tensor<2x3x20x16xf32>, %k: tensor<2x3x30x16xf32>, %v: tensor<2x3x30x16xf32>)
+    -> tensor<2x20x3x16xf32> {
+  %r = "lk.attention"(%q, %k, %v) {scale = 0.25 : f64, causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>}
+    : (tensor<2x3x20x16xf32>, tensor<2x3x30x16xf32>, tensor<2x3x30x16xf32>) -> tensor<2x3x20x16xf32>
+  %e = tensor.empty() : tensor<2x20x3x16xf32>
+  %o = linalg.generic {indexing_maps = [affine_map<(b, s, h, d) -> (b, h, s, d)>,
+    affine_map<(b, s, h, d) -> (b, s, h, d)>],
+    iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+    ins(%r : tensor<2x3x20x16xf32>) outs(%e : tensor<2x20x3x16xf32>) {
+  ^bb0(%x: f32, %y: f32):
+    linalg.yield %x : f32
+  } -> tensor<2x20x3x16xf32>
+  return %o : tensor<2x20x3x16xf32>
+}"""
+    q, k, v = operands_of((2, 3, 3, 20, 30, 16, 16), "f32")
+    (result,) = run_region(FAMILY, text, [q, k, v], [(2, 20, 3, 16)], level)
+    exact = exact_attention(q, k, v, None, False, 0.25).transpose(0, 2, 1, 3)
+    assert largest_error(result, exact) <= budget(q, k, v, 0.25)
+
+
+def test_long_rows_are_taken_in_blocks() -> None:
+    shape = (1, 1, 64, 16)
+    _, plan = plan_region(FAMILY, text_of([shape, (1, 1, 4096, 16), (1, 1, 4096, 16), shape], "f32", None, False, 0.25))
+    assert isinstance(plan, KernelPlan)
+    assert "online softmax" in plan.note
+    assert plan.scratch_bytes < 1 << 18
+
+
+def test_double_precision_is_refused() -> None:
+    shape = (1, 1, 4, 4)
+    _, answer = plan_region(FAMILY, text_of([shape] * 4, "f64", None, False, 0.5))
+    assert isinstance(answer, Refusal)
+    assert "f64" in answer.reason

@@ -1,0 +1,84 @@
+"""The six architectures, small, by every way in and in both precisions, against eager by gate A."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lowerkit.capture.capture import capture
+from lowerkit.capture.load_model import capture_path
+from lowerkit.capture.program import Program
+from lowerkit.parity.check import Report, check_program
+from tests.support.models import benchmark_models
+
+MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def make(name: str, dtype: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    module, inputs = benchmark_models().tiny(name)
+    wanted = DTYPES[dtype]
+    return module.to(wanted), tuple(value.to(wanted) if value.is_floating_point() else value for value in inputs)
+
+
+def require_pass(report: Report) -> None:
+    failing = [row for row in [*report.ops, *report.outputs] if not row.verdict.passed]
+    lines = [f"{row.name} {row.kind} {row.location}: {row.verdict.reason}" for row in failing]
+    assert report.passed, "\n".join(lines)
+    assert report.outputs
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_export(name: str, dtype: str) -> None:
+    module, inputs = make(name, dtype)
+    report = check_program(capture(module, inputs))
+    require_pass(report)
+    assert len(report.ops) > 3, "per-op comparison found next to nothing to compare"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_torchscript_trace(name: str, tmp_path: Path) -> None:
+    module, inputs = make(name, "f32")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module, inputs, check_trace=False)
+    path = tmp_path / "model.pt"
+    torch.jit.save(traced, str(path))
+    require_pass(check_program(capture_path(str(path), input_specs(path, inputs), [])))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnx_export(name: str, tmp_path: Path) -> None:
+    module, inputs = make(name, "f32")
+    path = tmp_path / "model.onnx"
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
+    program = capture_path(str(path), input_specs(path, inputs), [])
+    require_pass(check_program(program))
+    assert_near_module(program, module, inputs)
+
+
+def input_specs(path: Path, inputs: tuple[torch.Tensor, ...]) -> list[str]:
+    """Saves the input as .npy and returns its --input text; every model here has one input."""
+    assert len(inputs) == 1
+    np.save(path.with_suffix(".npy"), inputs[0].numpy())
+    name = "pixel_values" if inputs[0].is_floating_point() else "input_ids"
+    return [f"{name}=@{path.with_suffix('.npy')}"]
+
+
+def assert_near_module(program: Program, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """The file's eager (ONNX Runtime) is itself near the module it was exported from."""
+    assert program.eager is not None
+    with torch.no_grad():
+        expected = module(*inputs)
+    actual = program.eager(*[value.numpy() for value in inputs])[0]
+    np.testing.assert_allclose(actual, expected.numpy(), rtol=1e-3, atol=1e-4)

@@ -1,0 +1,64 @@
+"""Every exception becomes one diagnostic and its documented exit code."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import click
+import pytest
+
+from lowerkit import errors
+from lowerkit.cli.diagnostics import exit_with_diagnostic
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (errors.UsageError("LK1004", "cannot be parsed"), 2, "error[LK1004]: cannot be parsed"),
+        (errors.InputError("LK1002", "cut"), 3, "LK1002"),
+        (errors.CaptureError("LK2001", "no"), 3, "LK2001"),
+        (errors.UnsupportedError("LK4001", "ops", details=["aten.foo at m.py:3"]), 4, "aten.foo at m.py:3"),
+        (errors.CodegenError("LK5001", "kernel"), 5, "LK5001"),
+        (errors.ParityError("LK6001", "differs"), 6, "LK6001"),
+        (errors.ResourceError("LK7001", "disk"), 7, "LK7001"),
+        (errors.RuntimeFault("LK8003", "cpu"), 8, "LK8003"),
+        (OSError(errno.ENOSPC, "No space left on device"), 7, "LK7001"),
+        (MemoryError(), 7, "LK7002"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.UsageError("no such option"), 2, "no such option"),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        exit_with_diagnostic(error)
+    assert caught.value.code == code
+    captured = capsys.readouterr()
+    assert said in captured.err and "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_an_unexpected_exception_is_internal_and_keeps_its_traceback_in_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        exit_with_diagnostic(ZeroDivisionError("division by zero"))
+    assert caught.value.code == 5
+    text = capsys.readouterr().err
+    assert "LK5002" in text and "Traceback" not in text
+    path = Path(text.split("report it with ")[1].strip())
+    assert "ZeroDivisionError" in path.read_text()
+
+
+def test_render_has_op_location_details_and_hint() -> None:
+    error = errors.UnsupportedError(
+        "LK4001", "two ops", op="aten.foo (f32)", location="model.py:7", details=["one", "two"], hint="rewrite it"
+    )
+    assert error.render().splitlines() == [
+        "error[LK4001]: two ops",
+        "  op: aten.foo (f32)",
+        "  at: model.py:7",
+        "  - one",
+        "  - two",
+        "  hint: rewrite it",
+    ]

@@ -1,0 +1,237 @@
+"""README and docs say what the code does: links, commands, options, tables, fields; snippets marked runnable run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from lowerkit import errors
+from lowerkit.cli.main import COMMANDS, cli, main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_RUNNABLE = re.compile(
+    r"<!-- runnable(?:: (?P<file>[\w.]+))? -->\n```python\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+_PATH = re.compile(r"(?:lowerkit|passes|runtimes|tests|tools|docs)/[\w/.-]*\.(?:py|md|sh|txt|svg|cpp|h)\b")
+# Options of other programs that the pages name alone: the dialect's generator.
+FOREIGN_OPTIONS = {"--write"}
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def snippets(text: str) -> Iterator[str]:
+    """Yields inline code and the lines of fenced blocks."""
+    for fence in _FENCE.finditer(text):
+        yield from fence["text"].splitlines()
+    for inline in re.finditer(r"`([^`\n]+)`", _FENCE.sub("", text)):
+        yield inline[1]
+
+
+def anchors(text: str) -> set[str]:
+    """Returns the anchors that GitHub makes of headings."""
+    titles = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def options_of(command: str) -> set[str]:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    return {"--help", *(name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts))}
+
+
+def table_rows(text: str, first_cell: str) -> dict[str, str]:
+    """Returns first cell -> rest of the row, for rows whose first cell matches."""
+    return {match[1]: match[2] for match in re.finditer(rf"^\| `?({first_cell})`? \| (.+) \|$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relative_links_resolve(name: str) -> None:
+    page = ROOT / name
+    broken: list[str] = []
+    for match in _LINK.finditer(_FENCE.sub("", read(name))):
+        target, _, anchor = match["target"].partition("#")
+        if target.startswith(("https://", "http://")):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+            broken.append(match["target"])
+    assert not broken
+
+
+def test_every_page_is_reachable_from_readme_and_index() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    for start, prefix in (("README.md", "docs/"), ("docs/README.md", "")):
+        linked = {match["target"].partition("#")[0] for match in _LINK.finditer(read(start))}
+        assert not {f"{prefix}{page}" for page in pages} - linked, start
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_and_options_exist(name: str) -> None:
+    known = set.union(*(options_of(command) for command in COMMANDS)) | FOREIGN_OPTIONS
+    wrong: list[str] = []
+    for snippet in snippets(read(name)):
+        text = snippet.partition(" #")[0].strip()
+        words = text.split()
+        if words[:1] == ["lowerkit"] and len(words) > 1:
+            command = words[1]
+            if command not in COMMANDS:
+                wrong.append(text)
+                continue
+            used = {word for word in words[2:] if _OPTION.fullmatch(word)}
+            wrong += [f"{text}: {option}" for option in used - options_of(command)]
+        elif text.startswith("--"):
+            option = _OPTION.match(text)
+            wrong += [text] if option is None or option[0] not in known else []
+    assert not wrong
+
+
+def test_readme_names_every_command() -> None:
+    named = {
+        words[1] for words in map(str.split, snippets(read("README.md"))) if words[:1] == ["lowerkit"] and words[1:]
+    }
+    assert named == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_exist(name: str) -> None:
+    missing = [path for path in _PATH.findall(read(name)) if not (ROOT / path).exists()]
+    # Pages name files of the package in short: codegen/schedule.py, cpu/image.py.
+    assert not [path for path in missing if not list((ROOT / "lowerkit").glob(f"**/{path}"))]
+
+
+def test_table_of_codes_is_complete() -> None:
+    assert table_rows(read("docs/errors.md"), r"LK\d{4}") == errors.CODES
+
+
+def test_every_code_in_use_is_in_the_table_and_every_code_of_the_table_is_in_use() -> None:
+    sources = [*ROOT.glob("lowerkit/**/*.py"), *ROOT.glob("passes/**/*.py"), *ROOT.glob("runtimes/**/*.py")]
+    used = {
+        code
+        for path in sources
+        if path != ROOT / "lowerkit/errors.py"
+        for code in re.findall(r"\bLK\d{4}\b", path.read_text(encoding="utf-8"))
+    }
+    assert used == set(errors.CODES)
+
+
+def test_exit_codes() -> None:
+    documented = {int(code) for code in table_rows(read("docs/errors.md"), r"\d+")}
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    assert documented == {0, 130} | {kind.exit_code for kind in classes if issubclass(kind, errors.LowerkitError)}
+    line = "0 ok, 2 usage, 3 bad input, 4 unsupported, 5 internal, 6 parity, 7 resources, 8 device, 130 interrupted"
+    assert line in read("README.md")
+    assert line in (cli.help or "")
+
+
+def test_gates_are_those_of_the_code() -> None:
+    from lowerkit.parity.gates import GATES
+
+    rows = table_rows(read("docs/parity.md"), r"f64|f32|f16|bf16")
+    assert rows.keys() == GATES.keys()
+    for dtype, row in rows.items():
+        gate = GATES[dtype]
+        numbers = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?", row)]
+        assert numbers == [gate.relative, gate.absolute, gate.model_sqnr_db, gate.model_cosine], dtype
+
+
+def test_families_and_levels_are_those_of_the_code() -> None:
+    from lowerkit.codegen.cpu.features import LEVELS
+    from lowerkit.codegen.cpu.select import default_families
+
+    section = read("docs/codegen.md").partition("| family | takes |")[2].partition("\n\n")[0]
+    named = [
+        name for row in section.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
+    ]
+    assert sorted(named) == sorted(family.name for family in default_families())
+    rows = table_rows(read("docs/target.md"), r"x86-64-v\d|znver\d|sapphirerapids")
+    assert list(rows) == list(LEVELS)
+
+
+def test_manifest_fields_are_documented() -> None:
+    from lowerkit.runtimes.manifest import FORMAT_MAJOR, FORMAT_MINOR, KNOWN_FEATURES, Manifest
+
+    page = read("docs/artifact.md")
+    section = page.partition("## The manifest")[2].partition("\n## ")[0]
+    cells = {
+        name
+        for row in section.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert cells == set(Manifest.__struct_fields__)
+    assert f"Artifact {FORMAT_MAJOR}.{FORMAT_MINOR}" in read("CHANGELOG.md")
+    assert all(f"`{feature}`" in page for feature in KNOWN_FEATURES)
+
+
+def test_changelog_has_this_version() -> None:
+    import lowerkit
+
+    assert f"## {lowerkit.__version__}\n" in read("CHANGELOG.md")
+
+
+def test_snippets_are_found() -> None:
+    pages = {where.partition(":")[0] for where, _ in runnable_snippets()}
+    assert pages == {"README.md", "docs/artifact.md", "docs/codegen.md", "docs/program.md", "docs/target.md"}
+
+
+def runnable_snippets() -> list[tuple[str, str]]:
+    return [
+        (f"{name}:{number}", match["text"])
+        for name in NAMES
+        for number, match in enumerate(_RUNNABLE.finditer(read(name)))
+        if match["file"] is None
+    ]
+
+
+@pytest.mark.parametrize(("where", "code"), runnable_snippets(), ids=lambda value: value if ".md:" in value else "")
+def test_snippets_run(where: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("snippet")  # classes of a snippet look their module up by name
+    monkeypatch.setitem(sys.modules, "snippet", module)
+    exec(compile(code, where, "exec"), vars(module))
+
+
+def test_quick_start_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs the commands of the README on its model; each prints the fields that docs/json.md lists, and no others."""
+    text = read("README.md")
+    model = next(match for match in _RUNNABLE.finditer(text) if match["file"])
+    (tmp_path / str(model["file"])).write_text(model["text"])
+    monkeypatch.chdir(tmp_path)
+    block = next(fence["text"] for fence in _FENCE.finditer(text, model.end()))
+    lines = [line.partition("#")[0].split() for line in block.splitlines()]
+    ran: list[str] = []
+    for words in [*lines, ["lowerkit", "targets"], ["lowerkit", "doctor"], ["lowerkit", "opt", "--list", "-"]]:
+        if words[1] == "bench":
+            continue  # takes seconds by design; its own tests cover it
+        monkeypatch.setattr(sys, "argv", [*words, "--json"])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        output = capsys.readouterr()
+        assert caught.value.code in (0, None), output.err
+        document = json.loads(output.out)
+        schema = document.pop("schema").removeprefix("lowerkit.")
+        row = table_rows(read("docs/json.md"), schema)[schema].partition("|")[2]
+        row = row.partition("; with `--compile-to`")[0].partition("; a row is")[0]
+        while row != (flat := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}", "", row)):
+            row = flat
+        row = re.sub(r"\([^()]*\)", "", row)
+        assert set(re.findall(r"`(\w+)`", row)) == document.keys() - {"version"}, schema
+        ran.append(schema)
+    assert ran == ["compile", "inspect", "run", "verify", "check", "targets", "doctor", "passes"]
