@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowerkit.compiler import Compiled, compile
-    from lowerkit.parity.check import Report, check
+    from lowerkit.parity.check import check
+    from lowerkit.parity.report import Report
     from lowerkit.runtimes.session import Session, load
 
 __version__ = "0.1.0"
@@ -23,7 +24,7 @@ __all__ = ["Compiled", "Report", "Session", "__version__", "check", "compile", "
 _HOMES = {
     "Compiled": "lowerkit.compiler",
     "compile": "lowerkit.compiler",
-    "Report": "lowerkit.parity.check",
+    "Report": "lowerkit.parity.report",
     "check": "lowerkit.parity.check",
     "Session": "lowerkit.runtimes.session",
     "load": "lowerkit.runtimes.session",

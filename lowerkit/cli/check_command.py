@@ -7,7 +7,8 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.errors import ParityError
-from lowerkit.parity.check import Report, Row, check_program
+from lowerkit.parity.check import check_program
+from lowerkit.parity.report import Report, Row
 
 
 @click.command("check")

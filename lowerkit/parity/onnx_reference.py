@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]
 _NARROW = frozenset({"float32", "float16", "bfloat16"})
 
 
-def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collection[str]) -> dict[str, Array]:
-    """Returns node name -> value of its first output, for the named nodes of the captured ONNX model.
+def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collection[str]) -> dict[str, dict[str, Array]]:
+    """Returns node name -> value name -> value, of all outputs of the named nodes of the captured ONNX model.
 
     Optimizations of ONNX Runtime are off, so that each node is computed as it stands in the file.
     """
@@ -31,7 +31,13 @@ def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collectio
     import onnxruntime
 
     model = _load(program)
-    wanted = {node.output[0]: _name_of(node) for node in model.graph.node if node.output and _name_of(node) in nodes}
+    wanted = {
+        output: _name_of(node)
+        for node in model.graph.node
+        if node.output and _name_of(node) in nodes
+        for output in node.output
+        if output
+    }
     present = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in present)
     options = onnxruntime.SessionOptions()
@@ -40,7 +46,10 @@ def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collectio
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = {value.name: array for value, array in zip(session.get_inputs(), inputs, strict=False)}
     values = session.run(list(wanted), feeds)
-    return {wanted[name]: np.asarray(value) for name, value in zip(wanted, values, strict=True)}
+    found: dict[str, dict[str, Array]] = {}
+    for (name, node), value in zip(wanted.items(), values, strict=True):
+        found.setdefault(node, {})[name] = np.asarray(value)
+    return found
 
 
 def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 from torch.fx.node import Target, map_aggregate
+from torch.utils._pytree import tree_leaves
 
 from lowerkit.capture.dtypes import to_numpy, to_torch
 
@@ -22,8 +23,8 @@ _LOW_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
 
 def node_values(
     program: FunctionalProgram, inputs: Sequence[Array], nodes: Collection[str], *, float64: bool
-) -> dict[str, Array]:
-    """Runs the imported graph and returns node name -> value for the nodes asked for.
+) -> dict[str, list[Array]]:
+    """Runs the imported graph and returns node name -> its tensors (several for a split) for the nodes asked for.
 
     With ``float64``, weights and inputs are widened and every cast or creation of a narrower floating type inside the
     graph is carried out in float64 instead: the result the model would have without rounding.
@@ -44,7 +45,7 @@ def float64_outputs(program: FunctionalProgram, inputs: Sequence[Array], count: 
         if spec.kind == OutputKind.USER_OUTPUT and isinstance(spec.arg, TensorArgument)
     ]
     values = node_values(program, inputs, names, float64=True)
-    found = [values[name] for name in names if name in values]
+    found = [values[name][0] for name in names if name in values]
     return found if len(found) == count else None
 
 
@@ -67,14 +68,14 @@ class _Recorder(fx.Interpreter):
         super().__init__(module)
         self.nodes = nodes
         self.float64 = float64
-        self.values: dict[str, Array] = {}
+        self.values: dict[str, list[Array]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if n.name in self.nodes:
-            first = value[0] if isinstance(value, (tuple, list)) else value
-            if isinstance(first, torch.Tensor):
-                self.values[n.name] = to_numpy(first)
+            tensors = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+            if tensors:
+                self.values[n.name] = [to_numpy(one) for one in tensors]
         return value
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -7,7 +7,8 @@ value; :func:`align` brings it back to the shape of the reference.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tap:
-    """One tapped value: the node it stands for, the region's kind, the user's line, its place among the outputs."""
+    """One tapped value: the node it stands for, the region's kind, the user's line, its place among the outputs.
+
+    ``readers`` are the places among the outputs of what is computed from it next: taps, and outputs of the model.
+    """
 
     node: str
     kind: str
     location: str
     output: int
+    readers: frozenset[int]
 
 
 def add_taps(program: Program) -> list[Tap]:
@@ -35,7 +40,9 @@ def add_taps(program: Program) -> list[Tap]:
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
     terminator = list(main.entry_block.operations)[-1].operation
-    values, specs, taps = list(terminator.operands), list(program.signature.outputs), []
+    values, specs = list(terminator.operands), list(program.signature.outputs)
+    found: list[Tap] = []
+    tapped: dict[ir.Operation, int] = {}
     finishing = _finishing_regions(main)
     for operation in list(main.entry_block.operations):
         if operation.operation.name != "lk.region":
@@ -49,9 +56,12 @@ def add_taps(program: Program) -> list[Tap]:
         if finishing[source.node] != operation.operation:
             continue  # a convolution whose bias is added in a later region: eager never has the value in between
         kind = ir.StringAttr(operation.operation.attributes["kind"]).value
-        taps.append(Tap(f"{source.node}@{source.module}", kind, source.source_line or "", len(values)))
+        place = len(values)
+        tapped[operation.operation] = place
+        found.append(Tap(f"{source.node}@{source.module}", kind, source.source_line or "", place, frozenset()))
         specs.append(TensorSpec(f"tap.{len(values)}", str(tensor_type.element_type), list(tensor_type.shape)))
         values.append(result)
+    taps = [replace(tap, readers=frozenset(_readers(values[tap.output], tapped))) for tap in found]
     with ir.InsertionPoint(terminator), terminator.location:
         func.ReturnOp(values)
     terminator.erase()
@@ -60,6 +70,19 @@ def add_taps(program: Program) -> list[Tap]:
     old = program.signature
     program.signature = Signature(old.inputs, specs, old.states, old.dims)
     return taps
+
+
+def _readers(value: ir.Value, tapped: dict[ir.Operation, int]) -> Iterator[int]:
+    """Yields the places of what is computed from ``value`` next, through views and regions without a tap."""
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name == "func.return":
+            yield use.operand_number
+        elif owner in tapped:
+            yield tapped[owner]
+        else:
+            for result in owner.results:
+                yield from _readers(result, tapped)
 
 
 def _finishing_regions(main: func.FuncOp) -> dict[str, ir.Operation]:

@@ -23,12 +23,14 @@ from lowerkit.passes.raising.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_ir import (
+    NotConcernedError,
     RefusalError,
     build,
     constant_bool,
     constant_float,
     constant_int,
     from_builtin,
+    int_list,
     int_of,
     ints_of,
     is_none,
@@ -37,6 +39,7 @@ from lowerkit.passes.raising.torch_ir import (
     string_of,
     tensor_info,
     to_builtin,
+    try_int,
 )
 
 
@@ -45,8 +48,34 @@ def _pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     mode = string_of(op.operands[2])
     if mode == "constant":
         fill = constant_float(0.0) if is_none(op.operands[3]) else op.operands[3]
-        return build("torch.aten.constant_pad_nd", [op.operands[0], op.operands[1], fill], [op.results[0].type])
+        return _filled(op, op.operands[0], op.operands[1], fill)
     return like_result(_padded(op.operands[0], ints_of(op.operands[1]), mode), op)
+
+
+def _constant_pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """constant_pad_nd: (input, pad, value); amounts of no less than 0 are left to the conversion."""
+    value, amounts, fill = op.operands
+    if all((amount := try_int(item)) is None or amount >= 0 for item in list_items(amounts)):
+        raise NotConcernedError
+    return _filled(op, value, amounts, fill)
+
+
+def _filled(op: ir.Operation, value: ir.Value, amounts: ir.Value, fill: ir.Value) -> Sequence[ir.Value]:
+    """Pads with a number. ``tensor.pad`` knows no negative amounts: those cut elements off first."""
+    numbers = [try_int(item) for item in list_items(amounts)]
+    if all(number is None or number >= 0 for number in numbers):
+        return build("torch.aten.constant_pad_nd", [value, amounts, fill], [op.results[0].type])
+    rest: list[int] = []
+    pairs = ints_of(amounts)
+    for position, (low, high) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
+        axis = tensor_info(value).rank - 1 - position
+        if low < 0 or high < 0:
+            size = tensor_info(value).static_dim(axis)
+            value = slice_axis(value, axis, max(-low, 0), size - max(-high, 0))
+        rest += [max(low, 0), max(high, 0)]
+    if not any(rest):
+        return like_result(value, op)
+    return build("torch.aten.constant_pad_nd", [value, int_list(rest), fill], [op.results[0].type])
 
 
 def _reflection_pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -151,6 +180,7 @@ class DecomposeMoves(TablePass):
     name: ClassVar[str] = "decompose-moves"
     rules: ClassVar[Mapping[str, Rule]] = {
         "torch.aten.pad": _pad,
+        "torch.aten.constant_pad_nd": _constant_pad,
         **{f"torch.aten.reflection_pad{count}d": _reflection_pad for count in (1, 2, 3)},
         **{f"torch.aten.replication_pad{count}d": _replication_pad for count in (1, 2, 3)},
         "torch.aten.flip": _flip,

@@ -14,7 +14,8 @@ import torch
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
 from lowerkit.capture.program import Program
-from lowerkit.parity.check import Report, check_program
+from lowerkit.parity.check import check_program
+from lowerkit.parity.report import Report
 from tests.support.models import benchmark_models
 
 MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")

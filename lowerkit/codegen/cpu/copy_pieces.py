@@ -137,6 +137,8 @@ class PieceReader:
         if parts is None:
             return Refusal("padding by an amount that the kernel cannot compute")
         low, high = parts
+        if any(isinstance(amount, int) and amount < 0 for amount in (*low, *high)):
+            return Refusal("padding by a negative amount")
         corner, sizes = list(box.corner), list(box.sizes)
         # The border as slabs: below and above along each dimension, within what earlier dimensions left over.
         for axis, dim in enumerate(box.dims):

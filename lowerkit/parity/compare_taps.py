@@ -1,0 +1,127 @@
+"""Compares the value of every region with eager's value of the node that it stands for.
+
+Vocabulary
+    tap        a region's value made an output, see :mod:`lowerkit.parity.taps`.
+    reference  eager's value of a node, and the same in float64 where there is one; a split has several.
+    reader     what is computed from a tap next: another tap, or an output of the model.
+
+A pass may leave a region with a value that eager never has: half of a node, or a sum taken in another order. Such a
+value is far from any reference while everything computed from it agrees. It is listed as not compared. A wrong number
+cannot hide there: what reads it would be wrong too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowerkit.parity.gates import GATES, judge_op
+from lowerkit.parity.metrics import compare
+from lowerkit.parity.report import Report, Row
+from lowerkit.parity.taps import align
+
+if TYPE_CHECKING:
+    from lowerkit.capture.program import Program
+    from lowerkit.parity.taps import Tap
+
+Array = np.ndarray[Any, Any]
+
+ANOTHER_VALUE_DB = 30.0
+"""SQNR to eager below which a value is another value, not an inaccurate one: errors of 3 % of the rms."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Eager's value of one result of a node, and the same in float64, None where there is none."""
+
+    eager: Array
+    float64: Array | None
+
+
+References = Mapping[str, Sequence[Reference]]
+
+
+def references_of(
+    program: Program, inputs: Sequence[Array], taps: Sequence[Tap], onnx_exact: Mapping[str, Array]
+) -> References:
+    """Returns the references of the nodes that ``taps`` stand for."""
+    nodes = {_node_of(tap) for tap in taps}
+    if program.functional is not None:
+        from lowerkit.parity.reference import node_values
+
+        eager = node_values(program.functional, inputs, nodes, float64=False)
+        float64 = node_values(program.functional, inputs, nodes, float64=True)
+        return {
+            node: [Reference(*pair) for pair in zip(values, float64[node], strict=True)]
+            for node, values in eager.items()
+        }
+    from lowerkit.parity.onnx_reference import onnx_node_values
+
+    return {
+        node: [Reference(value, credible(onnx_exact.get(name), value)) for name, value in values.items()]
+        for node, values in onnx_node_values(program, inputs, nodes).items()
+    }
+
+
+def credible(float64: Array | None, eager: Array) -> Array | None:
+    """Returns ONNX's float64 value, or None where eager is so far from it that it is the value of another computation.
+
+    The evaluator has bugs of its own (it trained old batch norms), and an error to a wrong value explains anything.
+    """
+    dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}.get(eager.dtype.name)
+    if float64 is None or dtype is None or float64.shape != eager.shape:
+        return None
+    return float64 if compare(eager, float64).sqnr_db >= GATES[dtype].model_sqnr_db / 2 else None
+
+
+def compare_taps(
+    program: Program,
+    taps: Sequence[Tap],
+    ours: Sequence[Array],
+    references: References,
+    passed: set[int],
+    report: Report,
+) -> None:
+    """Adds a row for each tap to ``report``, or a line to what was skipped.
+
+    Args:
+        program: with the taps among its outputs.
+        taps: in program order.
+        ours: the values of all outputs.
+        references: by node.
+        passed: places of the model's outputs that hold gate A; the taps that hold it are added.
+        report: gets the rows.
+    """
+    rows: list[Row] = []
+    # Readers come after what they read, so they are judged first.
+    for tap in reversed(taps):
+        dtype = program.signature.outputs[tap.output].dtype
+        pair = _nearest(ours[tap.output], references.get(_node_of(tap), ()))
+        if pair is None:
+            report.skipped.append(f"{tap.node} ({tap.kind}): eager has no value of that name and size")
+            continue
+        actual, reference = pair
+        verdict = judge_op(dtype, actual, reference.eager, reference.float64)
+        if verdict.passed:
+            passed.add(tap.output)
+        elif tap.readers and tap.readers <= passed and verdict.to_eager.sqnr_db < ANOTHER_VALUE_DB:
+            passed.add(tap.output)
+            report.skipped.append(f"{tap.node} ({tap.kind}): no value of eager, and all that is computed of it agrees")
+            continue
+        rows.append(Row(tap.node, tap.kind, tap.location, dtype, actual.shape, verdict))
+    report.ops.extend(reversed(rows))
+
+
+def _node_of(tap: Tap) -> str:
+    return tap.node.partition("@")[0]
+
+
+def _nearest(value: Array, references: Sequence[Reference]) -> tuple[Array, Reference] | None:
+    """Returns the reference that ``value`` is nearest to, with ``value`` in its shape; None where none has its size."""
+    pairs = [(aligned, reference) for reference in references if (aligned := align(value, reference.eager)) is not None]
+    if len(pairs) < 2:
+        return pairs[0] if pairs else None
+    return max(pairs, key=lambda pair: compare(pair[0], pair[1].eager).sqnr_db)

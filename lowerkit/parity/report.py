@@ -1,0 +1,63 @@
+"""What a check found: a row for each compared value, and the verdict over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowerkit.parity.gates import Verdict
+
+
+@dataclass(frozen=True)
+class Row:
+    """One compared value: an op (``node``, ``kind``, the user's line) or an output of the model."""
+
+    name: str
+    kind: str
+    location: str
+    dtype: str
+    shape: tuple[int, ...]
+    verdict: Verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the row for the ``check`` schema."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "location": self.location,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "passed": self.verdict.passed,
+            "reason": self.verdict.reason,
+            "to_eager": self.verdict.to_eager.to_json(),
+        }
+
+
+@dataclass
+class Report:
+    """The outcome of a check. ``passed`` is the verdict of gate A over all ops and outputs."""
+
+    source: str
+    outputs: list[Row]
+    ops: list[Row]
+    skipped: list[str] = field(default_factory=list[str])
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output and every op holds gate A."""
+        return all(row.verdict.passed for row in [*self.outputs, *self.ops])
+
+    @property
+    def first_failure(self) -> Row | None:
+        """The first op, in program order, that fails; an output when only outputs fail."""
+        return next((row for row in [*self.ops, *self.outputs] if not row.verdict.passed), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document of the ``check`` schema."""
+        return {
+            "source": self.source,
+            "passed": self.passed,
+            "outputs": [row.to_json() for row in self.outputs],
+            "ops": [row.to_json() for row in self.ops],
+            "skipped": self.skipped,
+        }

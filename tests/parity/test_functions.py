@@ -1,0 +1,67 @@
+"""Every small function of ``torch_cases`` compiled as an artifact would be, against eager by gate A.
+
+``tests/unit/passes/test_raise_parity.py`` interprets the same functions right after raising; here their kernels run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lowerkit
+from tests.support.torch_cases import Case, cases
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: torch.Tensor) -> Any:
+        return self.function(*arguments)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_compiled_function_computes_what_eager_does(case: Case) -> None:
+    report = lowerkit.check(Function(case.function).eval(), case.arguments, per_op=False)
+    assert report.outputs
+    assert report.passed, [row.verdict.reason for row in report.outputs if not row.verdict.passed]
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 1, -1), (1, -1), (-1, 2), (-2, -1), (2, -1, -1, 3), (-7, 9)])
+def test_negative_padding_cuts(pads: tuple[int, ...]) -> None:
+    x = torch.randn(2, 5, 9)
+    compiled = lowerkit.compile(Function(lambda x: torch.nn.functional.pad(x, pads, value=2.5)).eval(), (x,))
+    np.testing.assert_array_equal(compiled(x), torch.nn.functional.pad(x, pads, value=2.5).numpy())
+
+
+DIVISIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "floor": lambda x, y: x // y,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_division_by_zero_and_by_minus_one_does_not_trap(division: str, dtype: torch.dtype) -> None:
+    """By 0 the result is 0, where eager raises an error; the rest of the tensor is as eager's."""
+    function = DIVISIONS[division]
+    smallest = torch.iinfo(dtype).min
+    x = torch.tensor([7, 0, smallest, smallest, 5, 9, 100], dtype=dtype)
+    y = torch.tensor([0, 0, 1, 2, 3, 4, 7], dtype=dtype)
+    safe = y.clone()
+    safe[y == 0] = 1
+    expected = function(x, safe)
+    expected[y == 0] = 0
+    compiled = lowerkit.compile(Function(function).eval(), (x, safe))
+    np.testing.assert_array_equal(compiled(x, y), expected.numpy())
+    if dtype.is_signed:
+        minus_one = torch.full_like(x, -1)
+        quotient = np.negative(x.numpy()) if division in ("floor", "trunc") else np.zeros_like(x.numpy())
+        np.testing.assert_array_equal(compiled(x, minus_one), quotient)
