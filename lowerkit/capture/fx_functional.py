@@ -79,6 +79,11 @@ def rewritten(exported: ExportedProgram) -> FunctionalProgram | None:
     return program
 
 
+def callable_of(target: Any) -> Any:
+    """Returns what computes a node's value: capture writes every reshape as a view, and only tensors have strides."""
+    return aten.reshape.default if target is aten.view.default else target
+
+
 def _is_in_place(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable and target not in _RULES

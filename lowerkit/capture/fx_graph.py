@@ -25,7 +25,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import node as fx_node
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.fx_functional import FunctionalProgram, rewritten
+from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
 from lowerkit.capture.symbolic import is_static
 from lowerkit.mlir import ir
 
@@ -107,7 +107,9 @@ def _fold_constants(program: FunctionalProgram) -> None:
     folded: list[fx.Node] = []
     for node in graph.nodes:
         if node.op == "call_function" and _is_foldable(node, values):
-            value = node.target(*fx_node.map_arg(node.args, values.get), **fx_node.map_arg(node.kwargs, values.get))
+            value = callable_of(node.target)(
+                *fx_node.map_arg(node.args, values.get), **fx_node.map_arg(node.kwargs, values.get)
+            )
             if all(_is_small(leaf, FOLD_WRITE_BYTES) for leaf in pytree.tree_leaves(value)):
                 values[node] = value
                 folded.append(node)

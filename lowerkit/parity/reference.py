@@ -13,6 +13,7 @@ from torch.fx.node import Target, map_aggregate
 from torch.utils._pytree import tree_leaves
 
 from lowerkit.capture.dtypes import to_numpy, to_torch
+from lowerkit.capture.fx_functional import callable_of
 
 if TYPE_CHECKING:
     from lowerkit.capture.fx_functional import FunctionalProgram
@@ -85,9 +86,7 @@ class _Recorder(fx.Interpreter):
         return value
 
     def call_function(self, target: Target, args: Any, kwargs: Any) -> Any:
-        if target is torch.ops.aten.view.default:
-            # Capture writes every reshape as a view: values have no strides in IR, tensors here do.
-            target = torch.ops.aten.reshape.default
+        target = callable_of(target)
         if not self.float64:
             return super().call_function(target, args, kwargs)
         widen = _widen

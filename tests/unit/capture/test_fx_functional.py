@@ -84,6 +84,12 @@ def composite_view(_: Any, x: torch.Tensor) -> torch.Tensor:
     return x.movedim(0, 2).narrow(0, 1, 2)
 
 
+def constant_layouts(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """A table that depends on no input is computed at capture, where a reshape of a permuted tensor is a copy."""
+    table = torch.arange(12).reshape(3, 4).permute(1, 0).reshape(12)
+    return x + table.reshape(3, 4)
+
+
 def dropped(_: Any, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.dropout(x, 0.5, training=False, inplace=True) * 1
 
@@ -94,7 +100,9 @@ def returned_as_it_is(_: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize(
-    "function", [in_place, in_place_last, layouts, dropped, returned_as_it_is], ids=lambda f: f.__name__
+    "function",
+    [in_place, in_place_last, layouts, constant_layouts, dropped, returned_as_it_is],
+    ids=lambda f: f.__name__,
 )
 def test_rewritten(function: Callable[..., Any]) -> None:
     exported = torch.export.export(Calls(function).eval(), (X,), strict=False)
