@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from lowerkit.capture.files import read_file
 from lowerkit.capture.input_spec import Expected
+from lowerkit.capture.onnx_eager import onnx_eager
 from lowerkit.capture.onnx_graph import expand_functions, ready_graph
 from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
 from lowerkit.capture.onnx_skeleton import OnnxGraph
@@ -101,7 +101,7 @@ def capture_onnx(
         signature=_signature(ready, module, dims),
         source=source,
         output_tree=None,
-        eager=_eager(eager_from),
+        eager=onnx_eager(eager_from),
         onnx_model=eager_from,
         example_inputs=None if example_inputs is None else list(example_inputs),
     )
@@ -243,46 +243,3 @@ def _parse_dim(text: str) -> Expr | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     return None if found is None else simplify(found)
-
-
-def _eager(model: Path | ModelProto) -> Callable[..., list[Array]]:
-    """ONNX Runtime where it is installed, ONNX's reference implementation otherwise; made at the first call."""
-    made: list[Callable[[list[Array]], list[Array]]] = []
-
-    def call(*arrays: Array) -> list[Array]:
-        if not made:
-            made.append(_onnxruntime(model) or _reference(model))
-        return made[0](list(arrays))
-
-    return call
-
-
-def _onnxruntime(model: Path | ModelProto) -> Callable[[list[Array]], list[Array]] | None:
-    try:
-        import onnxruntime
-    except ImportError:
-        return None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-
-    def run(arrays: list[Array]) -> list[Array]:
-        return [np.asarray(result) for result in session.run(None, dict(zip(names, arrays, strict=True)))]
-
-    return run
-
-
-def _reference(model: Path | ModelProto) -> Callable[[list[Array]], list[Array]]:
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
-    constants = {tensor.name for tensor in evaluator.proto_.graph.initializer}
-    names = [value.name for value in evaluator.proto_.graph.input if value.name not in constants]
-
-    def run(arrays: list[Array]) -> list[Array]:
-        results: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
-        return list(results)
-
-    return run

@@ -22,6 +22,7 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import GraphProto, ModelProto
 
+from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
@@ -34,6 +35,12 @@ from lowerkit.errors import CaptureError
 
 OLDEST_OPSET = 17
 """Older models are converted to this version: the importer's patterns know ops from about here on."""
+BFLOAT16_OPSET = 22
+"""Models that hold bfloat16 are converted to this version: convolutions and others know that type from here on."""
+_BFLOAT16_HINT = (
+    "PyTorch folds batch norms into float32 filters between bfloat16 values when it optimizes: "
+    "export with torch.onnx.export(..., opset_version=22, optimize=False)"
+)
 
 _ROUNDS = 8
 
@@ -113,7 +120,9 @@ def invalid_model(error: Exception) -> CaptureError:
         "LK2003",
         f"the ONNX model is invalid: {text[0] if text else type(error).__name__}",
         details=text[1:6],
-        hint="export it again; onnx.checker.check_model says the same",
+        hint=_BFLOAT16_HINT
+        if "inconsistent type" in str(error)
+        else "export it again; onnx.checker.check_model says the same",
     )
 
 
@@ -165,16 +174,17 @@ def _convert_opset(ready: OnnxGraph) -> None:
             f"the model is of opset {version}; onnx {onnx.__version__} knows up to {newest}",
             hint="pip install --upgrade onnx, or export with an older opset",
         )
-    if version >= OLDEST_OPSET:
+    target = BFLOAT16_OPSET if holds_bfloat16(ready.model) else OLDEST_OPSET
+    if version >= target:
         return
     try:
-        ready.model = onnx.version_converter.convert_version(ready.model, OLDEST_OPSET)
+        ready.model = onnx.version_converter.convert_version(ready.model, target)
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
         raise CaptureError(
             "LK2003",
-            f"the model is of opset {version} and cannot be converted to {OLDEST_OPSET}: "
+            f"the model is of opset {version} and cannot be converted to {target}: "
             f"{next(iter(str(error).splitlines()), '')}",
-            hint=f"export it again with opset {OLDEST_OPSET} or newer",
+            hint=f"export it again with opset {target} or newer",
         ) from error
     extract_constant_nodes(ready, None)
 

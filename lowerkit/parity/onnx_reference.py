@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lowerkit.capture.onnx_eager import load_with_data, node_outputs
 from lowerkit.capture.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -23,14 +23,8 @@ _NARROW = frozenset({"float32", "float16", "bfloat16"})
 
 
 def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collection[str]) -> dict[str, dict[str, Array]]:
-    """Returns node name -> value name -> value, of all outputs of the named nodes of the captured ONNX model.
-
-    Optimizations of ONNX Runtime are off, so that each node is computed as it stands in the file.
-    """
-    import onnx
-    import onnxruntime
-
-    model = _load(program)
+    """Returns node name -> value name -> value, of all outputs of the named nodes of the captured ONNX model."""
+    model = load_with_data(program.onnx_model)
     wanted = {
         output: _name_of(node)
         for node in model.graph.node
@@ -38,17 +32,9 @@ def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collectio
         for output in node.output
         if output
     }
-    present = {output.name for output in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in present)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    feeds = {value.name: array for value, array in zip(session.get_inputs(), inputs, strict=False)}
-    values = session.run(list(wanted), feeds)
     found: dict[str, dict[str, Array]] = {}
-    for (name, node), value in zip(wanted.items(), values, strict=True):
-        found.setdefault(node, {})[name] = np.asarray(value)
+    for name, value in node_outputs(model, inputs, list(wanted)).items():
+        found.setdefault(wanted[name], {})[name] = value
     return found
 
 
@@ -61,7 +47,7 @@ def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, 
         ValueError: an op of the evaluator fell back to a narrower type, so this is no float64 reference.
         Exception: whatever the evaluator raises for an op it does not implement.
     """
-    model = _load(program)
+    model = load_with_data(program.onnx_model)
     names = _input_names(model)
     _widen_graph(model.graph)
     for function in model.functions:
@@ -77,17 +63,6 @@ def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, 
         if node.output and node.output[0] in values:
             values.setdefault(_name_of(node), values[node.output[0]])
     return values
-
-
-def _load(program: Program) -> Any:
-    """Returns the model, for its own changes, with its external data: handed over as bytes, it has no folder."""
-    import onnx
-
-    if isinstance(program.onnx_model, Path):
-        return onnx.load(program.onnx_model)
-    model = onnx.ModelProto()
-    model.CopyFrom(program.onnx_model)
-    return model
 
 
 def _name_of(node: Any) -> str:
@@ -153,12 +128,20 @@ def _double() -> int:
     return TensorProto.DOUBLE
 
 
+def _gathered(x: Array, indices: Array, axis: int) -> Array:
+    """Takes x[..., indices[position], ...] for each position; other axes of ``indices`` may be shorter than x's."""
+    positions = list(np.indices(indices.shape))
+    positions[axis] = indices
+    return x[tuple(positions)]
+
+
 @cache
 def _evaluator() -> Any:
-    """Returns ONNX's evaluator with three ops replaced.
+    """Returns ONNX's evaluator with four ops replaced.
 
     Its Erf rounds to float32 whatever it is given, its batch norms before opset 14 normalize with the statistics of
-    the batch, as in training, and its LRN covers as many channels as there are images.
+    the batch, as in training, its LRN covers as many channels as there are images, and its GatherElements fails where
+    an axis has more than 64 elements.
     """
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import OpRun
@@ -191,12 +174,21 @@ def _evaluator() -> Any:
             window = sum(squares[:, shift : shift + channels] for shift in range(size))
             return (x / (bias + float(alpha) / size * window) ** beta,)
 
+    class GatherElements(OpRun):
+        op_domain = ""
+
+        def _run(self, x: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+            size = x.shape[axis]
+            return (_gathered(x, np.where(indices < 0, indices + size, indices), axis),)
+
     class Float64Evaluator(ReferenceEvaluator):
         """Also evaluates the bodies of functions (Gelu and others), so the replacement holds there too."""
 
         def __init__(self, proto: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(
-                proto, *arguments, **{**options, "new_ops": options.get("new_ops") or [Erf, BatchNormalization, LRN]}
+                proto,
+                *arguments,
+                **{**options, "new_ops": options.get("new_ops") or [Erf, BatchNormalization, LRN, GatherElements]},
             )
 
     return Float64Evaluator

@@ -86,6 +86,9 @@ _CONVOLUTIONS = [
         (normal(2, 3, 9), normal(8, 3, 3), normal(8)),
         ("conv",),
     ),
+    Case(
+        "weight-norm", lambda v, g: torch.ops.aten._weight_norm_interface(v, g)[0], (normal(4, 3, 5), normal(4, 1, 1))
+    ),
     Case("conv3d", fn.conv3d, (normal(1, 2, 4, 5, 6), normal(3, 2, 2, 2, 2), normal(3)), ("conv",)),
     Case(
         "conv-transpose2d",
@@ -162,6 +165,15 @@ _POOLS = [
     Case("adaptive-avg-pool-uneven", lambda x: fn.adaptive_avg_pool2d(x, (4, 5)), (IMAGE,), ("reduce",) * 9),
     Case("adaptive-max-pool-uneven", lambda x: fn.adaptive_max_pool2d(x, (4, 7)), (IMAGE,), ("reduce",) * 4),
     Case("adaptive-avg-pool1d", lambda x: fn.adaptive_avg_pool1d(x, 3), (normal(2, 3, 9),), ("avg_pool",)),
+    *(
+        Case(
+            f"grid-sample-{mode}-{padding}",
+            lambda x, grid, mode=mode, padding=padding: fn.grid_sample(x, grid, mode, padding, align_corners=False),
+            (IMAGE, normal(2, 4, 5, 2)),
+        )
+        for mode in ("bilinear", "nearest", "bicubic")
+        for padding in ("zeros", "border")
+    ),
     Case("nearest", lambda x: fn.interpolate(x, scale_factor=2), (IMAGE,), ("resize",)),
     Case("nearest-odd-factor", lambda x: fn.interpolate(x, scale_factor=1.7), (IMAGE,), ("resize",)),
     Case("nearest1d", lambda x: fn.interpolate(x, size=13), (normal(1, 3, 5),), ("resize",)),

@@ -2,7 +2,7 @@
 
     python tools/bench/parity_matrix.py --markdown docs/parity-matrix.md
 
-A model that comes as ONNX in bf16 has no reference (ONNX Runtime's CPU provider has no bf16) and is left out by name.
+The reference of ONNX in bf16 is ONNX Runtime in f32, rounded to bf16 after each node: its CPU provider has no bf16.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ def write_form(name: str, form: str, dtype: str, folder: Path) -> list[str]:
         if form == "torchscript":
             torch.jit.save(torch.jit.trace(module, inputs, check_trace=False), path)
         else:
-            torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
+            # Optimizing, PyTorch folds batch norms into float32 filters between bfloat16 values: an invalid model.
+            normalized = any(isinstance(inner, torch.nn.BatchNorm2d) for inner in module.modules())
+            optimize = not (dtype == "bf16" and normalized)
+            torch.onnx.export(
+                module, inputs, str(path), dynamo=True, verbose=False, opset_version=22, optimize=optimize
+            )
     argument = "pixel_values" if inputs[0].is_floating_point() else "input_ids"
     if dtype == "bf16" and inputs[0].is_floating_point():
         return [str(path), "--input", f"{argument}:{'x'.join(map(str, inputs[0].shape))}:bf16"]
@@ -95,8 +100,6 @@ def main(only: tuple[str, ...], forms: tuple[str, ...], dtypes: tuple[str, ...],
     for dtype in dtypes or ("f32", "bf16"):
         for name in only or NAMES:
             for form in forms or FORMS:
-                if form == "onnx" and dtype == "bf16":
-                    continue
                 row = [name, form, dtype, *cells(check(name, form, dtype))]
                 failed |= row[3] == "FAIL"
                 lines.append("| " + " | ".join(row) + " |")

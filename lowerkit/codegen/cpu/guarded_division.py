@@ -3,7 +3,7 @@
 Both may come out of data, and the first also out of the unused lanes of a vector at the edge of a tensor. Division is
 guarded where a kernel becomes LLVM IR, so it holds for every family:
 
-    x / 0 is 0, x % 0 is 0 (numpy's results; eager PyTorch raises an error that compiled code has no way to raise);
+    x / 0 is 0 and x % 0 is x (eager PyTorch raises an error, which compiled code has no way to do);
     x / -1 is -x, wrapped around; x % -1 is 0.
 
 Constant divisors other than 0 and -1, and arithmetic on ``index`` (loop bounds and positions), stay as they are.
@@ -54,11 +54,10 @@ def _guard(op: ir.Operation) -> None:
         safe = _select(is_minus_one, one, safe)
     # A new op: the old one's uses go to what is computed from it.
     value = ir.Operation.create(op.name, results=[divisor.type], operands=[dividend, safe]).results[0]
-    if not remainder:  # a remainder by 1 is 0 already
-        if is_minus_one is not None:
-            negated = ir.Operation.create("arith.subi", results=[divisor.type], operands=[zero, dividend]).results[0]
-            value = _select(is_minus_one, negated, value)
-        value = _select(is_zero, zero, value)
+    if is_minus_one is not None and not remainder:  # a remainder by 1 is 0, as it is by -1
+        negated = ir.Operation.create("arith.subi", results=[divisor.type], operands=[zero, dividend]).results[0]
+        value = _select(is_minus_one, negated, value)
+    value = _select(is_zero, dividend if remainder else zero, value)
     op.results[0].replace_all_uses_with(value)
     op.erase()
 
