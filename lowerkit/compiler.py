@@ -205,7 +205,13 @@ def _lower(
 ) -> tuple[PassContext, list[PassTiming]]:
     from lowerkit.passes.base import PassContext
 
-    ranges = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
-    context = PassContext(weights=program.weights, dimension_ranges=ranges)
+    dims = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
+    ranges = {
+        (number, axis): dims[extent]
+        for number, spec in enumerate(program.signature.inputs)
+        for axis, extent in enumerate(spec.shape)
+        if isinstance(extent, str)
+    }
+    context = PassContext(weights=program.weights, extent_ranges=ranges)
     timings = run_stages(program, until, context, PipelineOptions(options.dump_folder, on_progress=on_progress))
     return context, timings

@@ -28,12 +28,14 @@ class PassContext:
     Attributes:
         weights: the store that ``lk.weight`` symbols name.
         remarks: lines for the user: what was refused or left alone, and why. Never dropped silently.
-        dimension_ranges: symbolic dim name -> (minimum, maximum or None).
+        extent_ranges: (argument of ``@main``, axis) -> (minimum, maximum or None) of an extent that is a symbolic dim.
     """
 
     weights: WeightStore
     remarks: list[str] = field(default_factory=list[str])
-    dimension_ranges: Mapping[str, tuple[int, int | None]] = field(default_factory=dict[str, tuple[int, int | None]])
+    extent_ranges: Mapping[tuple[int, int], tuple[int, int | None]] = field(
+        default_factory=dict[tuple[int, int], tuple[int, int | None]]
+    )
 
     def remark(self, pass_name: str, text: str) -> None:
         """Records a line that the user sees with ``-v`` and in ``lowerkit inspect``."""

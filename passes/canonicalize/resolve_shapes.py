@@ -2,7 +2,7 @@
 
     tensor.dim       of a computed value is read at the input that the extent is copied from, in the end an argument of
                      ``@main``: then nobody reads a value for its shape, and it can be fused away.
-    extent < 0       is false.
+    comparisons      of extents, and selections and clamps by them, are decided where ranges allow it.
     tensor.reshape   with extents that are not known becomes views (collapse, expand) where the known extents and the
                      origins of the unknown ones show how dimensions split and join. A reshape is a copy, views are not.
 
@@ -18,14 +18,13 @@ from typing import ClassVar, TypeAlias
 
 from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.base import Pass, PassContext
-from lowerkit.passes.elementwise import as_elementwise
-from lowerkit.passes.layout.transposed_views import reassociation_of
+from lowerkit.passes.canonicalize.index_ranges import IndexRanges
+from lowerkit.passes.canonicalize.origins import Origin, origin
 from lowerkit.passes.rewriting import (
     DYNAMIC,
     constant_index,
     constant_int,
     defined_by,
-    defining_op,
     dimension,
     element_of,
     erase_dead,
@@ -34,13 +33,6 @@ from lowerkit.passes.rewriting import (
     replace,
     shape_of,
 )
-
-Origin: TypeAlias = tuple[ir.Value, int]
-"""A dimension of a value."""
-
-# Ops whose result has the extents of the first operand in every dimension.
-_SHAPE_KEEPING = frozenset({"lk.softmax", "lk.layer_norm", "lk.rms_norm", "lk.group_norm", "lk.rope", "lk.cumulative"})
-_WINDOWED = frozenset({"lk.conv", "lk.conv_transpose", "lk.max_pool", "lk.avg_pool", "lk.resize"})
 
 
 @dataclass(frozen=True)
@@ -55,20 +47,21 @@ class ResolveShapes(Pass):
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
         block = main_block(module)
+        ranges = IndexRanges(context.extent_ranges)
         changed = False
         for op in operations(block):
             rewrite = _REWRITES.get(op.name)
             if rewrite is None:
                 continue
             with ir.InsertionPoint(op), op.location:
-                value = rewrite(op)
+                value = rewrite(op, ranges)
             if value is not None:
                 replace(op, [value])
                 changed = True
         return erase_dead(block) > 0 or changed
 
 
-def _resolve_dim(op: ir.Operation) -> ir.Value | None:
+def _resolve_dim(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
     axis = constant_int(op.operands[1])
     if axis is None:
         return None
@@ -79,89 +72,13 @@ def _resolve_dim(op: ir.Operation) -> ir.Value | None:
     return None if value == op.operands[0] else dimension(value, origin_axis)
 
 
-def origin(value: ir.Value, axis: int) -> Origin:
-    """Returns the dimension that the extent of a dimension is copied from, as far back as it can be traced."""
-    while True:
-        op = defining_op(value)
-        step = None if op is None else _step(op, axis)
-        if step is None:
-            return value, axis
-        value, axis = step
-
-
-def _step(op: ir.Operation, axis: int) -> Origin | None:
-    if op.name in _SHAPE_KEEPING:
-        return op.operands[0], axis
-    if op.name in _WINDOWED:
-        return (op.operands[0], axis) if axis == 0 else None
-    if op.name == "lk.matmul":
-        return _matmul_step(op, axis)
-    if op.name == "lk.attention":  # [B, H, M, D] x [B, Hk, T, D] x [B, Hk, T, Dv] -> [B, H, M, Dv]
-        return (op.operands[2], 3) if axis == 3 else (op.operands[0], axis)
-    if op.name == "lk.gather":
-        return _gather_step(op, axis)
-    if op.name == "lk.reduce":
-        return _reduce_step(op, axis)
-    if op.name == "tensor.concat":
-        return (op.operands[0], axis) if axis != ir.IntegerAttr(op.attributes["dim"]).value else None
-    if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
-        return _view_step(op, axis)
-    view = as_elementwise(op)
-    if view is None:
-        return None
-    for operand, index_map in zip(view.inputs, view.maps, strict=True):
-        if axis in index_map:
-            return operand, index_map.index(axis)
-    return None
-
-
-def _matmul_step(op: ir.Operation, axis: int) -> Origin | None:
-    rank = len(shape_of(op.results[0]))
-    for number, own, flag in ((0, rank - 2, "transpose_lhs"), (1, rank - 1, "transpose_rhs")):
-        if axis == own:
-            last = len(shape_of(op.operands[number])) - 1
-            swapped = ir.BoolAttr(op.attributes[flag]).value
-            return op.operands[number], last - 1 if (number == 0) != swapped else last
-    for operand in op.operands:  # batch dimensions are aligned at the end; one of extent one is broadcast
-        shape = shape_of(operand)
-        own = axis - (rank - len(shape))
-        if own >= 0 and shape[own] == DYNAMIC and all(len(shape_of(other)) == 2 for other in op.operands[1:]):
-            return operand, own
-    return None
-
-
-def _gather_step(op: ir.Operation, axis: int) -> Origin:
-    at = ir.IntegerAttr(op.attributes["axis"]).value
-    indices = len(shape_of(op.operands[1]))
-    at += len(shape_of(op.operands[0])) if at < 0 else 0
-    if axis < at:
-        return op.operands[0], axis
-    return (op.operands[1], axis - at) if axis < at + indices else (op.operands[0], axis - indices + 1)
-
-
-def _reduce_step(op: ir.Operation, axis: int) -> Origin | None:
-    rank = len(shape_of(op.operands[0]))
-    reduced = {number % rank for number in ir.DenseI64ArrayAttr(op.attributes["axes"])}
-    if ir.BoolAttr(op.attributes["keep_dims"]).value:
-        return None if axis in reduced else (op.operands[0], axis)
-    return op.operands[0], [number for number in range(rank) if number not in reduced][axis]
-
-
-def _view_step(op: ir.Operation, axis: int) -> Origin | None:
-    expands = op.name == "tensor.expand_shape"
-    for number, group in enumerate(reassociation_of(op)):
-        if len(group) == 1 and (group[0] if expands else number) == axis:
-            return op.operands[0], number if expands else group[0]
-    return None
-
-
 # Reshapes.
 
 Product: TypeAlias = tuple[int, tuple[object, ...]]
 """A product of extents: the known ones multiplied, the origins of the unknown ones."""
 
 
-def _views_of_reshape(op: ir.Operation) -> ir.Value | None:
+def _views_of_reshape(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
     """Writes ``tensor.reshape`` as a collapse and an expansion; None where the dimensions cannot be matched."""
     source = op.operands[0]
     sizes = defined_by(op.operands[1], "tensor.from_elements")
@@ -240,20 +157,42 @@ def _match(old: list[Product], new: list[Product]) -> list[tuple[list[int], list
     return groups
 
 
-def _extent_is_negative(op: ir.Operation) -> ir.Value | None:
-    """Folds ``extent < 0``, by which conversions guard sizes that PyTorch allows to be negative."""
-    signed_less = ir.IntegerAttr(op.attributes["predicate"]).value == 2
-    if not signed_less or constant_int(op.operands[1]) != 0:
+# Comparisons, selections and clamps of extents.
+
+
+def _fold_comparison(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
+    if isinstance(op.operands[0].type, ir.ShapedType):
         return None
-    cast = defined_by(op.operands[0], "arith.index_cast")
-    if defined_by(op.operands[0] if cast is None else cast.operands[0], "tensor.dim") is None:
+    outcome = ranges.compare(op)
+    if outcome is None:
         return None
     kind = ir.IntegerType.get_signless(1)
-    return arith.ConstantOp(kind, ir.IntegerAttr.get(kind, 0)).result
+    return arith.ConstantOp(kind, ir.IntegerAttr.get(kind, int(outcome))).result
 
 
-_REWRITES: dict[str, Callable[[ir.Operation], ir.Value | None]] = {
-    "arith.cmpi": _extent_is_negative,
+def _fold_selection(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
+    condition = constant_int(op.operands[0])
+    return None if condition is None else op.operands[1 if condition else 2]
+
+
+def _fold_clamp(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
+    if isinstance(op.operands[0].type, ir.ShapedType):
+        return None
+    first, second = op.operands
+    one, other = ranges.range(first), ranges.range(second)
+    smaller, larger = (first, second) if op.name == "arith.minsi" else (second, first)
+    if one[1] is not None and other[0] is not None and one[1] <= other[0]:
+        return smaller
+    if other[1] is not None and one[0] is not None and other[1] <= one[0]:
+        return larger
+    return None
+
+
+_REWRITES: dict[str, Callable[[ir.Operation, IndexRanges], ir.Value | None]] = {
+    "arith.cmpi": _fold_comparison,
+    "arith.select": _fold_selection,
+    "arith.minsi": _fold_clamp,
+    "arith.maxsi": _fold_clamp,
     "tensor.dim": _resolve_dim,
     "tensor.reshape": _views_of_reshape,
 }
