@@ -13,7 +13,7 @@ from typing import ClassVar
 from lowerkit.mlir import ir, run_pipeline
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import Elementwise, IndexMap, as_elementwise
-from lowerkit.passes.rewriting import erase_dead, main_block, operations
+from lowerkit.passes.rewriting import DYNAMIC, defined_by, erase_dead, main_block, operations, shape_of
 
 _COMMUTATIVE = frozenset(
     {
@@ -75,9 +75,23 @@ def _key(view: Elementwise) -> object:
         types = tuple(str(result.type) for result in inner.results)
         term = (inner.name, tuple(operands), attributes, types)
         if inner.name == "linalg.yield":
-            return (tuple(numbers.items()), term, tuple(str(result.type) for result in view.op.results))
+            types = tuple(str(result.type) for result in view.op.results)
+            return (tuple(numbers.items()), term, types, _extents_of_destinations(view))
         value_numbers[inner.result] = number(term)
     raise AssertionError("a linalg body ends in linalg.yield")
+
+
+def _extents_of_destinations(view: Elementwise) -> tuple[ir.Value, ...]:
+    """Returns what states the extents that no input states: those of ``arange(n)`` are its destination's alone."""
+    found: list[ir.Value] = []
+    for destination in list(view.op.operands)[len(view.inputs) :]:
+        shape = shape_of(destination)
+        unknown = [axis for axis, extent in enumerate(shape) if extent == DYNAMIC]
+        empty = defined_by(destination, "tensor.empty")
+        for position, axis in enumerate(unknown):
+            if not any(axis in index_map for index_map in view.maps[: len(view.inputs)]):
+                found.append(destination if empty is None else empty.operands[position])
+    return tuple(found)
 
 
 def _input_order(item: tuple[ir.Value, IndexMap]) -> tuple[int, str]:

@@ -66,3 +66,31 @@ def test_ops_with_other_attributes_stay(check: Check) -> None:
     }
     """
     check(text, "common-subexpressions", "// CHECK-COUNT-2: lk.softmax")
+
+
+def test_ranges_of_other_extents_stay(check: Check) -> None:
+    """Two counters without inputs differ only in the extents of their destinations."""
+    counter = """
+      %NAME = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]}
+          outs(%eNAME : tensor<?xi64>) {
+      ^bb0(%o: i64):
+        %i = linalg.index 0 : index
+        %n = arith.index_cast %i : index to i64
+        linalg.yield %n : i64
+      } -> tensor<?xi64>
+    """
+    text = f"""
+    func.func @main(%x: tensor<?x?xf32>) -> (tensor<?xi64>, tensor<?xi64>, tensor<?xi64>) {{
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %d0 = tensor.dim %x, %c0 : tensor<?x?xf32>
+      %d1 = tensor.dim %x, %c1 : tensor<?x?xf32>
+      %ea = tensor.empty(%d0) : tensor<?xi64>
+      %eb = tensor.empty(%d1) : tensor<?xi64>
+      %ec = tensor.empty(%d1) : tensor<?xi64>
+      {counter.replace("NAME", "a")} {counter.replace("NAME", "b")} {counter.replace("NAME", "c")}
+      return %a, %b, %c : tensor<?xi64>, tensor<?xi64>, tensor<?xi64>
+    }}
+    """
+    check(text, "common-subexpressions", "// CHECK-COUNT-2: linalg.generic\n// CHECK-NOT: linalg.generic")
+    assert_same_results(text, "common-subexpressions", [random_array(3, 5)])
