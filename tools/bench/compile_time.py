@@ -87,8 +87,10 @@ def main(folder: Path, models: str, forms: str, rounds: int) -> None:
         for case in cases:
             with tempfile.TemporaryDirectory(dir=folder) as cache:
                 for state in ("cold", "warm"):
-                    samples[case].add(state, *compile_once(*case, folder, Path(cache)))
-            click.echo(f"round {number + 1} of {rounds}: {case[0]} {case[1]}", err=True)
+                    wall, cpu = compile_once(*case, folder, Path(cache))
+                    samples[case].add(state, wall, cpu)
+                    title = f"round {number + 1} of {rounds}: {case[0]} {case[1]} {state}"
+                    click.echo(f"{title}: {wall:.1f} s, CPU {cpu:.1f} s", err=True)
     click.echo(
         "| model | form | cold, s | cold CPU, s | warm, s | warm CPU, s |\n| --- | --- | --- | --- | --- | --- |"
     )
