@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lowerkit.capture.program import Program
     from lowerkit.codegen.cpu.target import CompiledParts
     from lowerkit.passes.base import PassContext
+    from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +62,6 @@ class Compiled:
     threads: int | None = None
     _session: Session | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
-    _golden: dict[str, bytes] | None = field(default=None, repr=False)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Runs the model once.
@@ -81,7 +81,7 @@ class Compiled:
 
             self._folder = tempfile.TemporaryDirectory(prefix="lowerkit-")
             path = Path(self._folder.name) / "model.lk"
-            self._write(path, {})
+            self._write(path, golden=False)
             self._session = load(path, threads=self.threads)
         return self._session
 
@@ -92,7 +92,7 @@ class Compiled:
             ResourceError: LK7001, the disk is full.
             InputError: LK1005, the path cannot be written.
         """
-        self._write(Path(path), self._golden_entries())
+        self._write(Path(path), golden=True)
 
     def summary(self) -> dict[str, Any]:
         """Returns counts of regions, kernels and bytes, for people."""
@@ -105,24 +105,19 @@ class Compiled:
             "cpu": manifest.cpu,
         }
 
-    def _golden_entries(self) -> dict[str, bytes]:
-        """Returns the debug entries with golden inputs and outputs, where there are inputs and this CPU can run it."""
-        inputs = self.program.example_inputs
-        if not self.options.golden or inputs is None:
-            return {}
-        if self._golden is None:
-            from lowerkit.codegen.cpu.features import runs_on_host
+    def _has_golden(self) -> bool:
+        """Whether an artifact is to hold golden values: there are inputs, and this CPU can run the code."""
+        if not self.options.golden or self.program.example_inputs is None:
+            return False
+        from lowerkit.codegen.cpu.features import runs_on_host
 
-            if not runs_on_host(self.parts.manifest.cpu):
-                self.remarks.append(f"no golden outputs: this machine cannot run {self.parts.manifest.cpu} code")
-                self._golden = {}
-            else:
-                from lowerkit.artifact.golden import golden_entries
+        if runs_on_host(self.parts.manifest.cpu):
+            return True
+        remark = f"no golden outputs: this machine cannot run {self.parts.manifest.cpu} code"
+        self.remarks += [] if remark in self.remarks else [remark]
+        return False
 
-                self._golden = golden_entries(inputs, self.session.run(*inputs))
-        return self._golden
-
-    def _write(self, path: Path, debug_entries: Mapping[str, bytes]) -> None:
+    def _write(self, path: Path, *, golden: bool) -> None:
         from lowerkit.artifact.safetensors_blob import TensorSource
         from lowerkit.artifact.writer import write_artifact
 
@@ -132,7 +127,21 @@ class Compiled:
             name: TensorSource(w.dtype, w.shape, w.read if loaded is None else partial(loaded.weight, name))
             for name, w in self.parts.weights.items()
         }
-        write_artifact(path, self.parts.manifest, self.parts.image, weights, debug_entries)
+        side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
+        if golden and self._has_golden():
+            side_car = self._golden_run
+        write_artifact(path, self.parts.manifest, self.parts.image, weights, side_car)
+
+    def _golden_run(self, artifact: Artifact) -> dict[str, bytes]:
+        """Runs the code and weights that were just written; nothing of them is read again to be checked."""
+        from lowerkit.artifact.golden import golden_entries
+        from lowerkit.runtimes.cpu.topology import default_threads
+        from lowerkit.runtimes.session import Session
+
+        inputs = self.program.example_inputs
+        assert inputs is not None, "there are golden values only where there are inputs"
+        session = Session(artifact, self.threads or default_threads(), "structure")
+        return golden_entries(inputs, session.run(*inputs))
 
 
 def compile(

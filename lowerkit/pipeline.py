@@ -17,6 +17,7 @@ from lowerkit.errors import LowerkitError, PassError, UsageError, VerifyError
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
+    from lowerkit.mlir import ir
     from lowerkit.passes.base import Pass, PassContext
 
 STAGES = ("captured", "raised", "canonical", "layout", "fused", "compiled")
@@ -107,7 +108,7 @@ def run_passes(
     options: PipelineOptions | None = None,
     first_index: int = 0,
 ) -> list[PassTiming]:
-    """Runs ``passes`` in order; verifies the IR after each; leaves a reproducer when one fails.
+    """Runs ``passes`` in order; verifies the IR after each that changed it; leaves a reproducer when one fails.
 
     Raises:
         PassError: LK3001, a pass failed for a reason of its own.
@@ -116,14 +117,17 @@ def run_passes(
     """
     options = options or PipelineOptions()
     timings: list[PassTiming] = []
+    before: ir.Operation | None = None
     for index, one_pass in enumerate(passes, start=first_index):
         if options.on_progress:
             options.on_progress(one_pass.name)
-        before = program.module.operation.clone() if options.dump_folder is None else None
+        if before is None and options.dump_folder is None:
+            before = program.module.operation.clone()
         started = time.perf_counter()
         try:
             modified = one_pass.run(program.module, context)
-            _verify(program, one_pass)
+            if modified:
+                _verify(program, one_pass)
         except LowerkitError as error:
             if isinstance(error, (PassError, VerifyError)):
                 error.hint = _write_reproducer(before, one_pass, options) or error.hint
@@ -133,6 +137,7 @@ def run_passes(
             hint = _write_reproducer(before, one_pass, options)
             raise PassError("LK3001", f"pass {one_pass.name} failed: {error}", hint=hint) from error
         timings.append(PassTiming(one_pass.name, time.perf_counter() - started, modified))
+        before = None if modified else before
         if options.dump_folder is not None:
             options.dump_folder.mkdir(parents=True, exist_ok=True)
             path = options.dump_folder / f"{index:02d}-{one_pass.name}.mlir"

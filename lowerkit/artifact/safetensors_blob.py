@@ -1,4 +1,4 @@
-"""Lays out and writes a safetensors blob whose tensors start at multiples of 64 bytes, one tensor in memory at a time.
+"""Lays out and writes a safetensors blob whose tensors start at multiples of 64 bytes, two tensors in memory at a time.
 
 The format allows no holes, so the space before a tensor is itself a tensor, ``__padding_N``.
 """
@@ -6,7 +6,8 @@ The format allows no holes, so the space before a tensor is itself a tensor, ``_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,23 +82,36 @@ def lay_out(tensors: Mapping[str, TensorSource]) -> BlobLayout:
 
 
 def blob_chunks(layout: BlobLayout, tensors: Mapping[str, TensorSource]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of the blob in order.
+    """Yields the bytes of the blob in order; the next tensor is read in a thread while one is worked on.
 
     Raises:
         CodegenError: LK5002, a source gave another dtype or shape than it stated.
     """
     yield layout.header
-    for name, padding in layout.order:
-        if padding:
-            yield bytes(padding)
-        source = tensors[name]
-        array = source.read()
-        if array.dtype != source.dtype or array.shape != source.shape:
-            raise CodegenError(
-                "LK5002",
-                f"tensor {name!r} is {array.dtype} {array.shape}, its source stated {source.dtype} {source.shape}",
-            )
-        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    with ThreadPoolExecutor(1, "lowerkit-weights") as reader:
+        arrays = _read_ahead(reader, [tensors[name] for name, _ in layout.order])
+        for (name, padding), array in zip(layout.order, arrays, strict=True):
+            if padding:
+                yield bytes(padding)
+            yield _checked(name, tensors[name], array)
+
+
+def _read_ahead(reader: ThreadPoolExecutor, sources: Sequence[TensorSource]) -> Iterator[Array]:
+    pending = reader.submit(sources[0].read) if sources else None
+    for following in [*sources[1:], None]:
+        assert pending is not None, "only the last has nothing behind it"
+        array = pending.result()
+        pending = None if following is None else reader.submit(following.read)
+        yield array
+
+
+def _checked(name: str, source: TensorSource, array: Array) -> memoryview:
+    if array.dtype != source.dtype or array.shape != source.shape:
+        raise CodegenError(
+            "LK5002",
+            f"tensor {name!r} is {array.dtype} {array.shape}, its source stated {source.dtype} {source.shape}",
+        )
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def blob_bytes(tensors: Mapping[str, Array]) -> bytes:

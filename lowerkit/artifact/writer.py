@@ -6,17 +6,20 @@
     manifest.json         canonical JSON with the sha-256 of each entry above and the content id
 
 Equal arguments give equal bytes: fixed times, fixed order, no host names, no paths. Weights are streamed: each byte is
-read once, hashed and written; one tensor is in memory at a time.
+read, hashed and written once; while one tensor is written the next is read. What depends on running the code (golden
+outputs) is made when code and weights are in the file already, and appended.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 import struct
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -25,6 +28,7 @@ from msgspec.structs import replace
 from lowerkit.artifact.atomic_file import replace_file
 from lowerkit.artifact.safetensors_blob import ALIGNMENT, TensorSource, blob_chunks, lay_out
 from lowerkit.errors import CodegenError
+from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.manifest import (
     CODE_ENTRY,
     GOLDEN_INPUTS_ENTRY,
@@ -37,6 +41,7 @@ from lowerkit.runtimes.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from lowerkit.runtimes.zip_structure import ZipEntry
 
 PAGE = 4096
 
@@ -71,7 +76,7 @@ def write_artifact(
     manifest: Manifest,
     image: LinkedImage,
     weights: Mapping[str, np.ndarray[Any, Any] | TensorSource],
-    side_car: Mapping[str, bytes] | None = None,
+    side_car: Mapping[str, bytes] | Callable[[Artifact], Mapping[str, bytes]] | None = None,
 ) -> Manifest:
     """Writes an artifact; ``path`` is replaced when the new file is complete, else left as it was.
 
@@ -80,7 +85,8 @@ def write_artifact(
         manifest: without ``entries`` and ``content_id``; ``imports`` and ``import_table_offset`` come from ``image``.
         image: the code; its ``data`` may be empty where the manifest has no kernels.
         weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
-        side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`).
+        side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`), or a
+            function that makes them from the artifact without them, which has no file of its own yet and can be run.
 
     Returns:
         The manifest as it was written.
@@ -90,15 +96,13 @@ def write_artifact(
         InputError: LK1005, the path cannot be written.
         CodegenError: LK5002, the parts do not fit each other.
     """
-    side_car = side_car or {}
-    _check_side_car(side_car)
+    if not callable(side_car):
+        _check_side_car(side_car or {})
     sources = {name: w if isinstance(w, TensorSource) else TensorSource.of(w) for name, w in weights.items()}
-    golden = {GOLDEN_INPUTS_ENTRY, GOLDEN_OUTPUTS_ENTRY} <= side_car.keys()
     manifest = replace(
         manifest,
         imports=list(image.imports),
         import_table_offset=image.import_table_offset if image.imports else 0,
-        golden=(manifest.golden or GoldenSpec()) if golden else None,
     )
     with replace_file(path) as file:
         entries: dict[str, EntryInfo] = {}
@@ -109,11 +113,33 @@ def write_artifact(
                 layout = lay_out(sources)
                 chunks = blob_chunks(layout, sources)
                 entries[WEIGHTS_ENTRY] = _add(archive, file, WEIGHTS_ENTRY, layout.size, chunks, ALIGNMENT)
+            if callable(side_car):
+                side_car = side_car(_so_far(Path(path), file, archive, replace(manifest, entries=entries, golden=None)))
+                _check_side_car(side_car)
+            side_car = side_car or {}
             for name in sorted(side_car):
                 entries[name] = _add(archive, file, name, len(side_car[name]), [side_car[name]], ALIGNMENT)
-            encoded = encode_manifest(replace(manifest, entries=entries))
+            golden = (manifest.golden or GoldenSpec()) if GOLDEN_INPUTS_ENTRY in side_car else None
+            encoded = encode_manifest(replace(manifest, entries=entries, golden=golden))
             _add(archive, file, MANIFEST_ENTRY, len(encoded), [encoded], 1)
     return decode_manifest(encoded)
+
+
+def _so_far(path: Path, file: BinaryIO, archive: zipfile.ZipFile, manifest: Manifest) -> Artifact:
+    """The code and weights that were written, mapped; what is appended to the file later does not change them."""
+    file.flush()
+    size = os.fstat(file.fileno()).st_size
+    data = np.frombuffer(mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8)
+    entries = {
+        info.filename: ZipEntry(info.filename, _data_offset(info), info.file_size, info.CRC)
+        for info in archive.infolist()
+    }
+    return Artifact(path, file, data, entries, manifest)
+
+
+def _data_offset(info: zipfile.ZipInfo) -> int:
+    large = _ZIP64_EXTRA_SIZE if info.file_size * 1.05 > zipfile.ZIP64_LIMIT else 0
+    return info.header_offset + _LOCAL_HEADER_SIZE + len(info.filename) + large + len(info.extra)
 
 
 def _check_side_car(side_car: Mapping[str, bytes]) -> None:

@@ -147,6 +147,10 @@ class _ContextCache(upstream.ContextCache):
             known = self._types[text] = ir.Type.parse(text, context=self._c)
         return known
 
+    def value_info_to_type(self, val: Any, **details: Any) -> ir.Type:
+        # A graph read from a file states the results of `split` as a tuple, the same graph in memory as a list.
+        return super().value_info_to_type(list(val) if isinstance(val, tuple) else val, **details)
+
     def create_vtensor_type(self, dtype: torch.dtype, size: torch.Size) -> ir.Type:
         return self.get_vtensor_type(size, dtype)
 

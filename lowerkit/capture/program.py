@@ -38,7 +38,8 @@ class Program:
         output_tree: how the outputs were nested in what the model returned.
         eager: the model itself, on numpy arrays in the order of ``signature.inputs``, returning a list of numpy
             arrays in the order of ``signature.outputs``; for parity. None where there is nothing to run.
-        eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX.
+        eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX and
+            for what came as an ExportedProgram: ``exported.module()`` makes it.
         functional: the graph that was imported, where the model came through an ExportedProgram: its nodes are those
             that locations name, so that parity checks can run it node by node.
         exported: the ExportedProgram, where the model came through one.

@@ -7,7 +7,8 @@ Bytes moved: none of the weights'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.exported_file import read_exported
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
 from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
@@ -106,8 +108,6 @@ def capture_exported(
             hint="report this model: a bug of lowerkit",
         ) from error
     example = exported.example_inputs if eager_module is None else None
-    if example is not None:
-        eager_module = exported.module()
     positional, named = example if example is not None else ((), {})
     return Program(
         context=context,
@@ -116,12 +116,22 @@ def capture_exported(
         signature=signature,
         source=source,
         output_tree=tree,
-        eager=None if example is None else eager_callable(eager_module, positional, named),
+        eager=None if example is None else eager_callable(_made_when_called(exported), positional, named),
         eager_module=eager_module,
         functional=functional,
         exported=exported,
         example_inputs=None if example is None else flat_arrays((positional, named)),
     )
+
+
+def _made_when_called(exported: ExportedProgram) -> Callable[..., Any]:
+    """The module of ``exported``: making it imports TorchDynamo, and compiling alone does not need it."""
+    made = cache(exported.module)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return made()(*args, **kwargs)
+
+    return call
 
 
 def _export(
@@ -226,7 +236,7 @@ def load_exported(path: Path) -> ExportedProgram:
     """
     with quiet():
         try:
-            return torch.export.load(str(path))
+            return read_exported(path)
         except Exception as error:  # torch raises what it likes for a damaged archive
             raise InputError(
                 "LK1002",

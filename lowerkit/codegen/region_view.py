@@ -7,8 +7,9 @@ change them; a family that rewrites the body works on :meth:`RegionView.clone_mo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowerkit.mlir import ir, run_pipeline
@@ -68,16 +69,40 @@ class RegionView:
         self.results = [ir.RankedTensorType(value.type) for value in self.returned]
 
     @classmethod
-    def from_region(cls, region: ir.Operation, weight_names: Sequence[str] = (), *, location: str = "") -> RegionView:
+    def from_region(
+        cls,
+        region: ir.Operation,
+        weight_names: Sequence[str] = (),
+        *,
+        location: str = "",
+        known: dict[tuple[str, str], RegionView] | None = None,
+    ) -> RegionView:
         """Copies the body of an ``lk.region``; the op itself is not changed.
 
         Args:
             region: the op.
             weight_names: see the constructor.
             location: ``file:line`` for messages.
+            known: views made before, by kind and body; one of an equal body is shared, the others are added.
         """
         kind = ir.StringAttr(region.attributes["kind"]).value
-        return cls(_as_function(region), kind, weight_names, location=location)
+        module = _as_function(region)
+        if known is None:
+            return cls(module, kind, weight_names, location=location)
+        key = kind, module.operation.get_asm(enable_debug_info=False, assume_verified=True)
+        if key not in known:
+            known[key] = cls(module, kind, weight_names, location=location)
+        return known[key].of_weights(weight_names, location)
+
+    def of_weights(self, weight_names: Sequence[str], location: str) -> RegionView:
+        """Returns a view of the same body (and what was found out about it) with other weights and another place."""
+        view = copy.copy(self)
+        view.location = location
+        view.operands = [
+            replace(operand, is_weight=bool(name), weight_name=name)
+            for operand, name in zip(self.operands, weight_names, strict=True)
+        ]
+        return view
 
     @classmethod
     def from_text(cls, text: str, kind: str, weights: Sequence[str] = ()) -> RegionView:

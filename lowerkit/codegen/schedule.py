@@ -124,6 +124,7 @@ class _Builder:
         self._weight_buffers: dict[str, int] = {}
         self._state_buffers: dict[str, int] = {}
         self._selections: dict[tuple[object, ...], Selection] = {}
+        self._views: dict[tuple[str, str], RegionView] = {}
         self._plan_numbers: dict[str, int] = {}
         for number, argument in enumerate(arguments):
             buffer = self._add(Buffer("input", self._bytes(argument), index=number))
@@ -169,7 +170,8 @@ class _Builder:
         name, location = step_place(op)
         operands = list(op.operands)
         sources = [self._sources[operand] for operand in operands]
-        view = RegionView.from_region(op, [source.weight for source in sources], location=location)
+        names = [source.weight for source in sources]
+        view = RegionView.from_region(op, names, location=location, known=self._views)
         if self.on_progress is not None:
             self.on_progress(f"planning {view.kind} {name}")
         selection = self._selections.get(view.key)

@@ -19,6 +19,7 @@ Bytes: the artifact grows by the results and shrinks by weights that nothing rea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,7 +30,7 @@ from lowerkit.capture.dtypes import name_of
 from lowerkit.capture.weights import WeightStore
 from lowerkit.dialect import LkOperation, WeightOp
 from lowerkit.dialect.types import numpy_dtype, tensor_bytes
-from lowerkit.mlir import arith, func, ir, parse_module
+from lowerkit.mlir import arith, func, ir, new_context, parse_module
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.rewriting import (
     OpSet,
@@ -48,6 +49,7 @@ from lowerkit.passes.rewriting import (
 
 Array = np.ndarray[Any, Any]
 
+_of_thread = threading.local()
 _FOLDABLE = ("lk.", "linalg.", "tensor.", "arith.", "math.")
 _NEVER = frozenset({"lk.region", "lk.call", "lk.state_read"})
 # Cheaper to repeat than to load, or not data at all.
@@ -234,9 +236,17 @@ def _interpreted(text: str, parents: list[str]) -> Callable[..., Array]:
     def compute(*arrays: Array) -> Array:
         from lowerkit.dialect.interpret import interpret  # needed only once the data is asked for
 
-        return interpret(parse_module(text), [], dict(zip(parents, arrays, strict=True)).__getitem__)[0]
+        module = parse_module(text, _own_context())
+        return interpret(module, [], dict(zip(parents, arrays, strict=True)).__getitem__)[0]
 
     return compute
+
+
+def _own_context() -> ir.Context:
+    """The context in which this thread interprets: making one takes longer than most constants do."""
+    if not hasattr(_of_thread, "context"):
+        _of_thread.context = new_context()
+    return _of_thread.context
 
 
 def _evaluate_scalar(text: str, cone: list[ir.Operation], kind: ir.Type, context: PassContext) -> ir.Value | None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import llvmlite.binding as llvm
-
 from lowerkit.errors import UnsupportedError
+from lowerkit.runtimes import _native
 
 # The psABI level x86-64-v3, in the spelling of LLVM's feature map.
 _V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")
@@ -99,8 +98,9 @@ LEVELS: tuple[str, ...] = tuple(_LEVELS)
 
 @lru_cache(maxsize=1)
 def _host() -> frozenset[str]:
-    """What this machine's processor and kernel offer, in LLVM's spelling."""
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+    """What this machine's processor and kernel offer, in LLVM's spelling: the runtime that will load the artifact asks
+    the same question of the same code."""
+    return frozenset(_native.cpu_features())
 
 
 def host_features() -> CpuFeatures:

@@ -103,10 +103,27 @@ def _matmul_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int
 def _matmul_apply(array: Array, parameters: dict[str, int]) -> Array:
     if parameters["transposed"]:
         array = np.swapaxes(array, -1, -2)
-    panel = parameters["panel"]
-    padded = _pad_last(array, panel)
-    split = padded.reshape(*padded.shape[:-1], padded.shape[-1] // panel, panel)
-    return np.moveaxis(split, -2, -3)
+    return _in_panels(array, parameters["panel"], array.ndim - 2)
+
+
+def _in_panels(array: Array, panel: int, axis: int) -> Array:
+    """The last dimension in panels, their number as dimension ``axis``; zeros behind, where it is no multiple.
+
+    Only the last panel is padded: padding the array would copy it once more, transposed.
+    """
+    *outer, width = array.shape
+    whole = width // panel
+    panels = np.moveaxis(array[..., : whole * panel].reshape(*outer, whole, panel), -2, axis)
+    if whole * panel == width:
+        return panels
+    shape = [*panels.shape]
+    shape[axis] += 1
+    padded = np.empty(shape, array.dtype)  # of huge pages where it is large, which zeros() is not
+    before = (slice(None),) * axis
+    padded[*before, :whole] = panels
+    padded[*before, whole, ..., : width - whole * panel] = array[..., whole * panel :]
+    padded[*before, whole, ..., width - whole * panel :] = 0
+    return padded
 
 
 def _conv_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
@@ -121,9 +138,7 @@ def _conv_apply(array: Array, parameters: dict[str, int]) -> Array:
     # [groups, outputs, depth, kernel...] -> [groups, kernel..., depth, outputs]
     grouped = array.reshape(groups, outputs // groups, depth, *kernel)
     order = (0, *range(3, 3 + len(kernel)), 2, 1)
-    padded = _pad_last(grouped.transpose(order), panel)
-    split = padded.reshape(*padded.shape[:-1], padded.shape[-1] // panel, panel)
-    return np.moveaxis(split, -2, 1)
+    return _in_panels(grouped.transpose(order), panel, 1)
 
 
 def _depthwise_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:

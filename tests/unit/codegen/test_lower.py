@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from lowerkit.codegen.cpu.harness import run_kernel_for_test
 from lowerkit.codegen.cpu.llvm_compat import to_llvm_22
 from lowerkit.codegen.cpu.lower import lower_to_llvm_ir, lower_to_object
 from lowerkit.errors import CodegenError
+from lowerkit.runtimes import _native
 from tests.support.scalar_kernels import unary_plan
 
 VECTOR = "vector<16xf32>"
@@ -149,3 +151,12 @@ def test_helpers_become_internal() -> None:
     helper = "func.func private @twice(%v: f32) -> f32 { %s = arith.addf %v, %v : f32 return %s : f32 }\n"
     plan = unary_plan("%y = func.call @twice(%x) : (f32) -> f32", helpers=helper)
     assert b"twice" not in lower_to_object(plan.mlir, cpu_features("x86-64-v3"))
+
+
+def test_levels_name_features_as_llvm_and_the_runtime_do() -> None:
+    found = llvm.get_host_cpu_features()
+    known = set(_native.known_cpu_features())
+    required = {feature.lstrip("+") for name in LEVELS for feature in cpu_features(name).required}
+    assert required <= known
+    assert required <= found.keys()
+    assert set(_native.cpu_features()) == {name for name in known if found.get(name)}
