@@ -21,11 +21,12 @@ from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
 from lowerkit.capture.onnx_graph import expand_functions, ready_graph
 from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
+from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
 from lowerkit.capture.program import Array, Program
 from lowerkit.capture.weights import WeightStore
-from lowerkit.errors import InputError, UnsupportedError
+from lowerkit.errors import InputError, UnsupportedError, UsageError
 from lowerkit.mlir import ir, new_context
 from lowerkit.runtimes.expressions import Expr, simplify, symbols
 from lowerkit.runtimes.manifest import Dim, Signature, TensorSpec
@@ -62,6 +63,7 @@ def capture_onnx(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     dims: Sequence[Dim] = (),
     example_inputs: Sequence[Array] | None = None,
+    fixed_inputs: Mapping[str, Array] | None = None,
 ) -> Program:
     """Captures an ONNX model.
 
@@ -69,9 +71,11 @@ def capture_onnx(
         model: a path, or a model in memory (it is copied).
         input_shapes: shapes that fix or name dims of inputs; a str is a symbolic dim.
         dims: ranges of the symbolic dims.
-        example_inputs: arrays in the order of the model's inputs.
+        example_inputs: arrays in the order of the inputs that are left.
+        fixed_inputs: for a model in memory, values of inputs that are compiled in; the program has no such inputs.
 
     Raises:
+        UsageError: LK1003, ``fixed_inputs`` names what is no input, or the model is a path.
         InputError: the file cannot be read or is no ONNX model.
         CaptureError: LK2003, the model is invalid.
         UnsupportedError: LK4001 with all nodes that are not supported; LK4002, a shape is not known.
@@ -84,6 +88,14 @@ def capture_onnx(
         path = Path(model)
         copy = parse_model(read_file(path, MAXIMUM_BYTES), str(path))
         folder, source, eager_from = path.resolve().parent, str(path), path
+    if fixed_inputs:
+        if folder is not None:
+            raise UsageError(
+                "LK1003", "inputs can be fixed for a model in memory only", hint="onnx.load the file first"
+            )
+        fix_inputs(copy.graph, fixed_inputs)
+        eager_from = ModelProto()
+        eager_from.CopyFrom(copy)
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
