@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -62,8 +63,9 @@ class RunOptions:
 class _Worker:
     """One process, ready for cases."""
 
-    def __init__(self, suite: SuiteReference, options: RunOptions) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    def __init__(self, suite: SuiteReference, options: RunOptions, folder: str) -> None:
+        paths = [str(Path(entry).resolve()) for entry in sys.path if entry]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         # Cases are small and run beside each other: threads inside a case would only wait for one another.
         environment["OMP_NUM_THREADS"] = "1"
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
@@ -74,6 +76,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=environment,
+            cwd=folder,  # where a failing pass leaves its reproducer
             start_new_session=True,
         )
         if self._reply(options.start_limit) is None:
@@ -178,6 +181,7 @@ def run_suite(
     done: SimpleQueue[CaseResult | Exception] = SimpleQueue()
     stopping = threading.Event()
     started_workers: list[_Worker] = []
+    folder = tempfile.TemporaryDirectory(prefix="lowerkit-conformance-")
 
     def serve() -> None:
         worker: _Worker | None = None
@@ -188,7 +192,7 @@ def run_suite(
                 except Empty:
                     return
                 if worker is None:
-                    worker = _Worker(suite, options)
+                    worker = _Worker(suite, options, folder.name)
                     started_workers.append(worker)
                 started = time.perf_counter()
                 reply = worker.run(case.name, options.time_limit)
@@ -221,6 +225,7 @@ def run_suite(
                 worker.end()
         for thread in threads:
             thread.join(timeout=options.time_limit + 10)
+        folder.cleanup()
     return [found[case.name] for case in cases]
 
 

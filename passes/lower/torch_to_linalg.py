@@ -132,6 +132,11 @@ def _culprits(module: ir.Operation) -> list[ir.Operation]:
     for op in _torch_ops(module):
         if op.name.startswith((*_SCALAR_OPS, "torch_c.", "torch.prim.ListUnpack")):
             continue
+        if op.parent is None or op.parent.name != "func.func":
+            continue  # part of the control flow that holds it
+        if len(op.regions) > 0:
+            found.append(op)
+            continue
         alone = _alone(op)
         key = str(alone)
         if key not in verdicts:
