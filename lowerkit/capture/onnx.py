@@ -19,7 +19,7 @@ from onnx import ModelProto
 from lowerkit.capture.files import read_file
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
-from lowerkit.capture.onnx_graph import expand_functions, ready_graph
+from lowerkit.capture.onnx_graph import expand_ops, ready_graph
 from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
 from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
@@ -125,7 +125,7 @@ def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
         try:
             return import_onnx(ready, context)
         except UnconvertedError as error:
-            if not expand_functions(ready, error.op_types):
+            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
                 raise
 
 

@@ -12,7 +12,7 @@ turns, until nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import GraphProto, ModelProto
 
+from lowerkit.capture.onnx_control_flow import inline_control_flow
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
+from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
     extract_constant_nodes,
@@ -42,7 +44,7 @@ _BFLOAT16_HINT = (
     "export with torch.onnx.export(..., opset_version=22, optimize=False)"
 )
 
-_ROUNDS = 8
+_ROUNDS = 24
 
 
 def ready_graph(
@@ -73,44 +75,36 @@ def ready_graph(
     return ready
 
 
-def expand_functions(ready: OnnxGraph, op_types: Iterable[str]) -> bool:
-    """Replaces nodes of these types by the function that the standard defines them by; returns whether it did."""
-    version = next((entry.version for entry in ready.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-    known: list[tuple[str, str]] = []
-    for op_type in op_types:
-        schema: Any = onnx.defs.get_schema(op_type, version, "")
-        if schema.has_function or schema.has_context_dependent_function:
-            known.append(("", op_type))
-            _write_defaults(ready.graph, schema)
-    if not known:
-        return False
-    try:
-        ready.model = onnx.inliner.inline_selected_functions(ready.model, known, inline_schema_functions=True)
-    except RuntimeError:  # an assertion of the inliner: then the op stays unsupported
+def expand_ops(ready: OnnxGraph, wanted: set[tuple[str, str]]) -> bool:
+    """Replaces nodes of the (domain, op) by the function that the standard defines them by; returns whether it did."""
+    if not expand_functions(ready.model, wanted):
         return False
     extract_constant_nodes(ready, None)
     _simplify(ready)
     return True
 
 
-def _write_defaults(graph: GraphProto, schema: onnx.defs.OpSchema) -> None:
-    """Writes out default attributes: the inliner leaves references to absent ones unresolved."""
-    for node in graph.node:
-        if node.op_type != schema.name:
-            continue
-        present = {attribute.name for attribute in node.attribute}
-        for name, attribute in schema.attributes.items():
-            if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
-                node.attribute.append(attribute.default_value)
-
-
 def _simplify(ready: OnnxGraph) -> None:
     for _ in range(_ROUNDS):
+        _name_skipped_outputs(ready.graph)
         _infer(ready)
-        if not fold_constants(ready, keep=is_literal):
+        changed = fold_constants(ready, keep=is_literal)
+        changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
+        changed = inline_control_flow(ready) or changed
+        if not changed:
             break
+        extract_constant_nodes(ready, None)
     _drop_allowzero(ready.graph)
     move_folded(ready)
+
+
+def _name_skipped_outputs(graph: GraphProto) -> None:
+    """Names the outputs that a node leaves out before others: an op's results are told apart by their place."""
+    for number, node in enumerate(graph.node):
+        last = max((index for index, name in enumerate(node.output) if name), default=-1)
+        for index in range(last):
+            if not node.output[index]:
+                node.output[index] = f"{node.output[last]}.{number}.skipped{index}"
 
 
 def invalid_model(error: Exception) -> CaptureError:
