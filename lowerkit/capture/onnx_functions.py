@@ -82,7 +82,9 @@ def _body(
     body = FunctionProto()
     try:
         if schema.has_function:
-            body.ParseFromString(schema.get_function_with_opset_version(_newest(schema.function_opset_versions, wanted)))
+            body.ParseFromString(
+                schema.get_function_with_opset_version(_newest(schema.function_opset_versions, wanted))
+            )
         elif schema.has_context_dependent_function:
             complete = _with_defaults(node, schema)
             operands = [types.get(name, TypeProto()).SerializeToString() for name in node.input]

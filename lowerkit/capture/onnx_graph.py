@@ -26,6 +26,7 @@ from lowerkit.capture.onnx_control_flow import inline_control_flow
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
+from lowerkit.capture.onnx_rewrites import ALWAYS, FALLBACK, rewrite_nodes
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
     extract_constant_nodes,
@@ -76,8 +77,9 @@ def ready_graph(
 
 
 def expand_ops(ready: OnnxGraph, wanted: set[tuple[str, str]]) -> bool:
-    """Replaces nodes of the (domain, op) by the function that the standard defines them by; returns whether it did."""
-    if not expand_functions(ready.model, wanted):
+    """Replaces nodes of the (domain, op) by simpler ones: by a rule, or by the standard's function; whether it did."""
+    rules = {name: rule for name, rule in FALLBACK.items() if ("", name) in wanted}
+    if not rewrite_nodes(ready, rules) and not expand_functions(ready.model, wanted):
         return False
     extract_constant_nodes(ready, None)
     _simplify(ready)
@@ -91,6 +93,7 @@ def _simplify(ready: OnnxGraph) -> None:
         changed = fold_constants(ready, keep=is_literal)
         changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
         changed = inline_control_flow(ready) or changed
+        changed = rewrite_nodes(ready, ALWAYS) or changed
         if not changed:
             break
         extract_constant_nodes(ready, None)
@@ -170,6 +173,9 @@ def _convert_opset(ready: OnnxGraph) -> None:
         )
     target = BFLOAT16_OPSET if holds_bfloat16(ready.model) else OLDEST_OPSET
     if version >= target:
+        return
+    if all(node.domain not in ("", "ai.onnx") for node in ready.graph.node):
+        ready.model.opset_import.append(onnx.helper.make_opsetid("", newest))
         return
     try:
         ready.model = onnx.version_converter.convert_version(ready.model, target)
