@@ -187,7 +187,11 @@ def _name_free_dims(ready: OnnxGraph) -> None:
 def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Signature:
     declared = {value.name: value.type.tensor_type for value in ready.graph.input}
     inputs = [
-        TensorSpec(name, DTYPE_NAMES[declared[name].elem_type], [_extent(dim) for dim in declared[name].shape.dim])
+        TensorSpec(
+            name,
+            DTYPE_NAMES[ready.unsigned.get(name, declared[name].elem_type)],
+            [_extent(dim) for dim in declared[name].shape.dim],
+        )
         for name in ready.inputs
     ]
     names = {symbol: None for spec in inputs for extent in spec.shape for symbol in symbols(extent)}
@@ -195,10 +199,14 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
     function = ir.SymbolTable(module.operation)["main"]
     results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
     outputs = [
-        TensorSpec(value.name, DTYPE_NAMES[value.type.tensor_type.elem_type], _output_shape(value, result, names))
+        TensorSpec(value.name, DTYPE_NAMES[_element_type(ready, value)], _output_shape(value, result, names))
         for value, result in zip(ready.graph.output, results, strict=True)
     ]
     return Signature(inputs=inputs, outputs=outputs, dims=[ranges.get(name, Dim(name)) for name in names])
+
+
+def _element_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> int:
+    return ready.unsigned.get(value.name, value.type.tensor_type.elem_type)
 
 
 def _extent(dim: Any) -> Expr:

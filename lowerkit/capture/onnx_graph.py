@@ -34,6 +34,7 @@ from lowerkit.capture.onnx_skeleton import (
     make_skeleton,
     move_folded,
 )
+from lowerkit.capture.onnx_unsigned import has_unsigned, widen_unsigned
 from lowerkit.errors import CaptureError
 
 OLDEST_OPSET = 17
@@ -97,6 +98,10 @@ def _simplify(ready: OnnxGraph) -> None:
         if not changed:
             break
         extract_constant_nodes(ready, None)
+    if has_unsigned(ready):
+        widen_unsigned(ready)
+        _infer(ready)
+        fold_constants(ready, keep=is_literal)
     _drop_allowzero(ready.graph)
     move_folded(ready)
 

@@ -23,6 +23,7 @@ from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.dtypes import mlir_type
 from lowerkit.capture.locations import frames_of_trace, make_location, origin_of
+from lowerkit.capture.onnx_integers import convert_integers
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
 from lowerkit.errors import CaptureError, UnsupportedError
@@ -118,6 +119,7 @@ def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
             module = info.create_module(context)
             importer = _NodeImporter.define_main(ready, info.main_graph, module.operation)
             importer.import_all()
+            importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error
@@ -133,8 +135,8 @@ class _NodeImporter(upstream.NodeImporter):
         cache = upstream.ContextCache(module.context)
         inputs = [info.input_map[name] for name in ready.inputs]
         with module.context, ir.Location.unknown():
-            arguments = [cache.type_proto_to_type(value.type) for value in inputs]
-            results = [cache.type_proto_to_type(value.type) for value in info.graph_proto.output]
+            arguments = [cache.type_proto_to_type(_outer_type(ready, value)) for value in inputs]
+            results = [cache.type_proto_to_type(_outer_type(ready, value)) for value in info.graph_proto.output]
             function = upstream.func_dialect.FuncOp(
                 "main", ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
             )
@@ -152,7 +154,26 @@ class _NodeImporter(upstream.NodeImporter):
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
         importer._define_weights()
+        importer._convert_arguments()
         return importer
+
+    def _convert_arguments(self) -> None:
+        """Widens the arguments that are unsigned; see :mod:`lowerkit.capture.onnx_unsigned`."""
+        for name in self._ready.inputs:
+            if name in self._ready.unsigned:
+                with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
+                    wide = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
+                    self._nv_map[name] = convert_integers(self._nv_map[name], wide)
+
+    def convert_results(self) -> None:
+        """Narrows the results that are unsigned, ahead of the return."""
+        for value in self._gi.graph_proto.output:
+            if value.name in self._ready.unsigned:
+                terminator = self._b.operations[len(self._b.operations) - 1]
+                index = [output.name for output in self._gi.graph_proto.output].index(value.name)
+                with ir.InsertionPoint(terminator), make_location(value.name, "", (), self._c):
+                    narrow = self._cc.type_proto_to_type(_outer_type(self._ready, value))
+                    terminator.operation.operands[index] = convert_integers(terminator.operands[index], narrow)
 
     def _define_weights(self) -> None:
         used = {name for node in self._gi.graph_proto.node for name in node.input}
@@ -197,6 +218,15 @@ class _NodeImporter(upstream.NodeImporter):
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
         return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
+
+
+def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
+    """Returns the type that callers see."""
+    outer = onnx.TypeProto()
+    outer.CopyFrom(value.type)
+    if value.name in ready.unsigned:
+        outer.tensor_type.elem_type = ready.unsigned[value.name]
+    return outer
 
 
 def _node_location(node: NodeProto, context: ir.Context) -> ir.Location:

@@ -51,6 +51,7 @@ ALWAYS: dict[str, Rule] = {
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
     "Range": movement.constant_range,
+    "Resize": resampling.resize_by_fraction,
     "STFT": spectral.stft,
     "Slice": movement.backward_slice,
     "SpaceToDepth": movement.space_to_depth,

@@ -14,6 +14,16 @@ MOST_ELEMENTS = 1 << 24
 """Elements of a matrix at most."""
 
 
+def resize_by_fraction(b: Rewriter) -> None:
+    """Writes a Resize whose scales give no whole extents: coordinates then follow the scales and not the extents."""
+    shape = b.shape(b.input(0))
+    axes = b.attribute("axes", list(range(len(shape))))
+    scales = b.value(b.input(2)) if b.input(2) else None
+    if scales is None or all(float(scale) * shape[axis] % 1 == 0 for scale, axis in zip(scales, axes, strict=False)):
+        raise NoRewriteError("whole extents")
+    resize(b)
+
+
 def resize(b: Rewriter) -> None:
     """Writes a Resize of static shape."""
     shape = b.shape(b.input(0))

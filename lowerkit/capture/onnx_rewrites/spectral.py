@@ -1,11 +1,13 @@
 """DFT and STFT as products with constant matrices of cosines and sines.
 
-Quadratic in the length where an FFT is not; exact to the rounding of one dot product, and right for every length.
+Quadratic in the length where an FFT is not, and right for every length. Sums are float64, as they cancel: the result is
+that of the definition, rounded once.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from lowerkit.capture.onnx_rewrites.rewriter import Array, NoRewriteError, Rewriter
 
@@ -26,14 +28,15 @@ def dft(b: Rewriter) -> None:
     if axis == rank - 1:
         raise NoRewriteError("the axis of real and imaginary parts")
     order = [*[index for index in range(rank - 1) if index != axis], axis]
-    parts = [b.transpose(b.gather(signal, index, rank - 1), order) for index in range(shape[-1])]
+    wide = b.cast(signal, TensorProto.DOUBLE)
+    parts = [b.transpose(b.gather(wide, index, rank - 1), order) for index in range(shape[-1])]
     back = [order.index(index) for index in range(rank - 1)]
     if half:
         results = [_inverse_of_half(b, parts, shape[axis], length)]
     else:
         results = transform(b, parts, shape[axis], length, length // 2 + 1 if onesided else length, inverse)
     joined = [b.unsqueeze(b.transpose(result, back), [rank - 1]) for result in results]
-    b.give(b.op("Concat", *joined, axis=rank - 1))
+    b.give(b.cast(b.op("Concat", *joined, axis=rank - 1), b.dtype(signal)))
 
 
 def stft(b: Rewriter) -> None:
@@ -44,13 +47,16 @@ def stft(b: Rewriter) -> None:
     length = b.integers(b.input(3))[0] if b.input(3) else b.shape(b.input(2))[0]
     frames = (shape[1] - length) // step + 1
     places = np.arange(frames)[:, None] * step + np.arange(length)[None, :]
+    wide = b.cast(signal, TensorProto.DOUBLE)
+    window = b.cast(b.input(2), TensorProto.DOUBLE) if b.input(2) else ""
     parts: list[str] = []
     for index in range(shape[2]):
-        part = b.gather(b.gather(signal, index, 2), places, 1)
-        parts.append(b.op("Mul", part, b.input(2)) if b.input(2) else part)
+        part = b.gather(b.gather(wide, index, 2), places, 1)
+        parts.append(b.op("Mul", part, window) if window else part)
     bins = length // 2 + 1 if b.attribute("onesided", 1) else length
     results = transform(b, parts, length, length, bins, inverse=False)
-    b.give(b.op("Concat", *[b.unsqueeze(result, [3]) for result in results], axis=3))
+    joined = b.op("Concat", *[b.unsqueeze(result, [3]) for result in results], axis=3)
+    b.give(b.cast(joined, b.dtype(signal)))
 
 
 def transform(b: Rewriter, parts: list[str], given: int, length: int, bins: int, inverse: bool) -> list[str]:
@@ -100,4 +106,4 @@ def _angles(rows: int, columns: int, length: int) -> Array:
 
 
 def _product(b: Rewriter, part: str, matrix: Array) -> str:
-    return b.op("MatMul", part, b.constant(matrix, b.numpy_dtype(b.input(0))))
+    return b.op("MatMul", part, b.constant(matrix, np.float64))
