@@ -11,8 +11,6 @@ lists all of them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,14 +20,14 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.dtypes import mlir_type
-from lowerkit.capture.locations import frames_of_trace, make_location, origin_of
-from lowerkit.capture.onnx_integers import convert_integers
+from lowerkit.capture.locations import frames_of_trace, make_location
+from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir, run_pipeline, walk
 
-_CONVERT = "func.func(convert-torch-onnx-to-torch)"
 _REFINE = (
     "func.func(canonicalize,cse,torch-scalarize-shapes,canonicalize),torch-shape-refinement-pipeline,"
     "func.func(torch-restructure-non-constant-axes,torch-scalarize-shapes,canonicalize,cse),torch-refine-public-return"
@@ -39,18 +37,6 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
-
-
-class UnconvertedError(UnsupportedError):
-    """Nodes of the standard for which torch-mlir has no conversion; ``op_types`` are their types."""
-
-    def __init__(self, operations: Sequence[ir.Operation]) -> None:
-        super().__init__(
-            "LK4001",
-            f"{len(operations)} ONNX nodes are not supported",
-            details=[_describe(operation) for operation in operations],
-        )
-        self.op_types = {(_onnx_name(operation) or "").removeprefix("onnx.") for operation in operations}
 
 
 def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
@@ -65,12 +51,12 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     module = _import(ready, context)
     pristine = module.operation.get_asm(enable_debug_info=True)
     try:
-        run_pipeline(module, f"builtin.module({_CONVERT})")
+        run_pipeline(module, f"builtin.module({CONVERT})")
         run_pipeline(module, f"builtin.module({_REFINE})")
     except ir.MLIRError as error:
-        _raise_unconverted(ir.Module.parse(pristine, context=context), error)
+        raise_unconverted(ir.Module.parse(pristine, context=context), error)
     left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
+    walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
     if left:
         raise UnconvertedError(left)
     return module
@@ -210,14 +196,29 @@ class _NodeImporter(upstream.NodeImporter):
             operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
             names = [name for name in node.output if name]
             types = [self._output_type(name) for name in node.output if name]
+            if node.op_type == "BitCast":
+                self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
+                return
+            narrow = None
+            if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
+                # torch-mlir converts to 32 bits, and not to 16.
+                node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
+                narrow = types[0]
+                types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
             operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
             self._nv_map.update(zip(names, operation.results, strict=True))
+            if narrow is not None:
+                self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
 
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
         return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
+
+
+def _casts_to(node: NodeProto, element_type: int) -> bool:
+    return any(attribute.name == "to" and attribute.i == element_type for attribute in node.attribute)
 
 
 def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
@@ -248,83 +249,6 @@ def _dense(tensor: TensorProto, cache: upstream.ContextCache) -> ir.Attribute:
             values = [ir.FloatAttr.get(shaped.element_type, float(value)) for value in array.reshape(-1)]
             return ir.DenseElementsAttr.get(values, shaped)
         return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=shaped.element_type, shape=array.shape)
-
-
-def _onnx_name(operation: ir.Operation) -> str | None:
-    if operation.name != "torch.operator":
-        return None
-    name = ir.StringAttr(operation.attributes["name"]).value
-    return name if name.startswith("onnx.") else None
-
-
-def _raise_unconverted(module: ir.Module, error: ir.MLIRError) -> None:
-    """Tries each op of the unconverted module alone and raises with those that fail."""
-    failing: list[ir.Operation] = []
-    known: dict[str, bool] = {}
-    for operation in list(module.body.operations[0].regions[0].blocks[0].operations):
-        name = _onnx_name(operation.operation)
-        if name is None or name == "onnx.Constant":
-            continue
-        text = _alone(operation.operation)
-        if text not in known:
-            known[text] = _converts(text, module.context)
-        if not known[text]:
-            failing.append(operation.operation)
-    if failing:
-        raise UnconvertedError(failing) from error
-    first = next(iter(str(error).splitlines()), "")
-    raise CaptureError("LK2001", f"the ONNX graph could not be converted: {first}") from error
-
-
-def _alone(operation: ir.Operation) -> str:
-    """Returns the text of a module with ``operation`` as the only one; constant operands come along."""
-    function = operation.parent
-    assert function is not None, "the op is inside a function"
-    module = ir.Module.create(ir.Location.unknown(operation.context))
-    constants = [
-        isinstance(operand.owner, ir.Operation) and _is_constant(operand.owner) for operand in operation.operands
-    ]
-    free = [operand.type for operand, constant in zip(operation.operands, constants, strict=True) if not constant]
-    with operation.context, ir.Location.unknown(), ir.InsertionPoint(module.body):
-        holder = upstream.func_dialect.FuncOp("main", ([*free], [result.type for result in operation.results]))
-        for name in function.attributes:  # the opset, which patterns ask for
-            if name.startswith("torch."):
-                holder.attributes[name] = function.attributes[name]
-        block = holder.add_entry_block()
-        arguments = iter(block.arguments)
-        with ir.InsertionPoint(block):
-            clone = operation.clone()
-            for index, (operand, constant) in enumerate(zip(operation.operands, constants, strict=True)):
-                if constant:
-                    copy = operand.owner.clone()
-                    copy.move_before(clone)
-                    clone.operands[index] = copy.results[0]
-                else:
-                    clone.operands[index] = next(arguments)
-            upstream.func_dialect.ReturnOp(list(clone.results))
-    return str(module)
-
-
-def _is_constant(owner: Any) -> bool:
-    return owner.name == "torch.constant.none" or _onnx_name(owner) == "onnx.Constant"
-
-
-def _converts(text: str, context: ir.Context) -> bool:
-    module = ir.Module.parse(text, context=context)
-    try:
-        run_pipeline(module, f"builtin.module({_CONVERT})")
-    except ir.MLIRError:
-        return False
-    left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
-    return not left
-
-
-def _describe(operation: ir.Operation) -> str:
-    origin = origin_of(operation.location)
-    types = ", ".join(str(operand.type).removeprefix("!torch.") for operand in operation.operands)
-    place = f" at {origin.source_line}" if origin.source_line else ""
-    return f"{(_onnx_name(operation) or '').removeprefix('onnx.')} (node {origin.node!r}) on ({types}){place}"
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

@@ -6,8 +6,8 @@ Vocabulary
 
 u16 and u32 values are themselves in the wide type. A u64 value keeps its bits: sums, products and bit operations are
 the same for both, and ops that tell large from negative numbers (comparison, minimum, division, conversion to floats,
-shift to the right) are written out. Inputs and outputs of the model keep their unsigned types; the importer converts. Only ops that every opset
-has for signed integers are written: no shifts, no bit operations.
+shift to the right) are written out. Inputs and outputs of the model keep their unsigned types; the importer converts.
+Only ops that every opset has for signed integers are written: no shifts, no bit operations.
 """
 
 from __future__ import annotations
@@ -31,15 +31,21 @@ WIDE: dict[int, int] = {
     TensorProto.UINT64: TensorProto.INT64,
 }
 _MASKS: dict[int, int] = {TensorProto.UINT16: 0xFFFF, TensorProto.UINT32: 0xFFFFFFFF}
+_TWINS: dict[int, int] = {
+    TensorProto.UINT16: TensorProto.INT16,
+    TensorProto.UINT32: TensorProto.INT32,
+    TensorProto.UINT64: TensorProto.INT64,
+}
+"""The signed type of the same width."""
 _LOWEST = -(1 << 63)
 
 _IN_RANGE = frozenset(
     {
         "And", "ArgMax", "ArgMin", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Compress", "Concat",
         "DepthToSpace", "Div", "Equal", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Greater",
-        "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "NonZero", "Pad", "ReduceMax", "ReduceMin", "Reshape",
-        "Scatter", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
-        "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+        "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "NonZero", "Pad", "ReduceMax",
+        "ReduceMin", "Reshape", "Scatter", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth",
+        "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 """Ops whose results are in the range of their operands, or are no unsigned integers."""
@@ -100,6 +106,9 @@ def _write(b: Rewriter, node: NodeProto, kinds: dict[str, int]) -> bool:
     u64 = TensorProto.UINT64 in kinds.values()
     if node.op_type == "Cast":
         _cast(b, kinds.get(node.input[0]), result)
+        return True
+    if node.op_type == "BitCast":
+        _bit_cast(b, kinds.get(node.input[0]), result)
         return True
     if node.op_type == "BitShift":
         return _shift(b, node, kinds[node.input[0]])
@@ -167,6 +176,16 @@ def _cast(b: Rewriter, source: int | None, target: int | None) -> None:
         return
     found = b.cast(value, to)
     b.give(_wrapped(b, found, target) if target in _MASKS else found)
+
+
+def _bit_cast(b: Rewriter, source: int | None, target: int | None) -> None:
+    value = b.input(0) if source is None else b.cast(b.input(0), _TWINS[source])
+    found = b.op("BitCast", value, to=b.attribute("to", 0) if target is None else _TWINS[target])
+    if target is None:
+        b.give(found)
+    else:
+        wide = b.cast(found, WIDE[target])
+        b.give(_wrapped(b, wide, target) if target in _MASKS else wide)
 
 
 def _shift(b: Rewriter, node: NodeProto, kind: int) -> bool:
