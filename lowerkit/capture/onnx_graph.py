@@ -197,9 +197,9 @@ def _convert_opset(ready: OnnxGraph) -> None:
 def _infer(ready: OnnxGraph) -> None:
     try:
         ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, ValueError):
         # Strict mode also fails where inference merely gives up; then what it finds without is enough.
         try:
             ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, data_prop=True)
-        except onnx.shape_inference.InferenceError as error:
+        except (onnx.shape_inference.InferenceError, ValueError) as error:
             raise invalid_model(error) from error

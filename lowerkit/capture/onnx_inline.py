@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 
@@ -65,8 +64,3 @@ def _rename_graph(
     renamed = [_renamed(node, outer, prefix, attributes) for node in graph.node]
     del graph.node[:]
     graph.node.extend(renamed)
-    for value in graph.output:  # a value from outside may be an output as it is
-        if value.name in outer:
-            identity = onnx.helper.make_node("Identity", [outer[value.name]], [f"{prefix}{value.name}.same"])
-            graph.node.append(identity)
-            value.name = identity.output[0]

@@ -48,6 +48,7 @@ ALWAYS: dict[str, Rule] = {
     "LpNormalization": elementwise.lp_normalization,
     "LpPool": pooling.lp_pool,
     "MaxUnpool": pooling.max_unpool,
+    "QLinearMatMul": quantized.qlinear_matmul,
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
     "Range": movement.constant_range,

@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear and ConvInteger, as the standard defines them: nothing is approximated.
+"""QuantizeLinear, DequantizeLinear, QLinearMatMul and ConvInteger, as the standard defines them.
 
 quantize    saturate(round_half_to_even(x / scale) + zero_point)
 dequantize  (x - zero_point) * scale
@@ -83,3 +83,35 @@ def conv_integer(b: Rewriter) -> None:
         if b.attribute(name, None) is not None
     }
     b.give(b.cast(b.op("Conv", *parts, **kept), TensorProto.INT32))
+
+
+def qlinear_matmul(b: Rewriter) -> None:
+    """Writes a QLinearMatMul: an exact integer product, then one scale."""
+    to = b.dtype(b.output(0))
+    low, high = _RANGES[to]
+    parts: list[str] = []
+    scales: list[str] = []
+    for operand, axis in ((0, -2), (3, -1)):
+        scale, zero = (b.cast(b.input(operand + index), TensorProto.DOUBLE) for index in (1, 2))
+        scales.append(_along_rows(b, scale, operand + 1, operand, axis))
+        zero = _along_rows(b, zero, operand + 2, operand, axis)
+        parts.append(b.op("Sub", b.cast(b.input(operand), TensorProto.DOUBLE), zero))
+    product = b.op("MatMul", *parts)
+    scale = b.op("Div", b.op("Mul", *scales), _single(b, b.cast(b.input(6), TensorProto.DOUBLE), 6))
+    rounded = b.op("Round", b.op("Mul", product, scale))
+    shifted = b.op("Add", rounded, _single(b, b.cast(b.input(7), TensorProto.DOUBLE), 7))
+    bounds = (b.constant(float(low), np.float64), b.constant(float(high), np.float64))
+    b.give(b.cast(b.op("Clip", shifted, *bounds), to))
+
+
+def _single(b: Rewriter, name: str, index: int) -> str:
+    """Makes a tensor of one element a scalar."""
+    return b.op("Squeeze", name) if b.shape(b.input(index)) == (1,) else name
+
+
+def _along_rows(b: Rewriter, name: str, index: int, operand: int, axis: int) -> str:
+    """Brings a scale or zero point of each row (axis -2) or column (axis -1) of a matrix to its place."""
+    given, rank = b.shape(b.input(index)), len(b.shape(b.input(operand)))
+    if given == (1,) or not given:
+        return _single(b, name, index)
+    return b.reshape(name, (given[0], 1)) if len(given) == 1 and axis == -2 and rank > 1 else name

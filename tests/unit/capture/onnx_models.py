@@ -54,7 +54,8 @@ def by_reference(model: onnx.ModelProto, inputs: Sequence[Array]) -> list[Array]
     evaluator = ReferenceEvaluator(model)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        results: Any = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=False)))
+        feeds: Any = dict(zip(evaluator.input_names, inputs, strict=False))
+        results: Any = evaluator.run(None, feeds)
     return [np.asarray(result) for result in results]
 
 
