@@ -28,6 +28,8 @@ MOST_STEPS = 512
 def inline_control_flow(ready: OnnxGraph) -> bool:
     """Replaces each If, Loop and Scan whose course is known; returns whether there was one."""
     graph = ready.graph
+    if not any(node.op_type in _INLINERS for node in graph.node):
+        return False
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
     nodes: list[NodeProto] = []

@@ -6,8 +6,8 @@ Vocabulary
                so a model of 100 GB costs as much as one of 100 kB.
     literal    a constant that stays in the graph: shapes, axes, scales. The conversions need their values.
 
-Steps: skeleton -> checker -> local functions inlined -> user's input shapes -> opset >= 17 -> shapes and constants in
-turns, until nothing changes.
+Steps: skeleton -> checker -> local functions inlined -> user's input shapes -> opset >= 17 -> shapes, constants,
+functions of the standard, control flow and rewrites in turns, until nothing changes -> signed integers for unsigned.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from lowerkit.capture.onnx_skeleton import (
     move_folded,
 )
 from lowerkit.capture.onnx_unsigned import has_unsigned, widen_unsigned
-from lowerkit.errors import CaptureError
+from lowerkit.errors import CaptureError, UnsupportedError
 
 OLDEST_OPSET = 17
 """Older models are converted to this version: the importer's patterns know ops from about here on."""
+SCAN_OPSET = 9
+"""The converter takes older Scans for those of this version, which they are not."""
 BFLOAT16_OPSET = 22
 """Models that hold bfloat16 are converted to this version: convolutions and others know that type from here on."""
 _BFLOAT16_HINT = (
@@ -182,6 +184,10 @@ def _convert_opset(ready: OnnxGraph) -> None:
     if all(node.domain not in ("", "ai.onnx") for node in ready.graph.node):
         ready.model.opset_import.append(onnx.helper.make_opsetid("", newest))
         return
+    if version < SCAN_OPSET and any(node.op_type == "Scan" for node in ready.graph.node):
+        raise UnsupportedError(
+            "LK4001", "Scan of opset 8 has an axis of batches that later ones lack", hint="export with opset 9 or newer"
+        )
     try:
         ready.model = onnx.version_converter.convert_version(ready.model, target)
     except (RuntimeError, onnx.version_converter.ConvertError) as error:

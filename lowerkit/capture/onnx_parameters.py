@@ -63,20 +63,30 @@ def parameter_inputs(model: ModelProto) -> list[str]:
     """
     graph = model.graph
     wanted: set[str] = set()
-    for node in reversed(graph.node):
-        if node.domain not in ("", "ai.onnx"):
-            continue
-        wanted.update(
-            node.input[index] for index in PARAMETER_OPERANDS.get(node.op_type, ()) if index < len(node.input)
-        )
-        if node.op_type not in _VALUE_FREE and wanted.intersection(node.output):
-            wanted.update(node.input)
+    _collect(graph, wanted)
     constants = {tensor.name for tensor in graph.initializer}
     return [
         value.name
         for value in graph.input
         if value.name in wanted and value.name not in constants and _is_small(value.type.tensor_type)
     ]
+
+
+def _collect(graph: GraphProto, wanted: set[str]) -> None:
+    """Adds the values that parameters are computed from, those that subgraphs read from outside too."""
+    for node in reversed(graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        operands = PARAMETER_OPERANDS.get(node.op_type, ())
+        wanted.update(node.input[index] for index in operands if index < len(node.input))
+        is_wanted = node.op_type not in _VALUE_FREE and bool(wanted.intersection(node.output))
+        if is_wanted:
+            wanted.update(node.input)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                if is_wanted:
+                    wanted.update(value.name for value in attribute.g.output)
+                _collect(attribute.g, wanted)
 
 
 def _is_small(tensor_type: onnx.TypeProto.Tensor) -> bool:

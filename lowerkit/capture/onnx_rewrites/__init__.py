@@ -69,6 +69,8 @@ FALLBACK: dict[str, Rule] = {
 def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
     """Applies rules to each node of the graph once; returns whether one was rewritten."""
     graph = ready.graph
+    if not any(_name_of(node) in rules for node in graph.node):
+        return False
     version = opset_versions(ready.model).get("", 1)
     types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -77,8 +79,7 @@ def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
     nodes: list[NodeProto] = []
     changed = False
     for number, node in enumerate(list(graph.node)):
-        domain = "" if node.domain in ("", "ai.onnx") else f"{node.domain}."
-        rule = rules.get(f"{domain}{node.op_type}")
+        rule = rules.get(_name_of(node))
         if rule is None:
             nodes.append(node)
             continue
@@ -94,3 +95,7 @@ def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
         del graph.node[:]
         graph.node.extend(nodes)
     return changed
+
+
+def _name_of(node: NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

@@ -138,6 +138,15 @@ def test_parameters_are_found_through_other_nodes_and_data_is_none() -> None:
     assert parameter_inputs(one_node("Add", {"x": normal(3), "z": normal(3)})) == []
 
 
+def test_parameters_are_found_inside_branches() -> None:
+    model = parsed("""
+        g (float[6] x, int64[2] shape, bool c) => (float[a, b] y) {
+          y = If (c) <then_branch = t () => (float[a, b] u) { u = Reshape (x, shape) },
+                      else_branch = e () => (float[a, b] v) { n = Neg (x) v = Reshape (n, shape) }>
+        }""")
+    assert parameter_inputs(model) == ["shape", "c"]
+
+
 def test_large_operands_are_data() -> None:
     table = np.arange(65)
     assert parameter_inputs(one_node("Expand", {"x": normal(1), "shape": table})) == []
