@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
-from lowerkit.capture.onnx_inline import inline_nodes
+from lowerkit.capture.onnx_inline import inline_nodes, unique_prefix
 
 if TYPE_CHECKING:
     from lowerkit.capture.onnx_skeleton import OnnxGraph
@@ -34,10 +34,10 @@ def inline_control_flow(ready: OnnxGraph) -> bool:
     types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
     nodes: list[NodeProto] = []
     changed = False
-    for number, node in enumerate(list(graph.node)):
+    for node in list(graph.node):
         written = None
         if node.domain in ("", "ai.onnx") and node.op_type in _INLINERS:
-            unroller = _Unroller(graph, node, f"{node.name or node.output[0]}.{number}")
+            unroller = _Unroller(graph, node, unique_prefix(node))
             written = _INLINERS[node.op_type](unroller, values, types)
         if written is None:
             nodes.append(node)

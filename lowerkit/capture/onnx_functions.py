@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
 
-from lowerkit.capture.onnx_inline import inline_nodes
+from lowerkit.capture.onnx_inline import inline_nodes, unique_prefix
 
 ALWAYS_EXPANDED = frozenset(
     {
@@ -51,7 +51,7 @@ def expand_functions(model: ModelProto, wanted: frozenset[tuple[str, str]] | set
     versions = opset_versions(model)
     nodes: list[NodeProto] = []
     changed = False
-    for number, node in enumerate(graph.node):
+    for node in graph.node:
         domain = "" if node.domain == "ai.onnx" else node.domain
         body = None
         if (domain, node.op_type) in wanted:
@@ -60,7 +60,7 @@ def expand_functions(model: ModelProto, wanted: frozenset[tuple[str, str]] | set
             nodes.append(node)
             continue
         changed = True
-        nodes.extend(_expanded(node, body, versions, number))
+        nodes.extend(_expanded(node, body, versions))
         for entry in body.opset_import:
             if entry.domain not in versions and entry.domain != "ai.onnx":
                 versions[entry.domain] = entry.version
@@ -113,7 +113,7 @@ def _with_defaults(node: NodeProto, schema: Any) -> NodeProto:
     return copy
 
 
-def _expanded(node: NodeProto, body: FunctionProto, versions: Mapping[str, int], number: int) -> list[NodeProto]:
+def _expanded(node: NodeProto, body: FunctionProto, versions: Mapping[str, int]) -> list[NodeProto]:
     """Returns the nodes of the body under the names of the call; the call's location is theirs."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     schema: Any = onnx.defs.get_schema(node.op_type, versions.get(domain, 1), domain)
@@ -121,7 +121,7 @@ def _expanded(node: NodeProto, body: FunctionProto, versions: Mapping[str, int],
     attributes = {attribute.name: attribute for attribute in [*body.attribute_proto, *complete.attribute]}
     names = {name: node.input[index] if index < len(node.input) else "" for index, name in enumerate(body.input)}
     names.update({name: actual for name, actual in zip(body.output, node.output, strict=False) if actual})
-    nodes = inline_nodes(body.node, names, f"{node.name or node.op_type}.{number}/", attributes)
+    nodes = inline_nodes(body.node, names, f"{unique_prefix(node)}/", attributes)
     written_for = next((entry.version for entry in body.opset_import if entry.domain in ("", "ai.onnx")), 0)
     adapted: list[NodeProto] = []
     for inner in nodes:

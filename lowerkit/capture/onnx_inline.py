@@ -28,6 +28,11 @@ def inline_nodes(
     return [_renamed(node, known, prefix, attributes) for node in body]
 
 
+def unique_prefix(node: NodeProto) -> str:
+    """Returns a prefix for the values that replace a node: no other node of the graph has its output and its type."""
+    return f"{next((name for name in node.output if name), 'nothing')}.{node.op_type}"
+
+
 def _renamed(
     node: NodeProto, names: Mapping[str, str], prefix: str, attributes: Mapping[str, AttributeProto] | None
 ) -> NodeProto:

@@ -87,7 +87,7 @@ def widen_unsigned(ready: OnnxGraph) -> None:
         if not kinds:
             nodes.append(node)
             continue
-        rewriter = Rewriter(ready, node, number, version, types, values)
+        rewriter = Rewriter(ready, node, version, types, values)
         if _write(rewriter, node, kinds):
             nodes.extend(rewriter.nodes)
         else:

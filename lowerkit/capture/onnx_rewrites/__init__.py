@@ -78,12 +78,12 @@ def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
         types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
     nodes: list[NodeProto] = []
     changed = False
-    for number, node in enumerate(list(graph.node)):
+    for node in list(graph.node):
         rule = rules.get(_name_of(node))
         if rule is None:
             nodes.append(node)
             continue
-        rewriter = Rewriter(ready, node, number, version, types, values)
+        rewriter = Rewriter(ready, node, version, types, values)
         try:
             rule(rewriter)
         except NoRewriteError:

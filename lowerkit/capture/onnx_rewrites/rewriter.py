@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from lowerkit.capture.onnx_inline import unique_prefix
+
 if TYPE_CHECKING:
     from lowerkit.capture.onnx_skeleton import OnnxGraph
 
@@ -31,7 +33,6 @@ class Rewriter:
         self,
         ready: OnnxGraph,
         node: NodeProto,
-        number: int,
         version: int,
         types: Mapping[str, Any],
         values: Mapping[str, Array],
@@ -43,7 +44,7 @@ class Rewriter:
         self._types = types
         self._values = values
         self._own_types: dict[str, Any] = {}
-        self._prefix = f"{node.name or node.output[0] or node.op_type}.{number}"
+        self._prefix = unique_prefix(node)
         self._attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
     # Reading.
