@@ -35,6 +35,7 @@ CODES: dict[str, str] = {
     "LK6001": "the outputs differ from the reference by more than the budget",
     "LK7001": "out of disk space",
     "LK7002": "out of memory",
+    "LK7003": "a worker process could not be started",
     "LK8001": "the artifact is damaged",
     "LK8002": "the artifact is newer than this runtime",
     "LK8003": "the machine lacks a CPU feature that the artifact needs",

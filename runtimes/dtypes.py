@@ -14,7 +14,7 @@ import numpy as np
 _NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f64": np.dtype(np.float64), "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32), "i16": np.dtype(np.int16), "i8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
-    "i1": np.dtype(np.bool_),
+    "i1": np.dtype(np.bool_), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "u64": np.dtype(np.uint64),
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
 

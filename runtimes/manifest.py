@@ -33,6 +33,7 @@ GOLDEN_OUTPUTS_ENTRY = "golden/outputs.safetensors"
 
 ITEM_SIZES: dict[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1,
+    "u64": 8, "u32": 4, "u16": 2,
 }  # fmt: skip
 """The dtypes of a signature and their bytes per element. ``i1`` is one byte per element, 0 or 1 (numpy bool)."""
 

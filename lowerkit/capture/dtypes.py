@@ -27,6 +27,9 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "i16": np.dtype(np.int16),
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
+    "u16": np.dtype(np.uint16),
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
 }
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
@@ -41,6 +44,9 @@ _TORCH_NAMES: dict[str, str] = {
     "i16": "int16",
     "i32": "int32",
     "i64": "int64",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
 }
 
 _MLIR_TYPES: dict[str, Callable[[], ir.Type]] = {
@@ -54,6 +60,9 @@ _MLIR_TYPES: dict[str, Callable[[], ir.Type]] = {
     "i16": lambda: ir.IntegerType.get_signless(16),
     "i32": lambda: ir.IntegerType.get_signless(32),
     "i64": lambda: ir.IntegerType.get_signless(64),
+    "u16": lambda: ir.IntegerType.get_signless(16),
+    "u32": lambda: ir.IntegerType.get_signless(32),
+    "u64": lambda: ir.IntegerType.get_signless(64),
 }
 
 

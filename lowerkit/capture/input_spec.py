@@ -38,6 +38,9 @@ _ALIASES = {
     "int16": "i16",
     "int32": "i32",
     "int64": "i64",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
 }
 _DTYPES = "|".join([*NUMPY_DTYPES, *_ALIASES])
 _EXTENT = r"(?:[0-9]+|[A-Za-wyz_][A-Za-wyz0-9_]*)"

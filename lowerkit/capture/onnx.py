@@ -19,13 +19,14 @@ from onnx import ModelProto
 from lowerkit.capture.files import read_file
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
-from lowerkit.capture.onnx_graph import expand_functions, ready_graph
+from lowerkit.capture.onnx_graph import expand_ops, ready_graph
 from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
+from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
 from lowerkit.capture.program import Array, Program
 from lowerkit.capture.weights import WeightStore
-from lowerkit.errors import InputError, UnsupportedError
+from lowerkit.errors import InputError, UnsupportedError, UsageError
 from lowerkit.mlir import ir, new_context
 from lowerkit.runtimes.expressions import Expr, simplify, symbols
 from lowerkit.runtimes.manifest import Dim, Signature, TensorSpec
@@ -62,6 +63,7 @@ def capture_onnx(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     dims: Sequence[Dim] = (),
     example_inputs: Sequence[Array] | None = None,
+    fixed_inputs: Mapping[str, Array] | None = None,
 ) -> Program:
     """Captures an ONNX model.
 
@@ -69,9 +71,11 @@ def capture_onnx(
         model: a path, or a model in memory (it is copied).
         input_shapes: shapes that fix or name dims of inputs; a str is a symbolic dim.
         dims: ranges of the symbolic dims.
-        example_inputs: arrays in the order of the model's inputs.
+        example_inputs: arrays in the order of the inputs that are left.
+        fixed_inputs: for a model in memory, values of inputs that are compiled in; the program has no such inputs.
 
     Raises:
+        UsageError: LK1003, ``fixed_inputs`` names what is no input, or the model is a path.
         InputError: the file cannot be read or is no ONNX model.
         CaptureError: LK2003, the model is invalid.
         UnsupportedError: LK4001 with all nodes that are not supported; LK4002, a shape is not known.
@@ -84,6 +88,14 @@ def capture_onnx(
         path = Path(model)
         copy = parse_model(read_file(path, MAXIMUM_BYTES), str(path))
         folder, source, eager_from = path.resolve().parent, str(path), path
+    if fixed_inputs:
+        if folder is not None:
+            raise UsageError(
+                "LK1003", "inputs can be fixed for a model in memory only", hint="onnx.load the file first"
+            )
+        fix_inputs(copy.graph, fixed_inputs)
+        eager_from = ModelProto()
+        eager_from.CopyFrom(copy)
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
@@ -113,7 +125,7 @@ def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
         try:
             return import_onnx(ready, context)
         except UnconvertedError as error:
-            if not expand_functions(ready, error.op_types):
+            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
                 raise
 
 
@@ -175,7 +187,11 @@ def _name_free_dims(ready: OnnxGraph) -> None:
 def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Signature:
     declared = {value.name: value.type.tensor_type for value in ready.graph.input}
     inputs = [
-        TensorSpec(name, DTYPE_NAMES[declared[name].elem_type], [_extent(dim) for dim in declared[name].shape.dim])
+        TensorSpec(
+            name,
+            DTYPE_NAMES[ready.unsigned.get(name, declared[name].elem_type)],
+            [_extent(dim) for dim in declared[name].shape.dim],
+        )
         for name in ready.inputs
     ]
     names = {symbol: None for spec in inputs for extent in spec.shape for symbol in symbols(extent)}
@@ -183,10 +199,14 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
     function = ir.SymbolTable(module.operation)["main"]
     results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
     outputs = [
-        TensorSpec(value.name, DTYPE_NAMES[value.type.tensor_type.elem_type], _output_shape(value, result, names))
+        TensorSpec(value.name, DTYPE_NAMES[_element_type(ready, value)], _output_shape(value, result, names))
         for value, result in zip(ready.graph.output, results, strict=True)
     ]
     return Signature(inputs=inputs, outputs=outputs, dims=[ranges.get(name, Dim(name)) for name in names])
+
+
+def _element_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> int:
+    return ready.unsigned.get(value.name, value.type.tensor_type.elem_type)
 
 
 def _extent(dim: Any) -> Expr:

@@ -6,13 +6,13 @@ Vocabulary
                so a model of 100 GB costs as much as one of 100 kB.
     literal    a constant that stays in the graph: shapes, axes, scales. The conversions need their values.
 
-Steps: skeleton -> checker -> local functions inlined -> user's input shapes -> opset >= 17 -> shapes and constants in
-turns, until nothing changes.
+Steps: skeleton -> checker -> local functions inlined -> user's input shapes -> opset >= 17 -> shapes, constants,
+functions of the standard, control flow and rewrites in turns, until nothing changes -> signed integers for unsigned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import GraphProto, ModelProto
 
+from lowerkit.capture.onnx_control_flow import inline_control_flow
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
+from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
+from lowerkit.capture.onnx_rewrites import ALWAYS, FALLBACK, rewrite_nodes
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
     extract_constant_nodes,
@@ -31,10 +34,13 @@ from lowerkit.capture.onnx_skeleton import (
     make_skeleton,
     move_folded,
 )
-from lowerkit.errors import CaptureError
+from lowerkit.capture.onnx_unsigned import has_unsigned, widen_unsigned
+from lowerkit.errors import CaptureError, UnsupportedError
 
 OLDEST_OPSET = 17
 """Older models are converted to this version: the importer's patterns know ops from about here on."""
+SCAN_OPSET = 9
+"""The converter takes older Scans for those of this version, which they are not."""
 BFLOAT16_OPSET = 22
 """Models that hold bfloat16 are converted to this version: convolutions and others know that type from here on."""
 _BFLOAT16_HINT = (
@@ -42,7 +48,7 @@ _BFLOAT16_HINT = (
     "export with torch.onnx.export(..., opset_version=22, optimize=False)"
 )
 
-_ROUNDS = 8
+_ROUNDS = 24
 
 
 def ready_graph(
@@ -73,44 +79,42 @@ def ready_graph(
     return ready
 
 
-def expand_functions(ready: OnnxGraph, op_types: Iterable[str]) -> bool:
-    """Replaces nodes of these types by the function that the standard defines them by; returns whether it did."""
-    version = next((entry.version for entry in ready.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-    known: list[tuple[str, str]] = []
-    for op_type in op_types:
-        schema: Any = onnx.defs.get_schema(op_type, version, "")
-        if schema.has_function or schema.has_context_dependent_function:
-            known.append(("", op_type))
-            _write_defaults(ready.graph, schema)
-    if not known:
-        return False
-    try:
-        ready.model = onnx.inliner.inline_selected_functions(ready.model, known, inline_schema_functions=True)
-    except RuntimeError:  # an assertion of the inliner: then the op stays unsupported
+def expand_ops(ready: OnnxGraph, wanted: set[tuple[str, str]]) -> bool:
+    """Replaces nodes of the (domain, op) by simpler ones: by a rule, or by the standard's function; whether it did."""
+    rules = {name: rule for name, rule in FALLBACK.items() if ("", name) in wanted}
+    if not rewrite_nodes(ready, rules) and not expand_functions(ready.model, wanted):
         return False
     extract_constant_nodes(ready, None)
     _simplify(ready)
     return True
 
 
-def _write_defaults(graph: GraphProto, schema: onnx.defs.OpSchema) -> None:
-    """Writes out default attributes: the inliner leaves references to absent ones unresolved."""
-    for node in graph.node:
-        if node.op_type != schema.name:
-            continue
-        present = {attribute.name for attribute in node.attribute}
-        for name, attribute in schema.attributes.items():
-            if name not in present and attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
-                node.attribute.append(attribute.default_value)
-
-
 def _simplify(ready: OnnxGraph) -> None:
     for _ in range(_ROUNDS):
+        _name_skipped_outputs(ready.graph)
         _infer(ready)
-        if not fold_constants(ready, keep=is_literal):
+        changed = fold_constants(ready, keep=is_literal)
+        changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
+        changed = inline_control_flow(ready) or changed
+        changed = rewrite_nodes(ready, ALWAYS) or changed
+        if not changed:
             break
+        extract_constant_nodes(ready, None)
+    if has_unsigned(ready):
+        widen_unsigned(ready)
+        _infer(ready)
+        fold_constants(ready, keep=is_literal)
     _drop_allowzero(ready.graph)
     move_folded(ready)
+
+
+def _name_skipped_outputs(graph: GraphProto) -> None:
+    """Names the outputs that a node leaves out before others: an op's results are told apart by their place."""
+    for number, node in enumerate(graph.node):
+        last = max((index for index, name in enumerate(node.output) if name), default=-1)
+        for index in range(last):
+            if not node.output[index]:
+                node.output[index] = f"{node.output[last]}.{number}.skipped{index}"
 
 
 def invalid_model(error: Exception) -> CaptureError:
@@ -177,6 +181,13 @@ def _convert_opset(ready: OnnxGraph) -> None:
     target = BFLOAT16_OPSET if holds_bfloat16(ready.model) else OLDEST_OPSET
     if version >= target:
         return
+    if all(node.domain not in ("", "ai.onnx") for node in ready.graph.node):
+        ready.model.opset_import.append(onnx.helper.make_opsetid("", newest))
+        return
+    if version < SCAN_OPSET and any(node.op_type == "Scan" for node in ready.graph.node):
+        raise UnsupportedError(
+            "LK4001", "Scan of opset 8 has an axis of batches that later ones lack", hint="export with opset 9 or newer"
+        )
     try:
         ready.model = onnx.version_converter.convert_version(ready.model, target)
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
@@ -192,9 +203,9 @@ def _convert_opset(ready: OnnxGraph) -> None:
 def _infer(ready: OnnxGraph) -> None:
     try:
         ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError:
+    except (onnx.shape_inference.InferenceError, ValueError):
         # Strict mode also fails where inference merely gives up; then what it finds without is enough.
         try:
             ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, data_prop=True)
-        except onnx.shape_inference.InferenceError as error:
+        except (onnx.shape_inference.InferenceError, ValueError) as error:
             raise invalid_model(error) from error

@@ -11,8 +11,6 @@ lists all of them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -22,13 +20,14 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.dtypes import mlir_type
-from lowerkit.capture.locations import frames_of_trace, make_location, origin_of
+from lowerkit.capture.locations import frames_of_trace, make_location
+from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir, run_pipeline, walk
 
-_CONVERT = "func.func(convert-torch-onnx-to-torch)"
 _REFINE = (
     "func.func(canonicalize,cse,torch-scalarize-shapes,canonicalize),torch-shape-refinement-pipeline,"
     "func.func(torch-restructure-non-constant-axes,torch-scalarize-shapes,canonicalize,cse),torch-refine-public-return"
@@ -38,18 +37,6 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
-
-
-class UnconvertedError(UnsupportedError):
-    """Nodes of the standard for which torch-mlir has no conversion; ``op_types`` are their types."""
-
-    def __init__(self, operations: Sequence[ir.Operation]) -> None:
-        super().__init__(
-            "LK4001",
-            f"{len(operations)} ONNX nodes are not supported",
-            details=[_describe(operation) for operation in operations],
-        )
-        self.op_types = {(_onnx_name(operation) or "").removeprefix("onnx.") for operation in operations}
 
 
 def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
@@ -64,12 +51,12 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     module = _import(ready, context)
     pristine = module.operation.get_asm(enable_debug_info=True)
     try:
-        run_pipeline(module, f"builtin.module({_CONVERT})")
+        run_pipeline(module, f"builtin.module({CONVERT})")
         run_pipeline(module, f"builtin.module({_REFINE})")
     except ir.MLIRError as error:
-        _raise_unconverted(ir.Module.parse(pristine, context=context), error)
+        raise_unconverted(ir.Module.parse(pristine, context=context), error)
     left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
+    walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
     if left:
         raise UnconvertedError(left)
     return module
@@ -118,6 +105,7 @@ def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
             module = info.create_module(context)
             importer = _NodeImporter.define_main(ready, info.main_graph, module.operation)
             importer.import_all()
+            importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error
@@ -133,8 +121,8 @@ class _NodeImporter(upstream.NodeImporter):
         cache = upstream.ContextCache(module.context)
         inputs = [info.input_map[name] for name in ready.inputs]
         with module.context, ir.Location.unknown():
-            arguments = [cache.type_proto_to_type(value.type) for value in inputs]
-            results = [cache.type_proto_to_type(value.type) for value in info.graph_proto.output]
+            arguments = [cache.type_proto_to_type(_outer_type(ready, value)) for value in inputs]
+            results = [cache.type_proto_to_type(_outer_type(ready, value)) for value in info.graph_proto.output]
             function = upstream.func_dialect.FuncOp(
                 "main", ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
             )
@@ -152,7 +140,26 @@ class _NodeImporter(upstream.NodeImporter):
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
         importer._define_weights()
+        importer._convert_arguments()
         return importer
+
+    def _convert_arguments(self) -> None:
+        """Widens the arguments that are unsigned; see :mod:`lowerkit.capture.onnx_unsigned`."""
+        for name in self._ready.inputs:
+            if name in self._ready.unsigned:
+                with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
+                    wide = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
+                    self._nv_map[name] = convert_integers(self._nv_map[name], wide)
+
+    def convert_results(self) -> None:
+        """Narrows the results that are unsigned, ahead of the return."""
+        for value in self._gi.graph_proto.output:
+            if value.name in self._ready.unsigned:
+                terminator = self._b.operations[len(self._b.operations) - 1]
+                index = [output.name for output in self._gi.graph_proto.output].index(value.name)
+                with ir.InsertionPoint(terminator), make_location(value.name, "", (), self._c):
+                    narrow = self._cc.type_proto_to_type(_outer_type(self._ready, value))
+                    terminator.operation.operands[index] = convert_integers(terminator.operands[index], narrow)
 
     def _define_weights(self) -> None:
         used = {name for node in self._gi.graph_proto.node for name in node.input}
@@ -189,14 +196,38 @@ class _NodeImporter(upstream.NodeImporter):
             operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
             names = [name for name in node.output if name]
             types = [self._output_type(name) for name in node.output if name]
+            if node.op_type == "BitCast":
+                self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
+                return
+            narrow = None
+            if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
+                # torch-mlir converts to 32 bits, and not to 16.
+                node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
+                narrow = types[0]
+                types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
             operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
             self._nv_map.update(zip(names, operation.results, strict=True))
+            if narrow is not None:
+                self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
 
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
         return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
+
+
+def _casts_to(node: NodeProto, element_type: int) -> bool:
+    return any(attribute.name == "to" and attribute.i == element_type for attribute in node.attribute)
+
+
+def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
+    """Returns the type that callers see."""
+    outer = onnx.TypeProto()
+    outer.CopyFrom(value.type)
+    if value.name in ready.unsigned:
+        outer.tensor_type.elem_type = ready.unsigned[value.name]
+    return outer
 
 
 def _node_location(node: NodeProto, context: ir.Context) -> ir.Location:
@@ -218,83 +249,6 @@ def _dense(tensor: TensorProto, cache: upstream.ContextCache) -> ir.Attribute:
             values = [ir.FloatAttr.get(shaped.element_type, float(value)) for value in array.reshape(-1)]
             return ir.DenseElementsAttr.get(values, shaped)
         return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=shaped.element_type, shape=array.shape)
-
-
-def _onnx_name(operation: ir.Operation) -> str | None:
-    if operation.name != "torch.operator":
-        return None
-    name = ir.StringAttr(operation.attributes["name"]).value
-    return name if name.startswith("onnx.") else None
-
-
-def _raise_unconverted(module: ir.Module, error: ir.MLIRError) -> None:
-    """Tries each op of the unconverted module alone and raises with those that fail."""
-    failing: list[ir.Operation] = []
-    known: dict[str, bool] = {}
-    for operation in list(module.body.operations[0].regions[0].blocks[0].operations):
-        name = _onnx_name(operation.operation)
-        if name is None or name == "onnx.Constant":
-            continue
-        text = _alone(operation.operation)
-        if text not in known:
-            known[text] = _converts(text, module.context)
-        if not known[text]:
-            failing.append(operation.operation)
-    if failing:
-        raise UnconvertedError(failing) from error
-    first = next(iter(str(error).splitlines()), "")
-    raise CaptureError("LK2001", f"the ONNX graph could not be converted: {first}") from error
-
-
-def _alone(operation: ir.Operation) -> str:
-    """Returns the text of a module with ``operation`` as the only one; constant operands come along."""
-    function = operation.parent
-    assert function is not None, "the op is inside a function"
-    module = ir.Module.create(ir.Location.unknown(operation.context))
-    constants = [
-        isinstance(operand.owner, ir.Operation) and _is_constant(operand.owner) for operand in operation.operands
-    ]
-    free = [operand.type for operand, constant in zip(operation.operands, constants, strict=True) if not constant]
-    with operation.context, ir.Location.unknown(), ir.InsertionPoint(module.body):
-        holder = upstream.func_dialect.FuncOp("main", ([*free], [result.type for result in operation.results]))
-        for name in function.attributes:  # the opset, which patterns ask for
-            if name.startswith("torch."):
-                holder.attributes[name] = function.attributes[name]
-        block = holder.add_entry_block()
-        arguments = iter(block.arguments)
-        with ir.InsertionPoint(block):
-            clone = operation.clone()
-            for index, (operand, constant) in enumerate(zip(operation.operands, constants, strict=True)):
-                if constant:
-                    copy = operand.owner.clone()
-                    copy.move_before(clone)
-                    clone.operands[index] = copy.results[0]
-                else:
-                    clone.operands[index] = next(arguments)
-            upstream.func_dialect.ReturnOp(list(clone.results))
-    return str(module)
-
-
-def _is_constant(owner: Any) -> bool:
-    return owner.name == "torch.constant.none" or _onnx_name(owner) == "onnx.Constant"
-
-
-def _converts(text: str, context: ir.Context) -> bool:
-    module = ir.Module.parse(text, context=context)
-    try:
-        run_pipeline(module, f"builtin.module({_CONVERT})")
-    except ir.MLIRError:
-        return False
-    left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if _onnx_name(op) else None)
-    return not left
-
-
-def _describe(operation: ir.Operation) -> str:
-    origin = origin_of(operation.location)
-    types = ", ".join(str(operand.type).removeprefix("!torch.") for operand in operation.operands)
-    place = f" at {origin.source_line}" if origin.source_line else ""
-    return f"{(_onnx_name(operation) or '').removeprefix('onnx.')} (node {origin.node!r}) on ({types}){place}"
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

@@ -34,11 +34,13 @@ class OnnxGraph:
         model: the skeleton; its graph inputs are the model's inputs and then the weights.
         inputs: names of the model's own inputs, in order.
         weights: the constants that are not in the skeleton.
+        unsigned: inputs and outputs that are of an unsigned type and are computed in a wider signed one.
     """
 
     model: ModelProto
     inputs: list[str]
     weights: dict[str, LazyTensor] = field(default_factory=dict[str, LazyTensor])
+    unsigned: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def graph(self) -> GraphProto:

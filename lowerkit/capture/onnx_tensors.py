@@ -28,6 +28,9 @@ DTYPE_NAMES: dict[int, str] = {
     TensorProto.INT8: "i8",
     TensorProto.UINT8: "u8",
     TensorProto.INT16: "i16",
+    TensorProto.UINT16: "u16",
+    TensorProto.UINT32: "u32",
+    TensorProto.UINT64: "u64",
     TensorProto.INT32: "i32",
     TensorProto.INT64: "i64",
 }

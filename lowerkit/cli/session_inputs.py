@@ -13,6 +13,7 @@ from lowerkit.runtimes.manifest import Signature
 
 _NUMPY_NAMES = {
     "f32": "float32", "f64": "float64", "f16": "float16", "i1": "bool", "i8": "int8", "u8": "uint8",
+    "u16": "uint16", "u32": "uint32", "u64": "uint64",
     "i16": "int16", "i32": "int32", "i64": "int64",
 }  # fmt: skip
 

@@ -205,6 +205,8 @@ def _through_expand(op: ir.Operation, index_map: IndexMap) -> tuple[ir.Value, In
 
 def _through_collapse(op: ir.Operation, index_map: IndexMap) -> tuple[ir.Value, IndexMap] | None:
     shape = shape_of(op.operands[0])
+    if not index_map:  # to rank 0: there are no groups, and every extent is one
+        return op.operands[0], (None,) * len(shape)
     found: list[int | None] = []
     for group, loop in zip(reassociation_of(op), index_map, strict=True):
         wide = [axis for axis in group if shape[axis] != 1]

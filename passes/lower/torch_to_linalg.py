@@ -75,6 +75,7 @@ class TorchToLinalg(Pass):
             raise _unsupported(culprits) from failure
         if remaining:
             raise _unsupported(_culprits(untouched) or remaining)
+        _refuse_scalar_loops(module)
         _erase_assertions(module)
         guard_look_ups(module)
         fold_scalar_conversions(module)
@@ -131,6 +132,11 @@ def _culprits(module: ir.Operation) -> list[ir.Operation]:
     found: list[ir.Operation] = []
     for op in _torch_ops(module):
         if op.name.startswith((*_SCALAR_OPS, "torch_c.", "torch.prim.ListUnpack")):
+            continue
+        if op.parent is None or op.parent.name != "func.func":
+            continue  # part of the control flow that holds it
+        if len(op.regions) > 0:
+            found.append(op)
             continue
         alone = _alone(op)
         key = str(alone)
@@ -195,6 +201,25 @@ def _lowers(module: ir.Module) -> bool:
     except ir.MLIRError:
         return False
     return not _torch_ops(module)
+
+
+def _refuse_scalar_loops(module: ir.Module) -> None:
+    """Refuses loops that compute a single number: values between kernels are tensors."""
+    found: list[str] = []
+
+    def collect(op: ir.Operation) -> None:
+        at_top = op.parent is not None and op.parent.name == "func.func"
+        if (
+            at_top
+            and op.name.startswith("scf.")
+            and not all(isinstance(result.type, ir.RankedTensorType) for result in op.results)
+        ):
+            found.append(f"a loop that computes a number at {describe(op)}")
+
+    walk(module.operation, collect)
+    if found:
+        details = sorted(set(found))
+        raise UnsupportedError("LK4001", f"the model has {len(found)} loops that compute a number", details=details)
 
 
 def _erase_assertions(module: ir.Module) -> None:

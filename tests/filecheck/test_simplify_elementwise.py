@@ -165,3 +165,20 @@ def test_copies_vanish_and_captured_elements_become_inputs(check: Check) -> None
         "// CHECK: ins(%arg0, %arg1 :\n// CHECK-NOT: linalg.generic",
     )
     assert_same_results(text, "simplify-elementwise", [random_array(4, 8), random_array(1, seed=2).reshape(())])
+
+
+def test_a_tensor_of_one_element_collapsed_to_a_scalar_is_read_by_its_own_rank(check: Check) -> None:
+    text = module(
+        ", %u: tensor<1x1xf32>",
+        "%v = tensor.collapse_shape %u [] : tensor<1x1xf32> into tensor<f32>",
+        "affine_map<(d0, d1) -> ()>",
+        "tensor<f32>",
+    )
+    check(
+        text,
+        "simplify-elementwise",
+        """
+        // CHECK-NOT: tensor.collapse_shape
+        // CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}} : tensor<4x8xf32>, tensor<1x1xf32>)
+        """,
+    )

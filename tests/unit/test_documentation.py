@@ -51,7 +51,9 @@ def anchors(text: str) -> set[str]:
 def options_of(command: str) -> set[str]:
     found = cli.get_command(click.Context(cli), command)
     assert found is not None
-    return {"--help", *(name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts))}
+    commands = [found, *(found.commands.values() if isinstance(found, click.Group) else ())]
+    parameters = [parameter for one in commands for parameter in one.params]
+    return {"--help", *(name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts))}
 
 
 def table_rows(text: str, first_cell: str) -> dict[str, str]:

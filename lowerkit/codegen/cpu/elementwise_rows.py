@@ -101,7 +101,7 @@ def emit_rows(frame: KernelFrame, nest: ElementwiseNest, lanes: int) -> KernelEx
             walk(text.unravel(text.idiv(task, pieces), outer_sizes), begin, text.imin(grain, text.isub(row, begin)))
             return expression("mul", outer_extent, expression("ceildiv", row_extent, grain))
         assert isinstance(row, int)
-        rows = max(1, grain // row)
+        rows = max(1, grain // max(row, 1))
         first = text.imul(task, rows)
         with text.span(first, text.imin(outer_count, text.iadd(first, rows))) as loop:
             walk(text.unravel(loop.index, outer_sizes), 0, row)

@@ -17,6 +17,11 @@ from lowerkit.runtimes import _native
 _V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sse4.2")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _ZEN4 = (*_V4, "avx512vnni", "avx512bf16")
+_BEYOND_ZEN4 = (
+    "sse4a", "avx512vbmi", "avx512vbmi2", "avx512bitalg", "avx512vpopcntdq", "avx512ifma", "gfni", "sha", "vaes",
+    "vpclmulqdq",
+)  # fmt: skip
+"""What LLVM takes for granted on the processor znver4, and Intel's processors with the features of the level lack."""
 _SAPPHIRE_RAPIDS = (*_ZEN4, "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
 
 
@@ -58,9 +63,10 @@ class CpuFeatures:
         return self.vector_bits // element_bits
 
 
-def _level(name: str, features: tuple[str, ...], llvm_cpu: str | None = None) -> CpuFeatures:
+def _level(name: str, features: tuple[str, ...], beyond: tuple[str, ...] = ()) -> CpuFeatures:
+    """Makes a level; ``beyond`` are features of the processor of that name that are no part of the level."""
     wide = "avx512f" in features
-    enabled = [f"+{feature}" for feature in features]
+    enabled = [f"+{feature}" for feature in features] + [f"-{feature}" for feature in beyond]
     if wide:
         # LLVM's generic levels prefer 256-bit vectors, out of caution about the clocks of the first AVX-512 parts.
         enabled.append("-prefer-256-bit")
@@ -72,7 +78,7 @@ def _level(name: str, features: tuple[str, ...], llvm_cpu: str | None = None) ->
         avx512_bf16="avx512bf16" in features,
         avx512_fp16="avx512fp16" in features,
         amx="amx-bf16" in features,
-        llvm_cpu=llvm_cpu or name,
+        llvm_cpu=name,
         llvm_features=",".join(enabled),
         required=tuple(sorted(features)),
     )
@@ -82,7 +88,7 @@ def _level(name: str, features: tuple[str, ...], llvm_cpu: str | None = None) ->
 _LEVELS: dict[str, tuple[CpuFeatures, tuple[str, ...]]] = {
     "x86-64-v3": (_level("x86-64-v3", _V3), _V3),
     "x86-64-v4": (_level("x86-64-v4", _V4), _V4),
-    "znver4": (_level("znver4", _ZEN4), _ZEN4),
+    "znver4": (_level("znver4", _ZEN4, _BEYOND_ZEN4), _ZEN4),
     "sapphirerapids": (_level("sapphirerapids", _SAPPHIRE_RAPIDS), _SAPPHIRE_RAPIDS),
 }
 

@@ -28,10 +28,8 @@ from lowerkit.mlir import ir, linalg, run_pipeline, walk
 
 _STACK_BYTES = 512  # a temporary up to this size lives on the stack, where LLVM may turn it into registers
 
-_BUFFERIZE = (
-    "builtin.module(eliminate-empty-tensors,canonicalize,empty-tensor-to-alloc-tensor,one-shot-bufferize,"
-    "canonicalize,cse)"
-)
+_REUSE_DESTINATIONS = "builtin.module(eliminate-empty-tensors,canonicalize)"
+_BUFFERIZE = "builtin.module(empty-tensor-to-alloc-tensor,one-shot-bufferize,canonicalize,cse)"
 _TO_LOOPS = (
     "builtin.module(resolve-ranked-shaped-type-result-dims,convert-linalg-to-loops,fold-memref-alias-ops,"
     "canonicalize,cse)"
@@ -50,6 +48,8 @@ class BufferizedKernel:
 
 def bufferize(module: ir.Module) -> None:
     """Brings ``@generic_body`` from tensors to loops over memrefs, in place."""
+    run_pipeline(module, _REUSE_DESTINATIONS)
+    _separate_destinations(module)
     run_pipeline(module, _BUFFERIZE)
     _copies_to_linalg(module)
     run_pipeline(module, _TO_LOOPS)
@@ -95,6 +95,27 @@ def assemble(
             replace_allocation(allocation, place, block, bounds.dim_count)
         text = target.operation.get_asm(enable_debug_info=False)
     return BufferizedKernel(text, task_count, scratch)
+
+
+def _separate_destinations(module: ir.Module) -> None:
+    """Gives each operand of an op an empty tensor of its own.
+
+    As nothing reads an empty tensor, bufferization would put two results that start from one into the same buffer.
+    """
+    taken: set[tuple[ir.Operation, ir.Value]] = set()
+    shared: list[tuple[ir.Operation, int]] = []
+
+    def collect(op: ir.Operation) -> None:
+        for index, operand in enumerate(op.operands):
+            if not isinstance(operand.owner, ir.Block) and operand.owner.name == "tensor.empty":
+                if (op, operand) in taken:
+                    shared.append((op, index))
+                taken.add((op, operand))
+
+    walk(module.operation, collect)
+    for op, index in shared:
+        with ir.InsertionPoint(op), op.location:
+            op.operands[index] = op.operands[index].owner.clone().results[0]
 
 
 def _copies_to_linalg(module: ir.Module) -> None:

@@ -214,6 +214,9 @@ CASES: dict[str, tuple[list[tuple[Sequence[int | None], str]], list[Sequence[int
     ),
     "topk": ([((3, 17), F)], [(3, 17)], lambda x: list(TopkOp.build(x, k=4))),
     "sort": ([((3, 17), F)], [(3, 17)], lambda x: list(SortOp.build(x, axis=1, descending=True))),
+    # Values and indices of one type: their spare buffers were one buffer once.
+    "topk_integer": ([((3, 17), "i64")], [(3, 17)], lambda x: list(TopkOp.build(x, k=4))),
+    "sort_integer": ([((3, 17), "i64")], [(3, 17)], lambda x: list(SortOp.build(x, axis=1, descending=True))),
     "rope": (
         [((1, 2, 5, 8), F), ((5, 8), F), ((5, 8), F)],
         [(1, 2, 5, 8), (5, 8), (5, 8)],

@@ -1,0 +1,101 @@
+"""Rules that write an ONNX node as simpler ONNX nodes, where no conversion takes it, or none takes it right.
+
+A rule is a function of a :class:`~lowerkit.capture.onnx_rewrites.rewriter.Rewriter`. ``ALWAYS`` holds for every node of
+the type, as far as the rule takes it; ``FALLBACK`` only for nodes for which torch-mlir has no conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from onnx import NodeProto, helper, numpy_helper
+
+from lowerkit.capture.onnx_functions import opset_versions
+from lowerkit.capture.onnx_rewrites import (
+    deformable,
+    elementwise,
+    grid_sample,
+    movement,
+    pooling,
+    quantized,
+    recurrent,
+    resampling,
+    spectral,
+    training,
+)
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter
+
+if TYPE_CHECKING:
+    from lowerkit.capture.onnx_skeleton import OnnxGraph
+
+Rule = Callable[[Rewriter], None]
+
+ALWAYS: dict[str, Rule] = {
+    "Col2Im": movement.col2im,
+    "ConvInteger": quantized.conv_integer,
+    "CumProd": elementwise.cumulative_product,
+    "CumSum": elementwise.integer_cumulative_sum,
+    "DFT": spectral.dft,
+    "DeformConv": deformable.deform_conv,
+    "DequantizeLinear": quantized.dequantize_linear,
+    "Det": elementwise.determinant,
+    "Dropout": elementwise.dropout,
+    "Einsum": elementwise.einsum_with_scalars,
+    "GRU": recurrent.gru,
+    "GridSample": grid_sample.grid_sample,
+    "LSTM": recurrent.lstm,
+    "LpNormalization": elementwise.lp_normalization,
+    "LpPool": pooling.lp_pool,
+    "MaxUnpool": pooling.max_unpool,
+    "QLinearMatMul": quantized.qlinear_matmul,
+    "QuantizeLinear": quantized.quantize_linear,
+    "RNN": recurrent.rnn,
+    "Range": movement.constant_range,
+    "Resize": resampling.resize_by_fraction,
+    "STFT": spectral.stft,
+    "Slice": movement.backward_slice,
+    "SpaceToDepth": movement.space_to_depth,
+    "TensorScatter": movement.tensor_scatter,
+    "ai.onnx.preview.training.Adagrad": training.adagrad,
+    "ai.onnx.preview.training.Adam": training.adam,
+    "ai.onnx.preview.training.Momentum": training.momentum,
+}
+FALLBACK: dict[str, Rule] = {
+    "Resize": resampling.resize,
+}
+
+
+def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
+    """Applies rules to each node of the graph once; returns whether one was rewritten."""
+    graph = ready.graph
+    if not any(_name_of(node) in rules for node in graph.node):
+        return False
+    version = opset_versions(ready.model).get("", 1)
+    types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for tensor in graph.initializer:
+        types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    nodes: list[NodeProto] = []
+    changed = False
+    for node in list(graph.node):
+        rule = rules.get(_name_of(node))
+        if rule is None:
+            nodes.append(node)
+            continue
+        rewriter = Rewriter(ready, node, version, types, values)
+        try:
+            rule(rewriter)
+        except NoRewriteError:
+            nodes.append(node)
+            continue
+        nodes.extend(rewriter.nodes)
+        changed = True
+    if changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return changed
+
+
+def _name_of(node: NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

@@ -1,0 +1,107 @@
+"""Ops that are a few elementwise ones, or few enough of them for small static extents."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
+
+LARGEST_DETERMINANT = 4
+
+
+def cumulative_product(b: Rewriter) -> None:
+    """Writes a CumProd by doubling: after step k each element holds the product of 2^k neighbours."""
+    _cumulative(b, "Mul", 1)
+
+
+def integer_cumulative_sum(b: Rewriter) -> None:
+    """Writes a CumSum of integers by doubling; floats have a kernel of their own, which adds in order."""
+    if is_float(b.dtype(b.input(0))):
+        raise NoRewriteError("floats")
+    _cumulative(b, "Add", 0)
+
+
+def _cumulative(b: Rewriter, op_type: str, neutral: int) -> None:
+    shape = b.shape(b.input(0))
+    axis = b.integers(b.input(1))[0] % len(shape)
+    length = shape[axis]
+    backward = b.attribute("reverse", 0)
+    fill = [1 if index == axis else extent for index, extent in enumerate(shape)]
+    value = b.input(0)
+
+    def shifted(name: str, by: int) -> str:
+        fill[axis] = by
+        neutrals = b.constant(np.full(fill, neutral), b.numpy_dtype(b.input(0)))
+        kept = b.slice(name, axis, by, length) if backward else b.slice(name, axis, 0, length - by)
+        return b.op("Concat", *((kept, neutrals) if backward else (neutrals, kept)), axis=axis)
+
+    by = 1
+    while by < length:
+        value = b.op(op_type, value, shifted(value, by))
+        by *= 2
+    if b.attribute("exclusive", 0):
+        value = shifted(value, 1)
+    b.give(value)
+
+
+def determinant(b: Rewriter) -> None:
+    """Writes the determinant of small matrices by expansion along rows."""
+    shape = b.shape(b.input(0))
+    size, rank = shape[-1], len(shape)
+    if not 1 <= size <= LARGEST_DETERMINANT:
+        raise NoRewriteError(f"matrices of {size} rows")
+    rows = [b.gather(b.input(0), row, rank - 2) for row in range(size)]
+    entries = [[b.gather(row, column, rank - 2) for column in range(size)] for row in rows]
+
+    def minor(row: int, columns: tuple[int, ...]) -> str:
+        if len(columns) == 1:
+            return entries[row][columns[0]]
+        total = ""
+        for place, column in enumerate(columns):
+            rest = minor(row + 1, columns[:place] + columns[place + 1 :])
+            term = b.op("Mul", entries[row][column], rest)
+            total = b.op("Sub" if place % 2 else "Add", total, term) if total else term
+        return total
+
+    b.give(minor(0, tuple(range(size))))
+
+
+def dropout(b: Rewriter) -> None:
+    """Writes a Dropout outside of training: its input, and a mask that keeps everything."""
+    if b.input(2):
+        training = b.value(b.input(2))
+        ratio = b.value(b.input(1)) if b.input(1) else np.asarray(0.5)
+        if training is None or (training.any() and (ratio is None or ratio.any())):
+            raise NoRewriteError("training")
+    b.give(b.op("Identity", b.input(0)))
+    if b.output(1):
+        b.give(b.constant(np.ones(b.shape(b.input(0))), np.bool_), 1)
+
+
+def lp_normalization(b: Rewriter) -> None:
+    """Writes an LpNormalization; where the norm is zero, so is the result."""
+    axis, x = b.attribute("axis", -1), b.input(0)
+    if b.attribute("p", 2) == 1:
+        norm = b.op("ReduceSum", b.op("Abs", x), b.constant([axis]), keepdims=1)
+    else:
+        norm = b.op("Sqrt", b.op("ReduceSum", b.op("Mul", x, x), b.constant([axis]), keepdims=1))
+    zero = b.op("Equal", norm, b.scalar(0.0, x))
+    b.give(b.op("Div", x, b.op("Where", zero, b.scalar(1.0, x), norm)))
+
+
+def einsum_with_scalars(b: Rewriter) -> None:
+    """Takes the operands of rank 0 out of an Einsum and multiplies with them."""
+    terms, arrow, result = b.attribute("equation", "").replace(" ", "").partition("->")
+    operands = list(zip(terms.split(","), b.node.input, strict=True))
+    scalars = [name for term, name in operands if not term]
+    tensors = [(term, name) for term, name in operands if term]
+    if not scalars or not arrow:
+        raise NoRewriteError("no operand of rank 0")
+    if tensors:
+        equation = ",".join(term for term, _ in tensors) + arrow + result
+        value = b.op("Einsum", *[name for _, name in tensors], equation=equation)
+    else:
+        value = scalars.pop()
+    for name in scalars:
+        value = b.op("Mul", value, name)
+    b.give(b.op("Identity", value))
