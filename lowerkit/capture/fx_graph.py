@@ -7,7 +7,8 @@ Steps
     constants      what depends on no input and no parameter (position ids, causal masks, rotary tables) is computed
                    once, by PyTorch itself, so bit for bit as eager does. Bounded in size: bytes read at most
                    :data:`FOLD_READ_BYTES` per tensor, written :data:`FOLD_WRITE_BYTES`.
-    names          ops for which the torch dialect has no op are decomposed, and the steps repeated.
+    names          ops for which the torch dialect has no op, or one that nothing lowers, are decomposed
+                   (:mod:`lowerkit.capture.decompositions`), and the steps repeated.
 """
 
 # torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
@@ -20,12 +21,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import decomposition_table
-from torch.export import ExportedProgram, default_decompositions
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import node as fx_node
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
+from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
 from lowerkit.capture.symbolic import is_static
 from lowerkit.mlir import ir
@@ -96,11 +98,13 @@ def is_known(target: Any, context: ir.Context) -> bool:
 
 def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
     targets = {node.target for node in graph.nodes if node.op == "call_function"}
-    unknown = [target for target in targets if not is_known(target, context)]
-    if not unknown:
-        return {}
-    known = {**decomposition_table, **default_decompositions()}
-    return {target: known[target] for target in unknown if target in known}
+    table: dict[Any, Callable[..., Any]] = {}
+    for target in targets:
+        if not is_known(target, context) or str(target) in SPELLED_OUT:
+            decomposition = decomposition_of(target)
+            if decomposition is not None:
+                table[target] = decomposition
+    return table
 
 
 def _drop_checks(graph: fx.Graph) -> None:
@@ -115,7 +119,11 @@ def _fold_constants(program: FunctionalProgram) -> None:
     values: dict[fx.Node, Any] = dict(_readable_constants(program))
     folded: list[fx.Node] = []
     for node in graph.nodes:
-        if node.op == "call_function" and _is_foldable(node, values):
+        if node.op == "call_function" and _has_no_elements(node):
+            value = node.meta["val"]
+            values[node] = torch.empty(value.shape, dtype=value.dtype)
+            folded.append(node)
+        elif node.op == "call_function" and _is_foldable(node, values):
             value = callable_of(node.target)(
                 *fx_node.map_arg(node.args, values.get), **fx_node.map_arg(node.kwargs, values.get)
             )
@@ -134,6 +142,9 @@ def _fold_constants(program: FunctionalProgram) -> None:
             constant.meta = dict(node.meta)
             for user in outside:
                 user.replace_input_with(node, constant)
+            for spec in signature.output_specs:  # an output is known by the name of its node
+                if spec.arg.name == node.name:
+                    spec.arg = TensorArgument(constant.name)
             program.constants[name] = values[node]
             new_specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(constant.name), name))
             first = constant
@@ -154,6 +165,19 @@ def _readable_constants(program: FunctionalProgram) -> dict[fx.Node, torch.Tenso
         if isinstance(value, torch.Tensor) and _is_small(value, FOLD_READ_BYTES):
             found[nodes[spec.arg.name]] = value
     return found
+
+
+def _has_no_elements(node: fx.Node) -> bool:
+    """Whether a node gives one tensor without elements: such a value needs no computing."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(is_static(extent) for extent in value.shape):
+        return False
+    return value.numel() == 0 and torch_name_of(value.dtype) is not None and not _is_mutating(node.target)
+
+
+def _is_mutating(target: Any) -> bool:
+    """Whether an op changes its arguments."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _is_foldable(node: fx.Node, values: dict[fx.Node, Any]) -> bool:

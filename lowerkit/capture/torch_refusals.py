@@ -10,7 +10,14 @@ from pathlib import Path
 
 import torch
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind, SymIntArgument
+from torch.export.graph_signature import (
+    InputKind,
+    OutputKind,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+)
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.dtypes import torch_name_of
@@ -58,6 +65,7 @@ def first_line(error: BaseException) -> str:
 def refuse_unsupported(exported: FunctionalProgram) -> None:
     """Raises CaptureError for a graph in training mode, UnsupportedError with all that is not supported."""
     found: dict[str, str] = {}
+    dependent: dict[str, str] = {}
     training: dict[str, str] = {}
 
     def visit(graph: fx.Graph) -> None:
@@ -77,16 +85,24 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
             for value in pytree.tree_leaves(node.meta.get("val")):
                 if isinstance(value, torch.Tensor) and torch_name_of(value.dtype) is None:
                     found[f"{node.name}: {node.target} gives element type {value.dtype}{place}"] = ""
+                elif isinstance(value, torch.Tensor) and value.layout != torch.strided:
+                    found[f"{node.name}: {node.target} gives a sparse tensor{place}"] = ""
+                elif isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+                    dependent[f"{node.name}: {node.target}{place}"] = ""
 
     visit(exported.graph)
     for spec in exported.graph_signature.output_specs:
         if spec.kind == OutputKind.USER_INPUT_MUTATION:
             found[f"{spec.arg.name}: input {spec.target!r} is changed in place"] = ""
-        elif isinstance(spec.arg, SymIntArgument):
-            found[f"{spec.arg.name}: a size is returned as an output"] = ""
+        elif isinstance(spec.arg, (SymIntArgument, SymFloatArgument, SymBoolArgument)):
+            found[f"{spec.arg.name}: a number that is computed is returned as an output"] = ""
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.CUSTOM_OBJ or isinstance(spec.arg, SymIntArgument):
             found[f"{spec.arg.name}: an input that is no tensor and not constant"] = ""
+    for node in exported.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            found[f"{node.name}: an input of layout {value.layout}"] = ""
     if training:
         raise CaptureError(
             "LK2001",
@@ -97,4 +113,11 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
     if found:
         raise UnsupportedError(
             "LK4001", f"{len(found)} parts of the model are not supported", details=list(found), hint=None
+        )
+    if dependent:
+        raise UnsupportedError(
+            "LK4002",
+            "the shapes of tensors depend on the values of others",
+            details=list(dependent),
+            hint="use torch.where in the place of indexing by a mask, or fix the shape",
         )

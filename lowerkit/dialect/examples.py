@@ -24,6 +24,7 @@ from lowerkit.dialect.ops import (
     ResizeOp,
     RmsNormOp,
     RopeOp,
+    ScatterOp,
     SoftmaxOp,
     SortOp,
     StateReadOp,
@@ -95,6 +96,10 @@ EXAMPLES: dict[type[LkOperation], Example] = {
     AvgPoolOp: Example(("tensor<1x64x8x8xf32>",), lambda x: AvgPoolOp.build(x, kernel=2)),
     ReduceOp: Example(("tensor<1x64x7x7xf32>",), lambda x: ReduceOp.build(x, kind="mean", axes=[2, 3], keep_dims=True)),
     GatherOp: Example(("tensor<30522x768xf32>", "tensor<1x?xi64>"), lambda t, i: GatherOp.build(t, i, axis=0)),
+    ScatterOp: Example(
+        ("tensor<1024x64xf32>", "tensor<?xi64>", "tensor<?x64xf32>"),
+        lambda t, i, u: ScatterOp.build(t, i, u, axis=0, kind="add"),
+    ),
     ResizeOp: Example(("tensor<1x3x32x32xf32>",), lambda x: ResizeOp.build(x, mode="linear", size=[64, 64])),
     TopkOp: Example(("tensor<1x1000xf32>",), lambda x: TopkOp.build(x, k=5)),
     SortOp: Example(("tensor<4x?xf32>",), lambda x: SortOp.build(x, descending=True)),

@@ -26,6 +26,7 @@ _ANCHORS: dict[str, str] = {
 _OTHERS: dict[str, str] = {
     "lk.topk": "topk",
     "lk.sort": "sort",
+    "lk.scatter": "scatter",
     "linalg.transpose": "transpose",
     "linalg.fill": "elementwise",
     "linalg.broadcast": "elementwise",

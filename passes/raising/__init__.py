@@ -28,6 +28,7 @@ ORDER = (
     "raise-pooling",
     "raise-reductions",
     "raise-gather",
+    "raise-scatter",
     "raise-resize",
     "raise-sorting",
     "raise-cumulative",

@@ -213,6 +213,20 @@ def _addcdiv(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return _scaled_term(op, "div")
 
 
+def _lerp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """lerp: (start, end, weight): computed from the end that is nearer, as PyTorch does."""
+    start, end, weight = op.operands
+    span = binary("sub", end, start)
+    if not is_tensor(weight):
+        number = float(number_of(weight))
+        step = binary_scalar("mul", span, number if abs(number) < 0.5 else 1 - number)
+        return like_result(binary("add", start, step) if abs(number) < 0.5 else binary("sub", end, step), op)
+    rest = binary_scalar("rsub", weight, 1)
+    near = binary_scalar("lt", unary("abs", weight), 0.5, "i1")
+    low, high = binary("add", start, binary("mul", span, weight)), binary("sub", end, binary("mul", span, rest))
+    return like_result(build("torch.aten.where.self", [near, low, high], [low.type])[0], op)
+
+
 def _softshrink(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """softshrink: (input, lambd): towards zero by lambda, and zero within it. torch-mlir has the sign wrong."""
     value, amount = op.operands[0], float(number_of(op.operands[1]))
@@ -255,6 +269,8 @@ class DecomposeElementwise(TablePass):
         "torch.aten.log_sigmoid": _log_sigmoid,
         "torch.aten.addcmul": _addcmul,
         "torch.aten.addcdiv": _addcdiv,
+        "torch.aten.lerp.Scalar": _lerp,
+        "torch.aten.lerp.Tensor": _lerp,
         "torch.aten.prelu": _prelu,
         "torch.aten.softshrink": _softshrink,
         "torch.aten.gelu": _gelu,

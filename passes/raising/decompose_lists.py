@@ -13,6 +13,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import (
+    broadcast_shape,
     expand,
     slice_axis,
     squeeze,
@@ -115,6 +116,14 @@ def _meshgrid(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return _pieces(op, grids)
 
 
+def _broadcast_tensors(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """broadcast_tensors: (tensors): each expanded to their common shape."""
+    items = list_items(op.operands[0])
+    infos = [tensor_info(item) for item in items]
+    shape = infos[0].with_shape(broadcast_shape(*(info.shape for info in infos))).static_shape()
+    return _pieces(op, [expand(item, shape) for item in items])
+
+
 @dataclass(frozen=True)
 class DecomposeLists(TablePass):
     """Replaces ops that give lists of tensors. Precondition: none."""
@@ -127,6 +136,7 @@ class DecomposeLists(TablePass):
         "torch.aten.chunk": _chunk,
         "torch.aten.tensor_split.sections": _tensor_split,
         "torch.aten.unbind.int": _unbind,
+        "torch.aten.broadcast_tensors": _broadcast_tensors,
         "torch.aten.meshgrid": _meshgrid,
         "torch.aten.meshgrid.indexing": _meshgrid,
     }

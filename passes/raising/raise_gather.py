@@ -9,8 +9,9 @@ from typing import ClassVar
 from lowerkit.dialect import GatherOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.index_lists import INTEGERS, indexed_dims, positions
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import slice_axis, unsqueeze
+from lowerkit.passes.raising.torch_build import slice_axis, unsqueeze, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     TensorInfo,
@@ -27,14 +28,14 @@ from lowerkit.passes.raising.torch_ir import (
 
 
 def _gather(data: ir.Value, indices: ir.Value, axis: int) -> ir.Value:
-    table, positions = tensor_info(data), tensor_info(indices)
+    table, wanted = tensor_info(data), tensor_info(indices)
     run = _consecutive(indices, table, axis)
     if run is not None:
-        return slice_axis(data, axis, run, run + positions.static_dim(0))
+        return slice_axis(data, axis, run, run + wanted.static_dim(0))
     indices = _unwrapped(indices, table.shape[axis])
-    if positions.dtype not in ("si8", "si16", "si32", "si64"):
-        raise RefusalError(f"indices of {positions}: the size of the result would depend on the data")
-    shape = (*table.shape[:axis], *positions.shape, *table.shape[axis + 1 :])
+    if wanted.dtype not in INTEGERS:
+        raise RefusalError(f"indices of {wanted}: the size of the result would depend on the data")
+    shape = (*table.shape[:axis], *wanted.shape, *table.shape[axis + 1 :])
     result = GatherOp.build(to_builtin(data), to_builtin(indices), axis=axis)
     return from_builtin(result, TensorInfo(shape, table.dtype))
 
@@ -81,16 +82,18 @@ def _raise_index_select(op: ir.Operation, context: PassContext) -> Sequence[ir.V
     value, dim, indices = op.operands
     if tensor_info(indices).rank == 0:
         indices = unsqueeze(indices, 0)
+    if tensor_info(value).rank == 0:  # the index can be 0 only
+        return like_result(value, op)
     return like_result(_gather(value, indices, tensor_info(value).normalized_axis(int_of(dim))), op)
 
 
 def _raise_index(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """index.Tensor: (input, list of a tensor or None for each leading dim)."""
     items = list_items(op.operands[1])
-    used = [axis for axis, item in enumerate(items) if not is_none(item)]
-    if len(used) != 1:
-        raise RefusalError(f"indexing with {len(used)} tensors at once")
-    return like_result(_gather(op.operands[0], items[used[0]], used[0]), op)
+    if all(is_none(item) for item in items):  # indexing by None: dims of size 1
+        return [view(op.operands[0], tensor_info(op.results[0]).static_shape())]
+    dims = indexed_dims(op.operands[0], items)
+    return like_result(_gather(dims.merged(op.operands[0]), positions(dims, clamped=True), dims.axis), op)
 
 
 @dataclass(frozen=True)

@@ -152,13 +152,12 @@ def _variance(value: ir.Value, axes: Sequence[int], correction: float, keep_dims
     """Returns variance and mean."""
     info = tensor_info(value)
     count = math.prod(info.static_dim(axis) for axis in axes)
-    if count - correction <= 0:
-        raise RefusalError(f"a variance of {count} values with correction {correction}")
     wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
     mean = reduce(wide, "mean", axes, True)
     deviation = binary("sub", wide, mean)
     squares = reduce(binary("mul", deviation, deviation), "sum", axes, keep_dims)
-    variance = binary_scalar("div", squares, float(count - correction))
+    # Nothing left to divide by gives NaN or infinity, as in PyTorch.
+    variance = binary_scalar("div", squares, max(float(count - correction), 0.0))
     if not keep_dims:
         for axis in reversed(axes):
             mean = squeeze(mean, axis)

@@ -1,4 +1,4 @@
-"""raise-gather: one index tensor along any axis; bool masks and several index tensors stay."""
+"""raise-gather: one index tensor along any axis; several index tensors as one; bool masks stay."""
 
 from __future__ import annotations
 
@@ -54,17 +54,37 @@ def test_consecutive_constant_positions_are_a_slice(check: Check) -> None:
     check(text.replace("[3, 4]", "[4, 3]"), "raise-gather", '// CHECK: "lk.gather"')
 
 
-def test_mask_and_two_tensors_stay_and_say_so(check: Check) -> None:
+def test_two_tensors_are_positions_in_a_merged_dim(check: Check) -> None:
     text = function(
-        "%x: @[5,7], %m: @[5:i1], %i: @[2:si64]",
-        "@[?,7], @[2]",
+        "%x: @[5,7], %i: @[2:si64]",
+        "@[2]",
+        """
+  %b = torch.prim.ListConstruct %i, %i : (@[2:si64], @[2:si64]) -> !torch.list<optional<vtensor>>
+  %s = torch.aten.index.Tensor %x, %b : @[5,7], !torch.list<optional<vtensor>> -> @[2]
+  return %s : @[2]""",
+    )
+    check(
+        text,
+        "raise-gather",
+        """
+        // CHECK: torch.aten.view {{.*}} -> !torch.vtensor<[35],f32>
+        // CHECK: %[[I4:.*]] = torch.constant.int 4
+        // CHECK: torch.aten.clamp %{{.*}}, %{{.*}}, %[[I4]]
+        // CHECK: torch.aten.mul.Scalar
+        // CHECK: torch.aten.add.Tensor
+        // CHECK: "lk.gather"({{.*}}) {axis = 0 : i64}
+        """,
+    )
+
+
+def test_mask_stays_and_says_so(check: Check) -> None:
+    text = function(
+        "%x: @[5,7], %m: @[5:i1]",
+        "@[?,7]",
         """
   %a = torch.prim.ListConstruct %m : (@[5:i1]) -> !torch.list<optional<vtensor>>
   %r = torch.aten.index.Tensor %x, %a : @[5,7], !torch.list<optional<vtensor>> -> @[?,7]
-  %b = torch.prim.ListConstruct %i, %i : (@[2:si64], @[2:si64]) -> !torch.list<optional<vtensor>>
-  %s = torch.aten.index.Tensor %x, %b : @[5,7], !torch.list<optional<vtensor>> -> @[2]
-  return %r, %s : @[?,7], @[2]""",
+  return %r : @[?,7]""",
     )
     context = check(text, "raise-gather", '// CHECK-NOT: "lk.gather"')
     assert "would depend on the data" in context.remarks[0]
-    assert "indexing with 2 tensors at once" in context.remarks[1]

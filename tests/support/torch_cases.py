@@ -234,9 +234,10 @@ def _reductions() -> list[Case]:
 
 
 def _all() -> list[Case]:
+    from tests.support.torch_index_cases import index_cases
     from tests.support.torch_layer_cases import LAYER_CASES
 
-    return [*_elementwise(), *_integers(), *_moves(), *_reductions(), *LAYER_CASES]
+    return [*_elementwise(), *_integers(), *_moves(), *_reductions(), *index_cases(), *LAYER_CASES]
 
 
 def cases() -> list[Case]:

@@ -20,6 +20,7 @@ def default_families() -> tuple[KernelFamily, ...]:
     from lowerkit.codegen.cpu.cumulative import CumulativeFamily
     from lowerkit.codegen.cpu.depthwise import DepthwiseFamily
     from lowerkit.codegen.cpu.elementwise import ElementwiseFamily
+    from lowerkit.codegen.cpu.empty import EmptyFamily
     from lowerkit.codegen.cpu.gather import GatherFamily
     from lowerkit.codegen.cpu.generic import GenericFamily
     from lowerkit.codegen.cpu.group_norm import GroupNormFamily
@@ -32,6 +33,7 @@ def default_families() -> tuple[KernelFamily, ...]:
     from lowerkit.codegen.cpu.transpose import TransposeFamily
 
     return (
+        EmptyFamily(),
         MatmulFamily(),
         DepthwiseFamily(),
         ConvFamily(),

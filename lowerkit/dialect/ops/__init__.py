@@ -15,6 +15,7 @@ from lowerkit.dialect.ops.reduce import ReduceOp
 from lowerkit.dialect.ops.region import RegionOp, YieldOp
 from lowerkit.dialect.ops.resize import ResizeOp
 from lowerkit.dialect.ops.rope import RopeOp
+from lowerkit.dialect.ops.scatter import ScatterOp
 from lowerkit.dialect.ops.softmax import SoftmaxOp
 from lowerkit.dialect.ops.sort import SortOp, TopkOp
 from lowerkit.dialect.ops.state import StateReadOp, StateWriteOp
@@ -37,6 +38,7 @@ __all__ = [
     "ResizeOp",
     "RmsNormOp",
     "RopeOp",
+    "ScatterOp",
     "SoftmaxOp",
     "SortOp",
     "StateReadOp",

@@ -63,3 +63,16 @@ def topk(source: Array, k: int, axis: int, largest_first: bool) -> tuple[Array, 
 def gather(data: Array, indices: Array, axis: int) -> Array:
     """Takes slices of ``data``; raises IndexError for an index outside of the axis."""
     return np.take(data, indices.astype(np.int64), axis=axis)
+
+
+def scatter(data: Array, indices: Array, updates: Array, axis: int, kind: str) -> Array:
+    """Combines ``updates`` into a copy of ``data``, slice by slice; raises IndexError for an index outside the axis."""
+    result = np.moveaxis(data, axis, 0).copy()
+    positions = indices.astype(np.int64).reshape(-1)
+    slices = updates.reshape(*data.shape[:axis], positions.size, *data.shape[axis + 1 :])
+    combine: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+    for position, item in zip(positions, np.moveaxis(slices, axis, 0), strict=True):
+        old = widen(result[position])
+        new = item if kind == "set" else combine[kind](old, widen(item))
+        result[position] = new.astype(result.dtype)
+    return np.moveaxis(result, 0, axis)

@@ -31,6 +31,7 @@ from lowerkit.dialect import (
     ResizeOp,
     RmsNormOp,
     RopeOp,
+    ScatterOp,
     SoftmaxOp,
     SortOp,
     TopkOp,
@@ -201,6 +202,16 @@ CASES: dict[str, tuple[list[tuple[Sequence[int | None], str]], list[Sequence[int
         [((3, 9), F), ((None,), "i32")],
         [(3, 9), (6,)],
         lambda x, i: GatherOp.build(x, i, axis=1),
+    ),
+    "scatter": (
+        [((9, 5), F), ((4, 2), "i64"), ((4, 2, 5), F)],
+        [(9, 5), (4, 2), (4, 2, 5)],
+        lambda x, i, u: ScatterOp.build(x, i, u, kind="add"),
+    ),
+    "scatter_dynamic": (
+        [((3, 9), F), ((None,), "i32"), ((3, None), F)],
+        [(3, 9), (6,), (3, 6)],
+        lambda x, i, u: ScatterOp.build(x, i, u, axis=1),
     ),
     "resize_linear": (
         [((1, 2, 5, 4), F)],

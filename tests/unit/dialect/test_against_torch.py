@@ -27,6 +27,7 @@ from lowerkit.dialect import (
     ResizeOp,
     RmsNormOp,
     RopeOp,
+    ScatterOp,
     SoftmaxOp,
     SortOp,
     TopkOp,
@@ -334,6 +335,20 @@ def test_gather(reference: Reference, random: np.random.Generator) -> None:
         reference(lambda d, i: GatherOp.build(d, i, axis=1), table, columns)[0],
         torch_of(table)[:, torch_of(columns)],
     )
+
+
+@pytest.mark.parametrize(("kind", "reduce"), [("add", "sum"), ("mul", "prod"), ("max", "amax"), ("min", "amin")])
+def test_scatter(kind: str, reduce: str, reference: Reference, random: np.random.Generator) -> None:
+    table, indices, updates = normal(random, 6, 5), random.integers(0, 5, 9), normal(random, 6, 9)
+    (found,) = reference(lambda d, i, u: ScatterOp.build(d, i, u, axis=1, kind=kind), table, indices, updates)
+    places = torch_of(indices).expand(6, 9)
+    close(found, torch_of(table).scatter_reduce(1, places, torch_of(updates), reduce))
+
+
+def test_the_last_of_equal_indices_stands(reference: Reference, random: np.random.Generator) -> None:
+    table, rows = normal(random, 4, 5), normal(random, 3, 5)
+    (written,) = reference(ScatterOp.build, table, np.array([1, 3, -3]), rows)
+    assert np.array_equal(written, np.stack([table[0], rows[2], table[2], rows[1]]))
 
 
 @pytest.mark.parametrize("size", [(7, 9), (3, 4), (12, 5), (1, 1)])

@@ -23,6 +23,7 @@ from lowerkit.dialect import (
     ResizeOp,
     RmsNormOp,
     RopeOp,
+    ScatterOp,
     SoftmaxOp,
     SortOp,
     TopkOp,
@@ -59,6 +60,13 @@ COSTS: list[tuple[Callable[..., Any], tuple[str, ...], int, int]] = [
     (lambda x: AvgPoolOp.build(x, kernel=2), ("1x3x8x8xf32",), 48 * 5, 4 * (192 + 48)),
     (lambda x: ReduceOp.build(x, kind="any", axes=[1]), ("4x8xi1",), 32, 32 + 4),
     (lambda d, i: GatherOp.build(d, i), ("30000x16xf32", "7xi64"), 0, 7 * 8 + 2 * 7 * 16 * 4),
+    (lambda d, i, u: ScatterOp.build(d, i, u), ("30x16xf32", "7xi64", "7x16xf32"), 0, 2 * 1920 + 7 * 8 + 3 * 448),
+    (
+        lambda d, i, u: ScatterOp.build(d, i, u, kind="add"),
+        ("30x16xf32", "7xi64", "7x16xf32"),
+        7 * 16,
+        2 * 1920 + 7 * 8 + 3 * 448,
+    ),
     (lambda x: ResizeOp.build(x, mode="linear", size=[8, 8]), ("1x3x4x4xf32",), 2 * 4 * 192, 4 * (48 + 192)),
     (lambda x: ResizeOp.build(x, mode="nearest", size=[8, 8]), ("1x3x4x4xf32",), 0, 4 * (48 + 192)),
     (SortOp.build, ("4x10xf32",), 4 * 10 * 4, 4 * 40 + 12 * 40),
@@ -88,10 +96,12 @@ def test_formulas(build: Any, kinds: tuple[str, ...], flops: int, moved: int, co
 def test_dynamic_shapes_have_no_cost(
     build: Any, kinds: tuple[str, ...], flops: int, moved: int, context: ir.Context
 ) -> None:
-    # The batch dimension of the first operand, or of the indices for gather, whose table does not count.
-    position = 1 if flops == 0 and len(kinds) == 2 else 0
-    unknown = [*kinds]
-    unknown[position] = "?" + unknown[position].lstrip("0123456789")
+    # The batch dimension of the first operand, or of what comes after the table of a gather or scatter.
+    looked_up = (flops == 0 and len(kinds) == 2) or kinds[1:2] == ("7xi64",)
+    unknown = [
+        "?" + kind.lstrip("0123456789") if (number > 0 if looked_up else number == 0) else kind
+        for number, kind in enumerate(kinds)
+    ]
     module, op = built(build, tuple(unknown))
     assert module.operation.verify()
     assert op.bytes_moved() is None

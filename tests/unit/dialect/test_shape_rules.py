@@ -21,6 +21,7 @@ from lowerkit.dialect import (
     MaxPoolOp,
     ReduceOp,
     ResizeOp,
+    ScatterOp,
     TopkOp,
 )
 from lowerkit.dialect.shapes import broadcast_shapes, compatible_shapes
@@ -187,6 +188,17 @@ def test_gather(shape: list[int], indices: list[int], data: st.DataObject) -> No
     assert shapes(exact) == [list(np.take(np.zeros(shape), np.zeros(indices, int), axis).shape)]
     hidden = GatherOp.infer_result_types(tensor(hide(data, shape)), tensor(hide(data, indices), "i64"), axis=axis)
     assert agrees(hidden, exact)
+
+
+@FEW
+@given(st.lists(sizes, min_size=1, max_size=4), st.lists(sizes, max_size=3), st.data())
+def test_scatter(shape: list[int], indices: list[int], data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    updates = [*shape[:axis], *indices, *shape[axis + 1 :]]
+    operands = (tensor(shape), tensor(indices, "i64"), tensor(updates))
+    assert shapes(ScatterOp.infer_result_types(*operands, axis=axis, kind="add")) == [shape]
+    hidden = (tensor(shape), tensor(hide(data, indices), "i64"), tensor(hide(data, updates)))
+    assert shapes(ScatterOp.infer_result_types(*hidden, axis=axis, kind="set")) == [shape]
 
 
 @FEW

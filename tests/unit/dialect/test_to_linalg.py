@@ -25,6 +25,7 @@ from lowerkit.dialect import (
     ResizeOp,
     RmsNormOp,
     RopeOp,
+    ScatterOp,
     SoftmaxOp,
     SortOp,
     TopkOp,
@@ -272,6 +273,36 @@ def test_gather_clamps_what_the_reference_rejects(module_of: Any, random: np.ran
         interpret(module_of(GatherOp.build, arrays), arrays)
     (clamped,) = interpret(module_of(GatherOp.build, arrays, lower=True), arrays)
     np.testing.assert_array_equal(clamped, arrays[0][[3, 0]])
+
+
+@pytest.mark.parametrize("kind", ["set", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_scatter(kind: str, dynamic: bool, axis: int, check_lowering: Any, random: np.random.Generator) -> None:
+    data = random.standard_normal((4, 5, 6)).astype(np.float32)
+    indices = random.integers(-4, 4, (2, 3))  # six into four places: some are met twice
+    updates = random.standard_normal((*data.shape[:axis], 2, 3, *data.shape[axis + 1 :])).astype(np.float32)
+    updates.flat[random.integers(0, updates.size, 5)] = (np.nan, np.inf, -np.inf, 0.0, -0.0)
+    arrays = [data, indices, updates]
+    check_lowering(lambda d, i, u: ScatterOp.build(d, i, u, axis=axis, kind=kind), arrays, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.int32, np.int64])
+def test_scatter_rounds_after_each_term(dtype: Any, check_lowering: Any, random: np.random.Generator) -> None:
+    arrays = [np.zeros((3, 2), dtype), random.integers(0, 3, 40), (random.standard_normal((40, 2)) * 9).astype(dtype)]
+    check_lowering(lambda d, i, u: ScatterOp.build(d, i, u, kind="add"), arrays, relative=0, absolute=0)
+
+
+def test_scatter_leaves_out_what_the_reference_rejects(module_of: Any, random: np.random.Generator) -> None:
+    from lowerkit.dialect.interpret import interpret
+
+    arrays = [random.standard_normal((4, 3)), np.array([7, -9, 4, -5, 2]), random.standard_normal((5, 3))]
+    with pytest.raises(IndexError):
+        interpret(module_of(ScatterOp.build, arrays), arrays)
+    (written,) = interpret(module_of(ScatterOp.build, arrays, lower=True), arrays)
+    expected = arrays[0].copy()
+    expected[2] = arrays[2][4]
+    np.testing.assert_array_equal(written, expected)
 
 
 EXTREMES = np.array(

@@ -140,6 +140,11 @@ REJECTED = [
     ("reduce", 'kind = "max", axes = array<i64: 0>, keep_dims = false', ["0xf32"], ["f32"], ["empty dimension"]),
     ("gather", "axis = 0", ["4x8xf32", "3xf32"], ["3x8xf32"], ["integer", "f32"]),
     ("gather", "axis = 0", ["4x8xf32", "3xi64"], ["3x7xf32"], ["3x7", "3x8"]),
+    ("scatter", 'axis = 0, kind = "set"', ["4x8xf32", "3xf32", "3x8xf32"], ["4x8xf32"], ["integer", "f32"]),
+    ("scatter", 'axis = 0, kind = "set"', ["4x8xf32", "3xi64", "2x8xf32"], ["4x8xf32"], ["2x8", "3x8"]),
+    ("scatter", 'axis = 0, kind = "mean"', ["4x8xf32", "3xi64", "3x8xf32"], ["4x8xf32"], ["one of", "mean"]),
+    ("scatter", 'axis = 2, kind = "add"', ["4x8xf32", "3xi64", "3x8xf32"], ["4x8xf32"], ["axis"]),
+    ("scatter", 'axis = 0, kind = "add"', ["4xi1", "3xi64", "3xi1"], ["4xi1"], ["bools"]),
     ("resize", RESIZE + ", size = array<i64: 4>, scales = array<f64>", ["1x1x8x8xf32"], ["1x1x4x8xf32"], ["size"]),
     (
         "resize",

@@ -1,0 +1,59 @@
+"""Ops that are spelled out at capture, by PyTorch's own decompositions or by those below.
+
+The torch dialect has names for the ops of :data:`SPELLED_OUT`, but neither our passes nor torch-mlir's conversions
+lower them (or lower them wrongly, or never end). Everything else stays whole: a decomposition hides from passes what an
+op is.
+"""
+
+# torch tells ops apart and registers decompositions under private names; the version is pinned.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import global_decomposition_table
+from torch.export import default_decompositions
+
+from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
+
+SPELLED_OUT = frozenset(
+    {
+        # Functions.
+        *(
+            "aten.clamp_max.Tensor",
+            "aten.clamp_min.Tensor",
+            "aten.conj_physical.default",
+            "aten.special_xlog1py.default",
+        ),
+        # Moves.
+        *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
+        *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),
+        *("aten.im2col.default", "aten.col2im.default", "aten.take.default", "aten.grid_sampler_2d.default"),
+        *("aten.grid_sampler.default", "aten.index_add.default", "aten.index_copy.default"),
+        *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", "aten.max_unpool2d.default"),
+        "aten.max_unpool3d.default",
+        # Sums and orders.
+        *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
+        "aten.renorm.default",
+        *(str(op) for op in OWN_DECOMPOSITIONS),
+    }
+)
+"""By the text of the overload."""
+
+
+def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """Returns a function that computes ``target`` out of other ops; None where there is none."""
+    own = OWN_DECOMPOSITIONS.get(target)
+    if own is not None:
+        return own
+    default = default_decompositions()
+    if target in default:
+        return default[target]
+    further = global_decomposition_table["post_autograd"].get(target)
+    # PyTorch's references end in ops of their own (prims), which say less to a user than the name of the op.
+    if further is not None and (str(target) in SPELLED_OUT or not further.__module__.startswith("torch._refs")):
+        return further
+    return target.decompose if target._can_decompose() else None
