@@ -67,7 +67,7 @@ def _writes() -> list[Case]:
         Case("scatter-mean-int", _scatter_reduce("mean", True), (SIGNED, integers(4, 5, high=4), SIGNED)),
         Case("put", lambda x, i, u: x.put(i, u, True), (X, integers(9, high=105), normal(9)), ("scatter",)),
         Case("col2im", lambda x: fn.fold(x, (5, 6), (2, 3), stride=(1, 3)), (normal(2, 18, 8),), ("scatter",)),
-        Case("max-unpool", lambda x: fn.max_unpool2d(*fn.max_pool2d(x, 2, return_indices=True), 2), (EVEN,)),
+        Case("max-unpool", lambda x: fn.max_unpool2d(*fn.max_pool2d(x, 2, return_indices=True), [2, 2]), (EVEN,)),
         Case("histc", lambda x: torch.histc(x, 7, -1.0, 1.5), (X,), ("scatter",)),
     ]
 
