@@ -34,7 +34,14 @@ SPELLED_OUT = frozenset(
         *("aten.im2col.default", "aten.col2im.default", "aten.take.default", "aten.grid_sampler_2d.default"),
         *("aten.grid_sampler.default", "aten.index_add.default", "aten.index_copy.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", "aten.max_unpool2d.default"),
-        "aten.max_unpool3d.default",
+        *("aten.max_unpool3d.default", "aten.permute_copy.default", "aten.select_copy.int", "aten.slice_copy.Tensor"),
+        *("aten.split_with_sizes_copy.default", "aten.squeeze_copy.default", "aten.squeeze_copy.dim"),
+        *("aten.squeeze_copy.dims", "aten.t_copy.default", "aten.transpose_copy.int", "aten.unbind_copy.int"),
+        *("aten.unfold_copy.default", "aten.unsqueeze_copy.default", "aten.view_copy.default", "aten.xlogy.Tensor"),
+        # Losses.
+        *("aten.cross_entropy_loss.default", "aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"),
+        *("aten.binary_cross_entropy.default", "aten.cosine_embedding_loss.default"),
+        *("aten.nll_loss.default", "aten.nll_loss2d.default", "aten.nll_loss_nd.default"),
         # Sums and orders.
         *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
         "aten.renorm.default",

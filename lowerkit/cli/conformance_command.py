@@ -58,6 +58,19 @@ def onnx(kind: str | None, **options: Any) -> None:
     run_and_report("onnx", SuiteReference("lowerkit.conformance.onnx_suite", str(folder)), cases, **options)
 
 
+@command.command("torch")
+@click.option("--samples", default=4, show_default=True, help="Samples of each operator, at most.")
+@suite_options
+def torch(samples: int, **options: Any) -> None:
+    """Run the forward samples of PyTorch's operator tests. Exit code 6 if one is wrong, crashed or hung."""
+    from lowerkit.conformance.suite import SuiteReference
+    from lowerkit.conformance.torch_cases import torch_cases
+
+    if samples < 1:
+        raise UsageError("LK1009", f"--samples is {samples}, expected at least 1")
+    run_and_report("torch", SuiteReference("lowerkit.conformance.torch_suite"), torch_cases(samples), **options)
+
+
 def run_and_report(
     name: str,
     suite: SuiteReference,

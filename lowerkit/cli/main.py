@@ -19,7 +19,7 @@ COMMANDS: dict[str, str] = {
     "opt": "Run passes over an MLIR file.",
     "verify": "Prove an artifact again: checksums and golden inputs.",
     "bench": "Time a model beside its peers, interleaved.",
-    "conformance": "Run a public test suite case by case: onnx.",
+    "conformance": "Run a public test suite case by case: onnx, torch.",
     "targets": "List the targets and CPU levels.",
     "cache": "Show or clear the kernel cache.",
     "doctor": "Report what this installation and machine can do.",

@@ -53,25 +53,25 @@ def family_table(results: Sequence[CaseResult]) -> str:
 
 
 def junit_xml(suite: str, results: Sequence[CaseResult]) -> bytes:
-    """Returns JUnit XML: rejected is ``skipped``, wrong is ``failure``, crashed and hung are ``error``."""
+    """Returns JUnit XML: rejected and skipped are ``skipped``, wrong is ``failure``, crashed and hung are ``error``."""
     counts = summarize(results)
     root = ElementTree.Element(
         "testsuite",
         name=f"lowerkit.conformance.{suite}",
-        tests=str(counts["total"]),
+        tests=str(len(results)),
         failures=str(counts["wrong"]),
         errors=str(counts["crashed"] + counts["hung"]),
-        skipped=str(counts["rejected"]),
+        skipped=str(counts["rejected"] + counts["skipped"]),
         time=f"{sum(result.seconds for result in results):.3f}",
     )
-    kinds = {"rejected": "skipped", "wrong": "failure", "crashed": "error", "hung": "error"}
+    kinds = {"rejected": "skipped", "skipped": "skipped", "wrong": "failure", "crashed": "error", "hung": "error"}
     for result in results:
         case = ElementTree.SubElement(
             root, "testcase", name=result.name, classname=result.family or suite, time=f"{result.seconds:.3f}"
         )
         if result.verdict in kinds:
             attributes = {"message": _printable(result.reason)}
-            if result.verdict != "rejected":
+            if kinds[result.verdict] != "skipped":
                 attributes["type"] = result.verdict
             ElementTree.SubElement(case, kinds[result.verdict], attributes)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)

@@ -6,6 +6,7 @@ Vocabulary
     wrong      ran, and an output differs in value, shape or element type
     crashed    the process died, ran out of memory, or an internal error showed
     hung       took longer than the limit
+    skipped    no case, as its suite found when it looked closer; in no total
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from lowerkit.artifact.atomic_file import replace_file
 from lowerkit.errors import InputError
 
-Verdict = Literal["passed", "rejected", "wrong", "crashed", "hung"]
+Verdict = Literal["passed", "rejected", "wrong", "crashed", "hung", "skipped"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
@@ -51,11 +52,11 @@ class _Document(msgspec.Struct):
 
 
 def summarize(results: Sequence[CaseResult]) -> dict[str, int]:
-    """Returns ``total`` and the number of cases of each verdict."""
+    """Returns ``total`` (without ``skipped``) and the number of cases of each verdict."""
     counts = dict.fromkeys(VERDICTS, 0)
     for result in results:
         counts[result.verdict] += 1
-    return {"total": len(results), **counts}
+    return {"total": len(results) - counts["skipped"], **counts}
 
 
 def to_json(results: Sequence[CaseResult]) -> dict[str, object]:

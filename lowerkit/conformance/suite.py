@@ -12,6 +12,10 @@ class WrongResultError(Exception):
     """A case ran and gave something else than it must; the message says what, in one line."""
 
 
+class NotACaseError(Exception):
+    """What the suite named turns out to be no case at all, and is in no total; the message says why, in one line."""
+
+
 @dataclass
 class CaseReport:
     """What a case that passed says of itself.
@@ -30,6 +34,7 @@ class Suite(Protocol):
         """Runs one case.
 
         Raises:
+            NotACaseError: the verdict is ``skipped``.
             WrongResultError: the verdict is ``wrong``.
             LowerkitError: ``rejected``, or for an internal error ``crashed``.
             Exception: any other is ``crashed``.

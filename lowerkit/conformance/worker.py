@@ -14,7 +14,7 @@ import msgspec
 
 from lowerkit.codegen.cpu.compile_worker import read_message, write_message
 from lowerkit.conformance.results import Verdict
-from lowerkit.conformance.suite import Suite, SuiteReference, WrongResultError
+from lowerkit.conformance.suite import NotACaseError, Suite, SuiteReference, WrongResultError
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
 
 LONGEST_REASON = 600
@@ -39,6 +39,8 @@ def run_case(suite: Suite, name: str) -> Reply:
     """Runs one case and turns what it raises into a verdict."""
     try:
         report = suite.run(name)
+    except NotACaseError as error:
+        return Reply("skipped", _line(str(error)))
     except WrongResultError as error:
         return Reply("wrong", _line(str(error)))
     except MemoryError:

@@ -45,10 +45,15 @@ class FormRegions(Pass):
                 make_region([op], single_op_kind(op))
                 changed = True
         changed = erase_dead(block) > 0 or changed
-        for op in operations(block):  # constants and fills that something at the top level reads: they need storage
-            if is_repeatable(op) and any(isinstance(result.type, ir.RankedTensorType) for result in op.results):
+        # Constants and fills that something at the top level reads need storage. Readers first: the region of a fill
+        # repeats the destination that it fills.
+        for op in reversed(operations(block)):
+            if not is_repeatable(op) or not any(is_used(result) for result in op.results):
+                continue
+            if any(isinstance(result.type, ir.RankedTensorType) for result in op.results):
                 make_region([op], "elementwise")
                 changed = True
+        changed = erase_dead(block) > 0 or changed
         check_fused(block)
         return changed
 

@@ -17,7 +17,9 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import (
+    cast,
     concatenate,
+    expand,
     slice_axis,
     unsqueeze,
     view,
@@ -173,6 +175,12 @@ def _stack(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(concatenate([unsqueeze(item, axis) for item in items], axis), op)
 
 
+def _fill(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """fill.Tensor: (input, number): a tensor of rank 0, everywhere."""
+    info = tensor_info(op.results[0])
+    return like_result(expand(cast(op.operands[1], info.dtype), info.static_shape()), op)
+
+
 @dataclass(frozen=True)
 class DecomposeMoves(TablePass):
     """Spells out moves of elements. Precondition: none."""
@@ -187,4 +195,5 @@ class DecomposeMoves(TablePass):
         "torch.aten.roll": _roll,
         "torch.aten.take_along_dim": _take_along_dim,
         "torch.aten.stack": _stack,
+        "torch.aten.fill.Tensor": _fill,
     }

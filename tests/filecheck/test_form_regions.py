@@ -90,6 +90,30 @@ def test_a_scalar_argument_cannot_enter_a_region(check: Check) -> None:
     assert caught.value.hint == "make the scalar a tensor of rank 0"
 
 
+FILLED = """
+func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %c = arith.constant 2.5 : f32
+  %e = tensor.empty() : tensor<4xf32>
+  %r = linalg.fill ins(%c : f32) outs(%e : tensor<4xf32>) -> tensor<4xf32>
+  return %x, %r : tensor<4xf32>, tensor<4xf32>
+}
+"""
+
+
+def test_a_fill_that_is_returned_is_a_region_with_its_destination(check: Check) -> None:
+    check(
+        FILLED,
+        "form-regions",
+        """
+        // CHECK-NOT: tensor.empty
+        // CHECK: "lk.region"() ({
+        // CHECK: tensor.empty
+        // CHECK: linalg.fill
+        // CHECK: kind = "elementwise"
+        """,
+    )
+
+
 DATA_DEPENDENT = """
 func.func @main(%x: tensor<4xf32>, %n: tensor<i64>) -> tensor<?xf32> {
   %i = tensor.extract %n[] : tensor<i64>

@@ -115,3 +115,17 @@ def test_locations_survive() -> None:
 
     walk(module.operation, collect)
     assert lines == [f"/home/user/model.py:{line}" for line in (7, 8, 9, 10)]
+
+
+def test_ops_whose_conversion_is_wrong_are_refused() -> None:
+    text = function(
+        "%x: @[5,7], %y: @[7]",
+        "@[5,7]",
+        """
+  %r = torch.aten.fmin %x, %y : @[5,7], @[7] -> @[5,7]
+  return %r : @[5,7]""",
+    )
+    with pytest.raises(UnsupportedError) as caught:
+        TorchToLinalg().run(parse_module(text, new_context()), PassContext(weights=WeightStore()))
+    assert caught.value.code == "LK4001"
+    assert [detail.split(" (")[0] for detail in caught.value.details] == ["aten.fmin"]

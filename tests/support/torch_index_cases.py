@@ -88,6 +88,8 @@ def _orders() -> list[Case]:
         Case("copysign", torch.copysign, (X, torch.tensor([0.0, -0.0, 1.0, -1.0, 2.0, -float("inf"), 3.0]))),
         Case("lerp-tensor", torch.lerp, (X, ROW, POSITIVE)),
         Case("lerp-rank-0", lambda x, y: torch.lerp(x, y, 0.7), (normal(), ROW)),
+        Case("fill", lambda x: torch.fill(x, x[0, 0, 0]), (X,)),
+        Case("cross-entropy", lambda x, i: fn.cross_entropy(x, i), (normal(4, 6), integers(4))),
         Case("std-of-one", lambda x: x[:, :1].std(1), (X,)),
         Case("broadcast-tensors", lambda x, y: torch.broadcast_tensors(x, y > 0), (X, ROW)),
     ]

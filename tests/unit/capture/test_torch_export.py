@@ -263,6 +263,47 @@ def test_shapes_that_depend_on_values_are_refused() -> None:
     assert caught.value.code == "LK4002"
 
 
+def test_ops_that_give_shapes_of_values_are_all_named() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0].sum() + torch.nonzero(x).sum()
+
+    with pytest.raises(UnsupportedError) as caught:
+        capture(Picks(), (torch.ones(3),))
+    assert caught.value.code == "LK4002"
+    assert [detail.split(":")[1].strip() for detail in caught.value.details] == [
+        "aten.index.Tensor at " + __file__,
+        "aten.nonzero.default at " + __file__,
+    ]
+
+
+def test_numbers_and_sparse_tensors_are_refused() -> None:
+    class Number(nn.Module):
+        def forward(self, x: torch.Tensor) -> float:
+            return x.item()
+
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to_dense()
+
+    for module, given, text in (
+        (Number(), torch.tensor(1.0), "returned as an output"),
+        (Total(), torch.eye(3).to_sparse(), "layout torch.sparse_coo"),
+    ):
+        with pytest.raises(UnsupportedError, match=text) as caught:
+            capture(module, (given,))
+        assert caught.value.code == "LK4001"
+
+
+def test_constants_and_values_without_elements_can_be_outputs() -> None:
+    class Constants(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return torch.arange(3) * 2, x[:0].repeat(2, 1), x[:, :0].sum(1) + x[:, 0], torch.ones(2, 2)
+
+    x = torch.randn(4, 5)
+    assert_same_as_eager(capture(Constants(), (x,)), [x.numpy()])
+
+
 def test_everything_unsupported_is_listed_at_once() -> None:
     class Strange(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

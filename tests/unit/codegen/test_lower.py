@@ -12,7 +12,7 @@ import pytest
 from lowerkit.codegen.cpu.features import LEVELS, cpu_features
 from lowerkit.codegen.cpu.harness import run_kernel_for_test
 from lowerkit.codegen.cpu.llvm_compat import to_llvm_22
-from lowerkit.codegen.cpu.lower import lower_to_llvm_ir, lower_to_object
+from lowerkit.codegen.cpu.lower import llvm_ir_to_object, lower_to_llvm_ir, lower_to_object
 from lowerkit.errors import CodegenError
 from lowerkit.runtimes import _native
 from tests.support.scalar_kernels import unary_plan
@@ -160,3 +160,37 @@ def test_levels_name_features_as_llvm_and_the_runtime_do() -> None:
     assert required <= known
     assert required <= found.keys()
     assert set(_native.cpu_features()) == {name for name in known if found.get(name)}
+
+
+def test_znver4_code_runs_on_processors_of_intel() -> None:
+    """LLVM took insertq (sse4a, which Intel never had) to add bools up: the level does not name that feature."""
+    text = """
+define void @kernel(ptr noalias %in, ptr noalias %out) {
+  br label %rows
+rows:
+  %row = phi i64 [ 0, %0 ], [ %next_row, %stored ]
+  %start = mul nuw nsw i64 %row, 5
+  br label %columns
+columns:
+  %column = phi i64 [ 0, %rows ], [ %next, %columns ]
+  %sum = phi i64 [ 0, %rows ], [ %added, %columns ]
+  %at = add nuw nsw i64 %start, %column
+  %place = getelementptr inbounds i8, ptr %in, i64 %at
+  %byte = load i8, ptr %place
+  %bit = trunc i8 %byte to i1
+  %wide = zext i1 %bit to i64
+  %added = add i64 %wide, %sum
+  %next = add i64 %column, 1
+  %more = icmp slt i64 %next, 5
+  br i1 %more, label %columns, label %stored
+stored:
+  %target = getelementptr inbounds i64, ptr %out, i64 %row
+  store i64 %added, ptr %target
+  %next_row = add i64 %row, 1
+  %again = icmp slt i64 %next_row, 3
+  br i1 %again, label %rows, label %done
+done:
+  ret void
+}
+"""
+    assert b"\xf2\x0f\x78" not in llvm_ir_to_object(text, cpu_features("znver4"))

@@ -22,8 +22,17 @@ RESULTS = [
 
 
 def test_summary_counts_every_verdict() -> None:
-    assert summarize(RESULTS) == {"total": 5, "passed": 1, "rejected": 1, "wrong": 1, "crashed": 1, "hung": 1}
+    assert summarize(RESULTS) == {
+        "total": 5,
+        "passed": 1,
+        "rejected": 1,
+        "wrong": 1,
+        "crashed": 1,
+        "hung": 1,
+        "skipped": 0,
+    }
     assert summarize([])["total"] == 0
+    assert summarize([CaseResult("f", "skipped", "random")])["total"] == 0
 
 
 def test_a_result_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -56,9 +65,9 @@ def test_comparison_lists_what_changed() -> None:
 
 def test_table_has_a_row_for_each_family_and_the_total() -> None:
     assert family_table(RESULTS).splitlines()[2:] == [
-        "| Add | 2 | 1 | 1 |  |  |  |",
-        "| Sub | 3 |  |  | 1 | 1 | 1 |",
-        "| **all** | 5 | 1 | 1 | 1 | 1 | 1 |",
+        "| Add | 2 | 1 | 1 |  |  |  |  |",
+        "| Sub | 3 |  |  | 1 | 1 | 1 |  |",
+        "| **all** | 5 | 1 | 1 | 1 | 1 | 1 |  |",
     ]
 
 
