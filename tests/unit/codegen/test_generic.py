@@ -13,6 +13,7 @@ import pytest
 from lowerkit.codegen.cpu.features import cpu_features, host_features, runs_on_host
 from lowerkit.codegen.cpu.generic import GenericFamily
 from lowerkit.codegen.cpu.harness import LoadedKernel
+from lowerkit.codegen.cpu.select import select_kernel
 from lowerkit.codegen.kernel import KernelPlan
 from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shapes import result_shapes
@@ -335,3 +336,11 @@ def test_the_text_is_the_same_every_time() -> None:
 def _case(name: str) -> tuple[list[tuple[Sequence[int | None], str]], Build]:
     operands, _, build = CASES[name]
     return operands, build
+
+
+def test_results_without_elements_take_no_task() -> None:
+    view = region([((0, 5), F)], lambda x: SoftmaxOp.build(x))
+    chosen = select_kernel(view, host_features())
+    assert (chosen.plan.family, chosen.plan.task_count) == ("empty", 0)
+    view = region([((0, 5), F)], lambda x: ReduceOp.build(x, kind="sum", axes=[0]))
+    assert select_kernel(view, host_features()).plan.family != "empty"
