@@ -28,6 +28,7 @@ SPELLED_OUT = frozenset(
             "aten.conj_physical.default",
             "aten.special_xlog1py.default",
         ),
+        "aten._weight_norm_interface.default",
         # Moves.
         *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
         *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),

@@ -57,12 +57,6 @@ _RAISED_WHOLE = frozenset(
 """Not in the torch dialect either, but imported as opaque operators, which passes know: decomposed, a bicubic resize
 is sixteen look-ups by computed positions."""
 
-_ALWAYS_DECOMPOSED = frozenset(
-    {"aten._weight_norm_interface.default", "aten.grid_sampler.default", "aten.grid_sampler_2d.default"}
-)
-"""In the torch dialect, but torch-mlir's own decomposition never ends (weight norm), or its lowering reads other
-elements than eager (grid sampling)."""
-
 
 def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram:
     """Returns a program as the module docstring says; ``exported`` is not changed."""
@@ -89,8 +83,6 @@ def is_known(target: Any, context: ir.Context) -> bool:
     """Tells whether the torch dialect has an op for an ATen overload, or the importer another name for it."""
     if not isinstance(target, torch._ops.OpOverload) or str(target) in _NAMED_BY_IMPORTER | _RAISED_WHOLE:
         return True
-    if str(target) in _ALWAYS_DECOMPOSED:
-        return False
     name = "torch." + target._schema.name.replace("::", ".")
     overload = target._schema.overload_name
     return context.is_registered_operation(f"{name}.{overload}" if overload else name)
