@@ -10,10 +10,26 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from torch_mlir import ir, passmanager, rewrite
-from torch_mlir.dialects import arith, bufferization, ext, func, irdl, linalg, llvm, math, memref, scf, tensor, vector
-from torch_mlir.dialects import torch as torch_dialect
-from torch_mlir.dialects.transform import interpreter as transform_interpreter
+from lowerkit.interrupts import hold_interrupts
+
+with hold_interrupts():
+    from torch_mlir import ir, passmanager, rewrite
+    from torch_mlir.dialects import (
+        arith,
+        bufferization,
+        ext,
+        func,
+        irdl,
+        linalg,
+        llvm,
+        math,
+        memref,
+        scf,
+        tensor,
+        vector,
+    )
+    from torch_mlir.dialects import torch as torch_dialect
+    from torch_mlir.dialects.transform import interpreter as transform_interpreter
 
 __all__ = [
     "arith",

@@ -12,7 +12,7 @@ their origin; wherever both have the same product, dimensions before and after d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -87,9 +87,9 @@ def _views_of_reshape(op: ir.Operation, ranges: IndexRanges) -> ir.Value | None:
         return None
     symbols = [origin(source, axis) for axis in range(len(old))]
     new_symbols: list[object] = [_origin_of_scalar(scalar) or scalar for scalar in sizes.operands]
-    if old.count(DYNAMIC) == new.count(DYNAMIC) == 1 and _known(old) == _known(new):
-        new_symbols[new.index(DYNAMIC)] = symbols[old.index(DYNAMIC)]  # what is left of equal totals is equal
-    groups = _match(_prefixes(old, symbols), _prefixes(new, new_symbols))
+    factors = _factors(old, symbols)
+    new_factors = _with_left_over(_factors(new, new_symbols), factors)
+    groups = _match(_prefixes(factors), _prefixes(new_factors))
     middle = [_joined([old[axis] for axis in source_group]) for source_group, _ in groups]
     for extent, (_, target_group) in zip(middle, groups, strict=True):
         if (extent == DYNAMIC) != any(new[axis] == DYNAMIC for axis in target_group):
@@ -127,17 +127,45 @@ def _joined(extents: list[int]) -> int:
     return DYNAMIC if DYNAMIC in extents else _known(extents)
 
 
-def _prefixes(shape: list[int], symbols: list[Origin] | list[object]) -> list[Product]:
-    """Returns the products of the first 1, 2, ... extents."""
-    found: list[Product] = []
+def _factors(shape: list[int], symbols: Sequence[object]) -> list[Product]:
+    """Returns each extent as a product."""
+    return [
+        (1, (symbol,)) if extent == DYNAMIC else (extent, ()) for extent, symbol in zip(shape, symbols, strict=True)
+    ]
+
+
+def _with_left_over(new: list[Product], old: list[Product]) -> list[Product]:
+    """Writes the one extent whose origin is not among the old ones as what the others leave of the equal total."""
+    number, unknown = _total(old)
+    foreign = [axis for axis, (_, symbols) in enumerate(new) if any(symbol not in unknown for symbol in symbols)]
+    if len(foreign) != 1:
+        return new
+    stated, known = _total([product for axis, product in enumerate(new) if axis != foreign[0]])
+    left = list(unknown)
+    for symbol in known:
+        if symbol not in left:
+            return new
+        left.remove(symbol)
+    if stated == 0 or number % stated:
+        return new
+    return [(number // stated, _sorted(left)) if axis == foreign[0] else one for axis, one in enumerate(new)]
+
+
+def _total(factors: Sequence[Product]) -> Product:
     number, unknown = 1, list[object]()
-    for extent, symbol in zip(shape, symbols, strict=True):
-        if extent == DYNAMIC:
-            unknown = sorted([*unknown, symbol], key=hash)
-        else:
-            number *= extent
-        found.append((number, tuple(unknown)))
-    return found
+    for own, symbols in factors:
+        number *= own
+        unknown += symbols
+    return number, _sorted(unknown)
+
+
+def _sorted(symbols: list[object]) -> tuple[object, ...]:
+    return tuple(sorted(symbols, key=hash))
+
+
+def _prefixes(factors: Sequence[Product]) -> list[Product]:
+    """Returns the products of the first 1, 2, ... extents."""
+    return [_total(factors[: position + 1]) for position in range(len(factors))]
 
 
 def _match(old: list[Product], new: list[Product]) -> list[tuple[list[int], list[int]]]:

@@ -35,6 +35,7 @@ ORDER = (
     "widen-elementwise",
     "decompose-elementwise",
     "decompose-moves",
+    "raise-views",
     "torch-to-linalg",
 )
 """Captured -> raised, by name."""

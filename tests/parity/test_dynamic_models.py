@@ -1,0 +1,97 @@
+"""The six architectures, small, with symbolic batch and length or size: one artifact, several shapes, against eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim
+
+import lowerkit
+from lowerkit.errors import RuntimeFault
+from lowerkit.parity.metrics import compare
+from tests.support.models import benchmark_models
+
+TOKENS = ("bert_base", "gpt2", "llama")
+IMAGES = ("resnet50", "mobilenet_v2", "vit_b16")
+
+
+def assert_as_eager(compiled: Any, module: torch.nn.Module, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        expected = module(x).numpy()
+    actual = compiled(x)
+    assert actual.shape == expected.shape
+    metrics = compare(actual, expected)
+    assert metrics.special_equal, tuple(x.shape)
+    assert metrics.sqnr_db >= 90, (tuple(x.shape), metrics)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_batch_and_length(name: str) -> None:
+    module, (example,) = benchmark_models().tiny(name)
+    dims = {0: Dim("batch", min=1, max=16), 1: Dim("length", min=2, max=60)}
+    compiled = lowerkit.compile(module, (example,), dynamic_shapes=(dims,))
+    for shape in ((2, 12), (1, 3), (5, 60), (16, 2)):
+        assert_as_eager(compiled, module, torch.randint(0, 100, shape))
+    with pytest.raises(RuntimeFault, match="LK8004"):
+        compiled(torch.zeros((2, 61), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_batch(name: str) -> None:
+    module, (example,) = benchmark_models().tiny(name)
+    compiled = lowerkit.compile(module, (example,), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
+    for batch in (1, 2, 7):
+        assert_as_eager(compiled, module, torch.randn(batch, *example.shape[1:]))
+
+
+def test_height_and_width() -> None:
+    module, (example,) = benchmark_models().tiny("resnet50")
+    dims = {0: Dim("batch", min=1, max=4), 2: Dim("height", min=32, max=128), 3: Dim("width", min=32, max=128)}
+    compiled = lowerkit.compile(module, (example,), dynamic_shapes=(dims,))
+    for shape in ((1, 3, 33, 65), (3, 3, 64, 40), (2, 3, 128, 32)):
+        assert_as_eager(compiled, module, torch.randn(shape))
+
+
+class Views(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        batch, length, _ = x.shape
+        heads = x.view(batch, length, 4, -1).transpose(1, 2)
+        return (
+            x.view(-1, 8),
+            x.reshape(batch, -1),
+            x.reshape(-1),
+            heads,
+            x.view(batch, length, 1, 8).expand(-1, -1, 3, -1).reshape(batch, length * 3, 8),
+        )
+
+
+def test_views_of_symbolic_extents() -> None:
+    x = torch.randn(2, 12, 8)
+    dims = {0: Dim("batch", min=1, max=16), 1: Dim("length", min=2, max=60)}
+    compiled = lowerkit.compile(Views().eval(), (x,), dynamic_shapes=(dims,))
+    for shape in ((2, 12, 8), (1, 3, 8), (3, 50, 8)):
+        x = torch.randn(shape)
+        for actual, expected in zip(compiled(x), Views()(x), strict=True):
+            np.testing.assert_array_equal(actual, expected.numpy())
+
+
+class LookUps(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = torch.arange(x.shape[0])[:, None, None, None]
+        queries = torch.arange(x.shape[1])[None, None, :, None]
+        keys = torch.arange(x.shape[1])[None, None, None, :]
+        return x[rows, queries], x[rows, keys], x[rows, keys] <= x[rows, queries], x.cumsum(-1)[rows, queries]
+
+
+def test_look_ups_by_several_tensors_of_symbolic_extents() -> None:
+    """Counters of the batch and of the length are the same op but for their extent."""
+    x = torch.randint(0, 9, (2, 12))
+    dims = {0: Dim("batch", min=1, max=16), 1: Dim("length", min=2, max=60)}
+    compiled = lowerkit.compile(LookUps().eval(), (x,), dynamic_shapes=(dims,))
+    for shape in ((2, 12), (1, 3), (5, 60)):
+        x = torch.randint(0, 9, shape)
+        for actual, expected in zip(compiled(x), LookUps()(x), strict=True):
+            np.testing.assert_array_equal(actual, expected.numpy())

@@ -1,0 +1,34 @@
+"""A Ctrl-C within a held block comes right after it, once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from lowerkit.interrupts import hold_interrupts
+
+
+def test_an_interrupt_comes_after_the_block() -> None:
+    finished = False
+    with pytest.raises(KeyboardInterrupt), hold_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        finished = True
+    assert finished
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_nothing_is_raised_without_one_nor_held_in_another_thread() -> None:
+    with hold_interrupts():
+        pass
+    reached: list[bool] = []
+
+    def run() -> None:
+        with hold_interrupts():
+            reached.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert reached == [True]
