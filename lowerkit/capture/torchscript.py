@@ -57,8 +57,8 @@ def expected_inputs(script: torch.jit.ScriptModule) -> list[Expected]:
             hint="wrap the model in a module whose forward takes tensors only, and export that",
         )
     return [
-        Expected(argument.name, required=not argument.has_default_value())
-        for argument in arguments
+        Expected(name, required=not argument.has_default_value())
+        for name, argument in zip(_names(arguments), arguments, strict=True)
         if _is_tensor(argument)
     ]
 
@@ -93,12 +93,22 @@ def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, sourc
                 f"torch's converter from TorchScript refuses the model: {_reason(error)}",
                 hint="capture the original module: lowerkit compile path/to/file.py:factory",
             ) from error
-    given = zip(formal, arguments, strict=False)
-    names = [argument.name for argument, value in given if isinstance(value, torch.Tensor)]
+    names = [name for name, value in zip(_names(formal), arguments, strict=False) if isinstance(value, torch.Tensor)]
     program = capture_exported(exported, source=source, input_names=names, eager_module=script)
     program.eager = eager_callable(script, arguments, {})
     program.example_inputs = flat_arrays((arguments, {}))
     return program
+
+
+def _names(arguments: Sequence[Any]) -> list[str]:
+    """Returns a name for each argument: a trace of ``forward(*inputs)`` may give several of them one name."""
+    found: list[str] = []
+    for argument in arguments:
+        name, number = argument.name, 1
+        while name in found:
+            name, number = f"{argument.name}_{number}", number + 1
+        found.append(name)
+    return found
 
 
 def _is_tensor(argument: Any) -> bool:

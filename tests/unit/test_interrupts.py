@@ -11,11 +11,16 @@ from lowerkit.interrupts import hold_interrupts
 
 
 def test_an_interrupt_comes_after_the_block() -> None:
-    finished = False
-    with pytest.raises(KeyboardInterrupt), hold_interrupts():
-        signal.raise_signal(signal.SIGINT)
-        finished = True
-    assert finished
+    finished: list[bool] = []
+
+    def interrupted() -> None:
+        with hold_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert finished == [True]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

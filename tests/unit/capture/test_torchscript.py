@@ -140,3 +140,27 @@ def test_every_cut_of_a_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             capture_path(cut, ["x:2x5x8:f32"])
         assert caught.value.code == "LK1002"
+
+
+class Named(nn.Module):
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        return inputs["x"] - inputs["y"]
+
+
+class Collected(nn.Module):
+    """Hands its inputs on by name, out of one tuple: the trace knows them all as ``inputs``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Named()
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.inner(**dict(zip("xy", inputs, strict=True)))
+
+
+def test_inputs_of_one_name_are_told_apart() -> None:
+    x, y = torch.randn(3), torch.randn(3)
+    program = capture(torch.jit.trace(Collected().eval(), (x, y)), (x, y))
+    names = [spec.name for spec in program.signature.inputs]
+    assert len(set(names)) == 2
+    assert_same_as_eager(program, [x.numpy(), y.numpy()])
