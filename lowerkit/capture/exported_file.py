@@ -37,6 +37,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.plain_pickles import plain_pickles
+
 _MODEL = "models/model.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 _TENSORS = {
@@ -53,6 +55,7 @@ def read_exported(path: Path) -> ExportedProgram:
     """Loads a ``.pt2``; :func:`lowerkit.capture.archives.require_harmless_exported` was asked first.
 
     Raises:
+        CaptureError: LK2002, it holds pickled objects.
         Exception: whatever torch and zipfile raise for a damaged archive.
     """
     archive = _MappedArchive(path)
@@ -60,10 +63,14 @@ def read_exported(path: Path) -> ExportedProgram:
         not {_MODEL, *_TENSORS.values(), "archive_version"} <= archive.names.keys()
         or archive.text("archive_version") != b"0"
     ):
-        return torch.export.load(str(path))
-    with _without_dynamo():
+        with plain_pickles():
+            return torch.export.load(str(path))
+    with _without_dynamo(), plain_pickles():
         program = _deserialized(archive)
-    return program if program is not None else torch.export.load(str(path))
+    if program is not None:
+        return program
+    with plain_pickles():
+        return torch.export.load(str(path))
 
 
 def _deserialized(archive: _MappedArchive) -> ExportedProgram | None:

@@ -233,10 +233,13 @@ def load_exported(path: Path) -> ExportedProgram:
 
     Raises:
         InputError: LK1002, torch cannot load it.
+        CaptureError: LK2002, it holds pickled objects.
     """
     with quiet():
         try:
             return read_exported(path)
+        except LowerkitError:
+            raise
         except Exception as error:  # torch raises what it likes for a damaged archive
             raise InputError(
                 "LK1002",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import zipfile
@@ -111,6 +112,23 @@ def test_nothing_is_unpickled(folder: Path, tmp_path: Path, name: str) -> None:
                 )
     with pytest.raises(CaptureError) as caught:
         capture_path(path)
+    assert caught.value.code == "LK2002"
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("model", ["model.pt2", "dynamic.pt2"])
+def test_example_inputs_are_not_unpickled(folder: Path, tmp_path: Path, model: str) -> None:
+    """torch itself tries again with everything allowed when its safe loader refuses them."""
+    mark, path = tmp_path / "mark", tmp_path / "poisoned.pt2"
+    poisoned = io.BytesIO()
+    torch.save(((Poison(mark),), {}), poisoned)
+    with zipfile.ZipFile(folder / model) as source, zipfile.ZipFile(path, "w") as archive:
+        names = [info.filename for info in source.infolist()]
+        assert any("sample_inputs" in name for name in names)
+        for name in names:
+            archive.writestr(name, poisoned.getvalue() if "sample_inputs" in name else source.read(name))
+    with pytest.raises(CaptureError) as caught:
+        capture_path(path, ["input:3x4:f32"])
     assert caught.value.code == "LK2002"
     assert not mark.exists()
 
