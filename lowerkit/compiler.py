@@ -167,7 +167,7 @@ def compile(
         kwargs: keyword inputs of ``forward``.
         threads: threads of a run; None is the cores this process may use.
         workers: processes that compile kernels; None is one a core.
-        use_cache: read and write the kernel cache on disk.
+        use_cache: read and write the caches of captured programs and of kernels on disk.
 
     Raises:
         LowerkitError: see the exit codes; nothing runs on eager PyTorch instead.
@@ -175,7 +175,7 @@ def compile(
     if isinstance(model, (str, os.PathLike)):
         from lowerkit.capture.load_model import capture_path
 
-        program = capture_path(str(model), [], [], example_inputs=example_inputs)
+        program = capture_path(str(model), [], [], example_inputs=example_inputs, use_cache=use_cache)
     else:
         from lowerkit.capture.capture import capture
 
@@ -206,7 +206,7 @@ def compile_program(
     target = CpuTarget(cpu=options.cpu, workers=options.workers, use_cache=options.use_cache)
     parts = target.compile(program, on_progress=on_progress)
     program.stage = "compiled"
-    return Compiled(program, parts, options, [*context.remarks, *parts.remarks], timings)
+    return Compiled(program, parts, options, [*program.remarks, *context.remarks, *parts.remarks], timings)
 
 
 def _lower(

@@ -6,8 +6,8 @@
     manifest.json         canonical JSON with the sha-256 of each entry above and the content id
 
 Equal arguments give equal bytes: fixed times, fixed order, no host names, no paths. Weights are streamed: each byte is
-read, hashed and written once; while one tensor is written the next is read. What depends on running the code (golden
-outputs) is made when code and weights are in the file already, and appended.
+read, hashed and written once; one tensor is hashed while it is written, and the next one is read meanwhile. What
+depends on running the code (golden outputs) is made when code and weights are in the file already, and appended.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -167,13 +168,14 @@ def _add(
         info.extra = struct.pack("<HH", _PADDING_FIELD, padding - 4) + bytes(padding - 4)
     digest = hashlib.sha256()
     written = 0
-    with archive.open(info, "w", force_zip64=large) as entry:
+    with archive.open(info, "w", force_zip64=large) as entry, ThreadPoolExecutor(1, "lowerkit-hash") as hasher:
         assert file.tell() % alignment == 0, "the padding field puts the data at its alignment"
         for chunk in chunks:
             for begin in range(0, len(chunk), _CHUNK):
                 piece = chunk[begin : begin + _CHUNK]
-                digest.update(piece)
+                hashed = hasher.submit(digest.update, piece)
                 entry.write(piece)
+                hashed.result()
                 written += len(piece)
     assert written == size, f"{name}: {written} bytes written, {size} announced"
     return EntryInfo(size, digest.hexdigest())

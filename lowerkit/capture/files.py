@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lowerkit.errors import InputError
@@ -57,6 +60,24 @@ def read_start(path: Path, count: int) -> bytes:
             return stream.read(count)
     except OSError as error:
         raise InputError("LK1001", f"{path} cannot be read: {error.strerror}") from error
+
+
+def hash_file(path: Path) -> bytes:
+    """Returns the sha-256 of the sha-256 of each 16 MiB of a file that is not empty; threads hash them side by side."""
+    piece_bytes = 1 << 24
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as view,
+        ThreadPoolExecutor(thread_name_prefix="lowerkit-hash") as pool,
+    ):
+
+        def digest(begin: int) -> bytes:
+            with view[begin : begin + piece_bytes] as piece:
+                return hashlib.sha256(piece).digest()
+
+        digests = list(pool.map(digest, range(0, len(view), piece_bytes)))
+    return hashlib.sha256(b"".join(digests)).digest()
 
 
 def _similar(path: Path) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
 from lowerkit.capture.dtypes import to_numpy, to_torch, torch_dtype, torch_name_of
 from lowerkit.capture.factory import is_factory, make_model
-from lowerkit.capture.files import check_file, read_start
+from lowerkit.capture.files import check_file, hash_file, read_start
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -50,6 +50,7 @@ def capture_path(
     seed: int = 0,
     dtype: str | None = None,
     example_inputs: Sequence[Any] | None = None,
+    use_cache: bool = False,
 ) -> Program:
     """Captures the model that ``model`` names.
 
@@ -60,6 +61,8 @@ def capture_path(
         seed: of random inputs.
         dtype: ``f32``, ``bf16`` or ``f16``: floating weights and inputs are converted first (factories, TorchScript).
         example_inputs: tensors or arrays that take the place of ``inputs``, in the model's order.
+        use_cache: take a .pt2 or TorchScript file that was captured before from the cache on disk; what comes from
+            there can be compiled and has no eager side.
 
     Raises:
         UsageError: LK1004, an option cannot be parsed, or does not go with this kind of model.
@@ -86,9 +89,18 @@ def capture_path(
         )
     if kind == "onnx":
         return _from_onnx(path, specs, dims, seed, given)
-    if kind == "torchscript":
-        return _from_torchscript(path, specs, seed, dtype, given)
-    return _from_exported(path, specs, seed, given)
+
+    def from_archive() -> Program:
+        if kind == "torchscript":
+            return _from_torchscript(path, specs, seed, dtype, given)
+        return _from_exported(path, specs, seed, given)
+
+    if not use_cache:
+        return from_archive()
+    from lowerkit.capture.program_cache import ProgramCache, captured_once
+
+    files = [hash_file(spec.file) for spec in specs if spec.file is not None and spec.file.is_file()]
+    return captured_once(ProgramCache(), path, [kind, specs, files, seed, dtype, *(given or [])], from_archive)
 
 
 def file_kind(path: Path) -> FileKind:

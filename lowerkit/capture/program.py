@@ -45,6 +45,7 @@ class Program:
         exported: the ExportedProgram, where the model came through one.
         onnx_model: the path or the ``onnx.ModelProto`` in memory, where the model came from one.
         example_inputs: arrays that fit ``signature.inputs``, where the user gave values.
+        remarks: what the user should know of how it was captured.
     """
 
     context: ir.Context
@@ -60,6 +61,7 @@ class Program:
     exported: ExportedProgram | None = None
     onnx_model: Any = field(default=None, repr=False)
     example_inputs: list[Array] | None = field(default=None, repr=False)
+    remarks: list[str] = field(default_factory=list[str])
 
     @property
     def main(self) -> ir.Operation:

@@ -1,4 +1,4 @@
-"""`lowerkit cache`: what the kernel cache holds."""
+"""`lowerkit cache`: what the caches on disk hold."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from lowerkit.cli.output import json_option, print_json
 @click.option("--clear", is_flag=True, help="Delete every entry.")
 @json_option
 def command(clear: bool, as_json: bool) -> None:
-    """Show, or with --clear empty, the cache of compiled kernels."""
+    """Show, or with --clear empty, the caches of captured programs and of compiled kernels."""
+    from lowerkit.capture.program_cache import ProgramCache
     from lowerkit.codegen.cpu.cache import KernelCache
 
-    cache = KernelCache()
-    removed = cache.clear() if clear else 0
-    info = cache.info()
+    document: dict[str, dict[str, str | int]] = {}
+    for cache in (KernelCache(), ProgramCache()):
+        removed = cache.clear() if clear else 0
+        info = cache.info()
+        document[f"{cache.name}s"] = {
+            "folder": str(info.folder),
+            "entries": info.entries,
+            "bytes": info.total_bytes,
+            "removed": removed,
+        }
+        if not as_json:
+            cleared = f" ({removed} removed)" if clear else ""
+            click.echo(f"{info.folder}: {info.entries} {cache.name}s, {info.total_bytes / 1e6:.1f} MB{cleared}")
     if as_json:
-        print_json(
-            "cache",
-            {"folder": str(info.folder), "entries": info.entries, "bytes": info.total_bytes, "removed": removed},
-        )
-    else:
-        click.echo(
-            f"{info.folder}: {info.entries} kernels, {info.total_bytes / 1e6:.1f} MB"
-            + (f" ({removed} removed)" if clear else "")
-        )
+        print_json("cache", document)

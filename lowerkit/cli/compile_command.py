@@ -26,7 +26,7 @@ from lowerkit.errors import InputError, UsageError
 @click.option("--compile-to", metavar="STAGE", help="Stop after this stage and write its IR to the output.")
 @click.option("--compile-from", metavar="STAGE", help="MODEL is a file that --compile-to STAGE wrote.")
 @click.option("--workers", type=int, help="Processes that compile kernels. [default: one a core]")
-@click.option("--no-cache", is_flag=True, help="Neither read nor write the kernel cache.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write the caches of captured programs and of kernels.")
 @json_option
 @verbose_option
 @quiet_option
@@ -67,7 +67,7 @@ def command(
 
             program = read_stage(Path(model), compile_from)
         else:
-            program = capture_model(model, inputs, dynamic, seed)
+            program = capture_model(model, inputs, dynamic, seed, use_cache=not no_cache)
         captured = time.perf_counter()
         if compile_to is not None:
             from lowerkit.compiler import lower_program

@@ -53,7 +53,9 @@ def command(
     else:
         from lowerkit.compiler import CompileOptions, compile_program
 
-        compiled = compile_program(capture_model(model, inputs, dynamic, seed), CompileOptions(cpu=cpu, golden=False))
+        compiled = compile_program(
+            capture_model(model, inputs, dynamic, seed, use_cache=True), CompileOptions(cpu=cpu, golden=False)
+        )
         manifest = compiled.parts.manifest
         weight_bytes, code_bytes = compiled.parts.weight_bytes, len(compiled.parts.image.data)
         ledger = [

@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     "bench": "Time a model beside its peers, interleaved.",
     "conformance": "Run a public test suite case by case: onnx, torch.",
     "targets": "List the targets and CPU levels.",
-    "cache": "Show or clear the kernel cache.",
+    "cache": "Show or clear the caches of programs and kernels.",
     "doctor": "Report what this installation and machine can do.",
 }
 

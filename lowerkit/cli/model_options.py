@@ -38,13 +38,20 @@ def model_options(command: Command) -> Command:
 
 
 def capture_model(
-    model: str, inputs: tuple[str, ...], dynamic: tuple[str, ...], seed: int, dtype: str | None = None
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    dtype: str | None = None,
+    use_cache: bool = False,
 ) -> Program:
     """Captures the model that the options name; ``dtype`` converts its floating weights and inputs first.
+
+    With ``use_cache`` a file that was captured before is not captured again; its program has no eager side.
 
     Raises:
         InputError, CaptureError, UnsupportedError: see ``lowerkit.capture.load_model.capture_path``.
     """
     from lowerkit.capture.load_model import capture_path
 
-    return capture_path(model, list(inputs), list(dynamic), seed=seed, dtype=dtype)
+    return capture_path(model, list(inputs), list(dynamic), seed=seed, dtype=dtype, use_cache=use_cache)

@@ -1,127 +1,16 @@
-"""The kernel cache on disk: object files by what they were compiled from.
-
-Vocabulary
-    key    sha-256 (hex) of the kernel text, the CPU level and the versions of everything that turns text into code.
-    entry  one file ``<folder>/<key[:2]>/<key>``: a magic word, the sha-256 of the object, the object.
-
-An entry is written under a temporary name and renamed: readers and any number of writers see it whole or not at all.
-Its checksum is verified at each read, so a cut or altered entry is dropped and compiled again, never run. Reading an
-entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
-cannot be written slows compilation down and is reported, it does not stop it.
-"""
+"""The kernel cache: object files by kernel text, CPU level and the versions of everything that turns text into code."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import secrets
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
+from lowerkit.disk_cache import DiskCache
 
-_MAGIC = b"lk-object-1\n"
-_DIGEST_BYTES = 32
 DEFAULT_LIMIT = 1 << 30
 
 
-@dataclass(frozen=True)
-class CacheInfo:
-    """What a cache holds."""
-
-    folder: Path
-    entries: int
-    total_bytes: int
-
-
-class KernelCache:
-    """Object files on disk, shared by all processes of a user.
-
-    Attributes:
-        folder: where the entries are.
-        limit: bytes that :meth:`trim` keeps at most.
-        problem: why the last write failed, None where all is well.
-        rejected: damaged entries that were dropped.
-    """
+class KernelCache(DiskCache):
+    """Object files on disk; at most ``limit`` bytes of them are kept."""
 
     def __init__(self, folder: Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
-        self.folder = folder if folder is not None else Path(platformdirs.user_cache_dir("lowerkit")) / "kernels"
-        self.limit = limit
-        self.problem: str | None = None
-        self.rejected = 0
-
-    def get(self, key: str) -> bytes | None:
-        """Returns the object stored under ``key``; None where there is none, or a damaged one (which is dropped)."""
-        path = self._path(key)
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        head = len(_MAGIC) + _DIGEST_BYTES
-        payload = data[head:]
-        if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : head]:
-            self.rejected += 1
-            with suppress(OSError):
-                path.unlink()
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        return payload
-
-    def put(self, key: str, payload: bytes) -> None:
-        """Stores ``payload``; an equal key means an equal payload, so it does not matter which of two writers wins."""
-        path = self._path(key)
-        temporary = path.with_name(f".{key[:16]}.{os.getpid()}.{secrets.token_hex(6)}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_bytes(_MAGIC + hashlib.sha256(payload).digest() + payload)
-                temporary.replace(path)
-            except BaseException:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
-        except OSError as error:
-            self.problem = f"the kernel cache {self.folder} cannot be written: {error.strerror or error}"
-
-    def trim(self) -> int:
-        """Removes the entries unused for longest until the limit holds; returns how many."""
-        found = sorted(self._entries(), key=lambda entry: entry[1].st_mtime_ns, reverse=True)
-        kept = 0
-        removed = 0
-        for path, status in found:
-            kept += status.st_size
-            if kept > self.limit:
-                with suppress(OSError):
-                    path.unlink()
-                    removed += 1
-        return removed
-
-    def clear(self) -> int:
-        """Removes all entries and leftovers of killed writers; returns how many entries."""
-        removed = 0
-        for path, _ in list(self._entries()):
-            with suppress(OSError):
-                path.unlink()
-                removed += 1
-        for leftover in self.folder.glob("??/.*.tmp"):
-            with suppress(OSError):
-                leftover.unlink()
-        return removed
-
-    def info(self) -> CacheInfo:
-        """Returns the number and size of the entries."""
-        sizes = [status.st_size for _, status in self._entries()]
-        return CacheInfo(self.folder, len(sizes), sum(sizes))
-
-    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
-        for path in sorted(self.folder.glob("??/*")):
-            if len(path.name) != 64:
-                continue
-            with suppress(OSError):
-                yield path, path.stat()
-
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / key
+        super().__init__("kernel", folder, limit)
