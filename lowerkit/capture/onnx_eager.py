@@ -62,6 +62,22 @@ def node_outputs(model: ModelProto, arrays: Sequence[Array], wanted: Collection[
     return {name: rounded.restored(name, np.asarray(value)) for name, value in zip(wanted, values, strict=True)}
 
 
+def float32_outputs(model: ModelProto, arrays: Sequence[Array]) -> dict[str, Array]:
+    """Returns value name -> value for what every node of a model that holds bfloat16 gives, all computed in float32.
+
+    Args:
+        model: with its data; left as it is.
+        arrays: one for each input that is no initializer.
+    """
+    widened = with_rounded_bfloat16(load_with_data(model), rounded=False).model
+    wanted = [name for node in widened.graph.node for name in node.output if name]
+    present = {output.name for output in widened.graph.output}
+    widened.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in present)
+    session = _session(widened, optimize=False)
+    values = session.run(wanted, _feeds(session, arrays))
+    return {name: np.asarray(value) for name, value in zip(wanted, values, strict=True)}
+
+
 def _runtime(model: Path | ModelProto) -> Callable[[Sequence[Array]], list[Array]] | None:
     try:
         import_module("onnxruntime")
@@ -152,15 +168,15 @@ def holds_bfloat16(model: ModelProto) -> bool:
     )
 
 
-def with_rounded_bfloat16(model: ModelProto) -> RoundedModel:
-    """Rewrites ``model``, which holds its data, as the module docstring says."""
+def with_rounded_bfloat16(model: ModelProto, *, rounded: bool = True) -> RoundedModel:
+    """Rewrites ``model``, which holds its data, as the module docstring says; to plain float32 unless ``rounded``."""
     from onnx.inliner import inline_local_functions
     from onnx.shape_inference import infer_shapes
 
     typed = infer_shapes(inline_local_functions(model) if model.functions else model)
     names: set[str] = set()
     _collect(typed.graph, names)
-    _round_graph(typed.graph, names)
+    _widen_graph(typed.graph, names, rounded)
     return RoundedModel(typed, frozenset(names))
 
 
@@ -174,7 +190,7 @@ def _collect(graph: GraphProto, names: set[str]) -> None:
             _collect(inner, names)
 
 
-def _round_graph(graph: GraphProto, names: set[str]) -> None:
+def _widen_graph(graph: GraphProto, names: set[str], rounded: bool) -> None:
     for tensor in graph.initializer:
         _widen_tensor(tensor)
     for value in [*graph.input, *graph.output]:
@@ -189,9 +205,9 @@ def _round_graph(graph: GraphProto, names: set[str]) -> None:
             if attribute.name in ("to", "dtype") and attribute.i == TensorProto.BFLOAT16:
                 attribute.i = TensorProto.FLOAT
         for inner in _subgraphs(node):
-            _round_graph(inner, names)
+            _widen_graph(inner, names, rounded)
         nodes.append(node)
-        for number, name in enumerate(node.output):
+        for number, name in enumerate(node.output if rounded else ()):
             if name in names:
                 exact, narrow = f"{name}__exact", f"{name}__narrow"
                 node.output[number] = exact

@@ -6,6 +6,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -105,3 +106,37 @@ def test_a_reference_far_from_eager_excuses_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("lowerkit.parity.onnx_reference.onnx_float64_values", lambda *_: wrong)
     report = check(model, [np.random.default_rng(1).standard_normal((1, 4, 9, 9)).astype(np.float32)])
     assert all(row.verdict.to_float64 is None for row in [*report.outputs, *report.ops])
+
+
+def bfloat16_chain(length: int) -> tuple[onnx.ModelProto, Array]:
+    """A chain of Erf and Mul in bf16: rounding adds up, as in a deep model."""
+    nodes: list[onnx.NodeProto] = []
+    for number in range(length):
+        nodes.append(helper.make_node("Erf", [f"v{number}" if number else "x"], [f"e{number}"]))
+        nodes.append(helper.make_node("Mul", [f"e{number}", "w"], [f"v{number + 1}"]))
+    nodes.append(helper.make_node("Identity", [f"v{length}"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [64])],
+        [helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [64])],
+        [numpy_helper.from_array(np.full(64, 1.12, ml_dtypes.bfloat16), "w")],
+    )
+    x = np.random.default_rng(3).standard_normal(64).astype(ml_dtypes.bfloat16)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), x
+
+
+def test_a_right_evaluator_is_confirmed_however_far_rounding_goes() -> None:
+    model, x = bfloat16_chain(40)
+    program: Any = SimpleNamespace(onnx_model=model)
+    values = onnx_float64_values(program, [x])
+    assert {f"e{number}" for number in range(40)} < values.keys()
+    assert model.graph.initializer[0].data_type == TensorProto.BFLOAT16, "the program's own model is not changed"
+
+
+def test_a_wrong_evaluator_is_no_reference_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of 1 % stay far above 10 dB to what bf16 computes, and would explain any rounding."""
+    monkeypatch.setattr(math, "erf", lambda value, erf=math.erf: 1.01 * erf(value))
+    model, x = bfloat16_chain(2)
+    program: Any = SimpleNamespace(onnx_model=model)
+    assert onnx_float64_values(program, [x]).keys().isdisjoint({"e0", "v1", "e1", "v2", "y"})
