@@ -30,6 +30,7 @@ CODES: dict[str, str] = {
     "LK4002": "a shape depends on data, which is not supported",
     "LK4003": "the CPU level asked for is unknown",
     "LK4004": "a peer cannot run the model",
+    "LK4005": "the artifact cannot be emitted as C",
     "LK5001": "a kernel could not be compiled",
     "LK5002": "an invariant of lowerkit does not hold",
     "LK6001": "the outputs differ from the reference by more than the budget",

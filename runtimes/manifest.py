@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 from lowerkit.runtimes.expressions import Expr, normalize
 
 FORMAT_MAJOR = 1
-FORMAT_MINOR = 0
+FORMAT_MINOR = 1
 KNOWN_FEATURES = frozenset({"states"})
 """The required features that this runtime can serve."""
 
@@ -142,6 +142,17 @@ class KernelEntry(msgspec.Struct, frozen=True):
     symbol: str
 
 
+class ImportSite(msgspec.Struct, frozen=True):
+    """A reference of the code to the import table, for linkers that put the table elsewhere.
+
+    The four bytes at ``offset`` hold the distance from there to slot number ``slot``, plus ``addend``.
+    """
+
+    offset: int
+    slot: int
+    addend: int
+
+
 class EntryInfo(msgspec.Struct, frozen=True):
     """Size and sha-256 (hex) of an entry of the zip."""
 
@@ -173,6 +184,7 @@ class Manifest(msgspec.Struct, frozen=True):
         signature, buffers, steps, kernels: the model.
         imports: names of C math library functions whose addresses the loader writes, 8 bytes each, into the table
             at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
+        import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
         state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
         output_tree: how a caller rebuilds the structure of the outputs (JSON-like, opaque to the runtime).
         golden: how golden outputs are compared, None where there are none.
@@ -187,6 +199,7 @@ class Manifest(msgspec.Struct, frozen=True):
     kernels: list[KernelEntry]
     imports: list[str] = []
     import_table_offset: int = 0
+    import_sites: list[ImportSite] = []
     format_major: int = FORMAT_MAJOR
     format_minor: int = FORMAT_MINOR
     features: list[str] = []

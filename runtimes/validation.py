@@ -19,6 +19,7 @@ def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -
         *_buffer_problems(manifest, weights),
         *_step_problems(manifest),
         *_state_problems(manifest, weights),
+        *_import_problems(manifest),
     ]
 
 
@@ -97,3 +98,10 @@ def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> 
     for state, weight in manifest.state_initials.items():
         if state not in names or weight not in weights:
             yield f"state {state!r} starts from the weight {weight!r}: one of them does not exist"
+
+
+def _import_problems(manifest: Manifest) -> Iterator[str]:
+    for site in manifest.import_sites:
+        inside = 0 <= site.offset <= manifest.import_table_offset - 4 and -(1 << 31) <= site.addend < 1 << 31
+        if not (inside and 0 <= site.slot < len(manifest.imports)):
+            yield f"an import site at {site.offset} refers to slot {site.slot} of {len(manifest.imports)}"

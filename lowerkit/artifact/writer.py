@@ -38,6 +38,7 @@ from lowerkit.runtimes.manifest import (
     WEIGHTS_ENTRY,
     EntryInfo,
     GoldenSpec,
+    ImportSite,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -71,6 +72,11 @@ class LinkedImage(Protocol):
         """Where the table of addresses starts."""
         ...
 
+    @property
+    def import_sites(self) -> Sequence[ImportSite]:
+        """Where the code refers to the table."""
+        ...
+
 
 def write_artifact(
     path: str | os.PathLike[str],
@@ -83,7 +89,7 @@ def write_artifact(
 
     Args:
         path: where to.
-        manifest: without ``entries`` and ``content_id``; ``imports`` and ``import_table_offset`` come from ``image``.
+        manifest: without ``entries`` and ``content_id``; imports, their table and sites come from ``image``.
         image: the code; its ``data`` may be empty where the manifest has no kernels.
         weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
         side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`), or a
@@ -104,6 +110,7 @@ def write_artifact(
         manifest,
         imports=list(image.imports),
         import_table_offset=image.import_table_offset if image.imports else 0,
+        import_sites=list(image.import_sites),
     )
     with replace_file(path) as file:
         entries: dict[str, EntryInfo] = {}

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "check": "Compare a compiled model with eager, op by op and as a whole.",
     "inspect": "Show the ops, regions, memory, FLOPs and bytes of a model or artifact.",
     "opt": "Run passes over an MLIR file.",
+    "emit-c": "Write an artifact as an object, a header and an example for C.",
     "verify": "Prove an artifact again: checksums and golden inputs.",
     "bench": "Time a model beside its peers, interleaved.",
     "conformance": "Run a public test suite case by case: onnx, torch.",
@@ -37,7 +38,7 @@ class LazyGroup(click.Group):
         """Imports the command's module; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        return importlib.import_module(f"lowerkit.cli.{cmd_name}_command").command
+        return importlib.import_module(f"lowerkit.cli.{cmd_name.replace('-', '_')}_command").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands without importing any."""

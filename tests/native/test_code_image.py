@@ -14,17 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowerkit.runtimes import _native
-from tests.support.handmade_code import PAGE, HandmadeImage, handmade_image
-
-
-def load(tmp_path: Path, image: HandmadeImage, offset: int = 0, from_file: bool = False) -> _native.CodeImage:
-    path = tmp_path / "code.bin"
-    path.write_bytes(bytes(offset) + image.data)
-    with path.open("rb") as file:
-        loaded = _native.CodeImage(file.fileno(), offset, len(image.data))
-        assert loaded.bytes().tobytes() == image.data
-        loaded.link(file.fileno(), image.imports, image.import_table_offset, from_file)
-    return loaded
+from tests.support.handmade_code import PAGE, handmade_image
+from tests.support.native_routines import Routines, load
 
 
 def table_of(kernels: list[int], buffers: list[int], tasks: int, base_count: int = 2) -> _native.StepTable:
@@ -165,20 +156,6 @@ def test_cpu_features_are_those_that_linux_sees() -> None:
         assert (ours in features) == (theirs in flags), ours
     if "amx-tile" in features:
         assert _native.request_amx()
-
-
-class Routines:
-    """Support routines, called through an import table as compiled code does."""
-
-    def __init__(self, folder: Path, names: list[str]) -> None:
-        # One thunk a routine: jmp [rip + disp] into the table on the second page.
-        code = b"".join(b"\xff\x25" + (PAGE + 8 * i - (6 * i + 6)).to_bytes(4, "little") for i in range(len(names)))
-        image = HandmadeImage(code.ljust(PAGE, b"\xcc") + bytes(PAGE), (), tuple(names), PAGE)
-        self.image = load(folder, image)
-        self.offsets = {name: 6 * i for i, name in enumerate(names)}
-
-    def get(self, name: str, result: Any, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(self.image.entry(self.offsets[name]))
 
 
 @pytest.fixture(scope="module")

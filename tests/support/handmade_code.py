@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lowerkit.artifact.golden import golden_entries
 from lowerkit.artifact.writer import write_artifact
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import Buffer, Dim, KernelEntry, Manifest, Signature, Step, TensorSpec
+from lowerkit.runtimes.manifest import Buffer, Dim, ImportSite, KernelEntry, Manifest, Signature, Step, TensorSpec
 
 PAGE = 4096
 
@@ -66,6 +66,7 @@ class HandmadeImage:
     entries: tuple[int, ...]
     imports: tuple[str, ...] = ("tanhf",)
     import_table_offset: int = PAGE
+    import_sites: tuple[ImportSite, ...] = ()
 
 
 def handmade_image() -> HandmadeImage:

@@ -39,6 +39,7 @@ from lowerkit.codegen.cpu.object_file import (
     parse_object,
 )
 from lowerkit.errors import CodegenError
+from lowerkit.runtimes.manifest import ImportSite
 
 PAGE = 4096
 _CODE_ALIGNMENT = 64
@@ -69,12 +70,14 @@ class CodeImage:
         entries: for each object handed to :func:`link_image`, the offset of its kernel.
         imports: names of the imported functions, in the order of their slots.
         import_table_offset: where the slots are, a multiple of 4096; the end of ``data`` where there are none.
+        import_sites: where the code refers to the slots, by offset.
     """
 
     data: bytes = field(repr=False)
     entries: tuple[int, ...]
     imports: tuple[str, ...]
     import_table_offset: int
+    import_sites: tuple[ImportSite, ...] = ()
 
 
 def link_image(objects: Sequence[bytes], entry: str = KERNEL) -> CodeImage:
@@ -95,7 +98,11 @@ def link_image(objects: Sequence[bytes], entry: str = KERNEL) -> CodeImage:
     places = [layout.address(number, parsed[number].find(entry)) for number in range(len(parsed))]
     by_object = dict(zip(unique, places, strict=True))
     return CodeImage(
-        bytes(layout.data), tuple(by_object[data] for data in objects), tuple(layout.imports), layout.table_offset
+        bytes(layout.data),
+        tuple(by_object[data] for data in objects),
+        tuple(layout.imports),
+        layout.table_offset,
+        tuple(sorted(layout.sites, key=lambda site: site.offset)),
     )
 
 
@@ -106,6 +113,7 @@ class _Layout:
         self.objects = objects
         self.data = bytearray()
         self.places: dict[tuple[int, int], int] = {}
+        self.sites: list[ImportSite] = []
         names = {symbol.name for object_file in objects for symbol in object_file.symbols if symbol.section is None}
         unknown = sorted(names - IMPORTABLE)
         if unknown:
@@ -136,7 +144,8 @@ class _Layout:
         self._align(PAGE, b"\0")
         for slot in range(len(self.imports)):
             at = self.thunks + 8 * slot
-            self.data[at : at + 6] = b"\xff\x25" + struct.pack("<i", self.slot(slot) - (at + 6))
+            self.data[at : at + 2] = b"\xff\x25"
+            self._refer(at + 2, slot, -4)
 
     def slot(self, number: int) -> int:
         """Offset of an import's slot."""
@@ -169,13 +178,16 @@ class _Layout:
             struct.pack_into("<q", self.data, at, target + relocation.addend - at)
         elif relocation.type in (R_X86_64_GOTPCREL, R_X86_64_GOTPCRELX, R_X86_64_REX_GOTPCRELX):
             if symbol.section is None:  # the slot of the import is its entry in the global offset table
-                slot = self.slot(self.imports.index(symbol.name))
-                self._write32(at, slot + relocation.addend - at)
+                self._refer(at, self.imports.index(symbol.name), relocation.addend)
             else:
                 self._relax(at, target + relocation.addend - at, symbol)
         else:
             kind = "absolute relocation" if relocation.type == R_X86_64_64 else f"relocation of type {relocation.type}"
             raise CodegenError("LK5001", f"the kernel is not position independent: {kind} against {symbol.name!r}")
+
+    def _refer(self, at: int, slot: int, addend: int) -> None:
+        self.sites.append(ImportSite(at, slot, addend))
+        self._write32(at, self.slot(slot) + addend - at)
 
     def _relax(self, at: int, distance: int, symbol: Symbol) -> None:
         """Turns a load of a local address from the offset table into its computation (psABI, section B.2)."""

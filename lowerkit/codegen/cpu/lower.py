@@ -106,6 +106,7 @@ def _context() -> ir.Context:
 def _machine(cpu: CpuFeatures) -> Any:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for the module-level assembly of emit-c
     target = llvm.Target.from_triple(TRIPLE)
     return target.create_target_machine(
         cpu=cpu.llvm_cpu, features=cpu.llvm_features, opt=3, reloc="pic", codemodel="small"

@@ -97,6 +97,7 @@ class CpuTarget:
             ],
             imports=list(image.imports),
             import_table_offset=image.import_table_offset if image.imports else 0,
+            import_sites=list(image.import_sites),
             features=["states"] if program.signature.states else [],
             target="cpu",
             cpu=cpu.name,

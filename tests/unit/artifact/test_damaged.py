@@ -207,8 +207,8 @@ def with_manifest(sound: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 def test_a_newer_version_is_named_with_ours_and_the_way_out(tmp_path: Path, sound: bytes) -> None:
     data = with_manifest(sound, lambda text: text.replace(b'"format_major":1', b'"format_major":7,"buffers_v7":{}'))
-    error = refuse(tmp_path, data, "LK8002", "format 7.0 ")
-    assert "reads format 1.0" in error.message
+    error = refuse(tmp_path, data, "LK8002", "format 7.1 ")
+    assert "reads format 1.1" in error.message
     assert "lowerkit 0.1.0" in error.message
     assert "pip install --upgrade lowerkit" in (error.hint or "")
 
@@ -223,7 +223,7 @@ def test_a_newer_minor_version_with_new_fields_is_read(tmp_path: Path, sound: by
 
     def age(text: bytes) -> bytes:
         identity = decode_manifest(text).content_id.encode()
-        text = text.replace(b'"format_minor":0', b'"format_minor":3,"future":[1]').replace(identity, b"")
+        text = text.replace(b'"format_minor":1', b'"format_minor":3,"future":[1]').replace(identity, b"")
         return text.replace(b'"content_id":""', b'"content_id":"%s"' % hashlib.sha256(text).hexdigest().encode())
 
     path = tmp_path / "model.lk"

@@ -1,0 +1,135 @@
+"""Where everything lies in the memory that a C program hands in, for all values of the symbolic dims at once.
+
+The runtime plans the arena anew for each shape. A C program allocates it once, so here each temporary gets the place
+that it has where every buffer is as large as it may become: what is disjoint there is so where all are smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lowerkit.codegen.c_interface.bounds import Range, bounds
+from lowerkit.errors import UsageError
+from lowerkit.runtimes.expressions import Expr
+from lowerkit.runtimes.manifest import ITEM_SIZES, Buffer, Manifest
+from lowerkit.runtimes.memory_plan import plan_memory
+
+_ALIGNMENT = 128  # of the scratch of a thread: two cache lines
+
+
+@dataclass(frozen=True)
+class Place:
+    """A buffer: ``offset`` (bytes) from the start of its root.
+
+    Attributes:
+        kind: of the root; never ``alias``.
+        index: number of the input, output or state.
+        weight: name of the weight.
+        start: where the root starts within the arena or the states.
+        offset: an expression; 0 where the buffer is the root.
+    """
+
+    kind: str
+    index: int
+    weight: str
+    start: int
+    offset: Expr
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes and places in bytes, for one thread's scratch, and the range of each dim."""
+
+    ranges: Mapping[str, Range]
+    places: list[Place]
+    arena_bytes: int
+    scratch_bytes: int
+    state_starts: list[int]
+    state_bytes: int
+
+
+def plan_layout(manifest: Manifest, maxima: Mapping[str, int]) -> Layout:
+    """Plans the memory of a C program.
+
+    Args:
+        manifest: of an artifact that was opened and checked.
+        maxima: the greatest values of dims, which the signature may leave open.
+
+    Raises:
+        UsageError: LK1009, a dim has no maximum, or one outside its range; all of them at once.
+    """
+    ranges = _ranges(manifest, maxima)
+    sizes = [max(0, bounds(buffer.size, ranges)[1]) for buffer in manifest.buffers]
+    roots = [_root(manifest, number) for number in range(len(manifest.buffers))]
+    lives: dict[int, tuple[int, int]] = {}
+
+    def extend(root: int, step: int) -> None:
+        first, last = lives.get(root, (step, step))
+        lives[root] = (min(first, step), max(last, step))
+
+    for number, step in enumerate(manifest.steps):
+        for buffer in step.buffers:
+            extend(roots[buffer][0], number)
+    for number, buffer in enumerate(manifest.buffers):
+        for stated in (buffer.first_step, buffer.last_step):
+            if stated >= 0:
+                extend(roots[number][0], stated)
+    arena = [number for number in lives if manifest.buffers[number].kind == "arena"]
+    offsets, total = plan_memory(
+        [sizes[number] for number in arena],
+        [lives[number][0] for number in arena],
+        [lives[number][1] for number in arena],
+    )
+    starts = dict(zip(arena, offsets, strict=True))
+    state_starts: list[int] = []
+    state_bytes = 0
+    for spec in manifest.signature.states:
+        state_starts.append(state_bytes)
+        count = ITEM_SIZES[spec.dtype]
+        for extent in spec.shape:
+            count *= bounds(extent, ranges)[1]
+        state_bytes += -(-count // _ALIGNMENT) * _ALIGNMENT
+    places: list[Place] = []
+    for root, offset in roots:
+        buffer = manifest.buffers[root]
+        start = state_starts[buffer.index] if buffer.kind == "state" else starts.get(root, 0)
+        places.append(Place(buffer.kind, buffer.index, buffer.weight, start, offset))
+    scratch = max((bounds(step.scratch_bytes, ranges)[1] for step in manifest.steps), default=0)
+    return Layout(ranges, places, _aligned(total), _aligned(scratch), state_starts, state_bytes)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _root(manifest: Manifest, number: int) -> tuple[int, Expr]:
+    """Returns the buffer that owns the memory of buffer ``number``, and the offset in it."""
+    offset: Expr = 0
+    buffer: Buffer = manifest.buffers[number]
+    while buffer.kind == "alias":
+        offset = buffer.offset if offset == 0 else ("add", offset, buffer.offset)
+        number = buffer.target
+        buffer = manifest.buffers[number]
+    return number, offset
+
+
+def _ranges(manifest: Manifest, maxima: Mapping[str, int]) -> dict[str, Range]:
+    problems = [f"the model has no dim {name!r}" for name in maxima.keys() - {d.name for d in manifest.signature.dims}]
+    ranges: dict[str, Range] = {}
+    for dim in manifest.signature.dims:
+        most = maxima.get(dim.name, dim.maximum)
+        if most is None:
+            problems.append(f"the dim {dim.name!r} has no maximum")
+        elif not dim.minimum <= most <= (dim.maximum if dim.maximum is not None else most):
+            problems.append(f"the dim {dim.name!r} may be {dim.minimum} to {dim.maximum}, not {most}")
+        else:
+            ranges[dim.name] = (dim.minimum, most)
+    if problems:
+        raise UsageError(
+            "LK1009",
+            "a C program needs to know how much memory to allocate",
+            details=sorted(problems),
+            hint="give the greatest value that each dim will have: --maximum NAME=VALUE",
+        )
+    return ranges
