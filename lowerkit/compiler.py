@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowerkit.errors import UsageError
+from lowerkit.errors import CaptureError, UsageError
 from lowerkit.pipeline import PassTiming, PipelineOptions, run_stages
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
-    from lowerkit.codegen.cpu.target import CompiledParts
+    from lowerkit.codegen.cpu.target import CompiledParts, PlannedParts
     from lowerkit.passes.base import PassContext
     from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.session import Session
@@ -197,6 +197,13 @@ def compile_program(
 ) -> Compiled:
     """Compiles a captured (or partly lowered) program."""
     options = options or CompileOptions()
+    missing = [name for name in program.weights if not program.weights.has_data(name)]
+    if missing:
+        raise CaptureError(
+            "LK2001",
+            f"{len(missing)} weights of {program.source} are on the meta device and have no data: {missing[0]!r}, ...",
+            hint="load the weights before compiling; `lowerkit inspect --meta` sizes a model without them",
+        )
     if options.target != "cpu":
         raise UsageError("LK4003", f"there is no target {options.target!r}", hint="the targets are: cpu")
     context, timings = _lower(program, "fused", options, on_progress)
@@ -207,6 +214,21 @@ def compile_program(
     parts = target.compile(program, on_progress=on_progress)
     program.stage = "compiled"
     return Compiled(program, parts, options, [*program.remarks, *context.remarks, *parts.remarks], timings)
+
+
+def plan_program(
+    program: Program, options: CompileOptions | None = None, on_progress: Callable[[str], None] | None = None
+) -> PlannedParts:
+    """Plans a captured program without compiling a kernel or reading a weight: what it will need, and run.
+
+    Raises:
+        UnsupportedError, CodegenError: as :func:`compile_program`.
+    """
+    from lowerkit.codegen.cpu.target import CpuTarget
+
+    options = options or CompileOptions()
+    _lower(program, "fused", options, on_progress)
+    return CpuTarget(cpu=options.cpu).plan(program, on_progress)
 
 
 def _lower(

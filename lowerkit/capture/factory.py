@@ -43,8 +43,8 @@ def is_factory(text: str) -> bool:
     return module.endswith(".py") or (all(part.isidentifier() for part in module.split(".")))
 
 
-def make_model(text: str) -> Made:
-    """Runs a factory.
+def make_model(text: str, *, meta: bool = False) -> Made:
+    """Runs a factory; with ``meta`` on the meta device, where tensors have shapes and no data.
 
     Raises:
         InputError: LK1001, there is no such file, module or attribute.
@@ -63,19 +63,26 @@ def make_model(text: str) -> Made:
             f"{match['module']} has no factory {match['attribute']!r}",
             hint=f"it has {', '.join(public[:12]) or 'no functions'}",
         )
-    return _checked(_call(factory, text), factory, text)
+    return _checked(_call(factory, text, meta), factory, text)
 
 
-def _call(factory: Callable[[], Any], text: str) -> Any:
+def _call(factory: Callable[[], Any], text: str, meta: bool) -> Any:
     try:
-        return factory()
+        if not meta:
+            return factory()
+        import torch
+
+        with torch.device("meta"):
+            return factory()
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise CaptureError(
             "LK2001",
             f"the factory {text} raised {type(error).__name__}: {error}",
             location=f"{frame.filename}:{frame.lineno}",
-            hint="it is called without arguments and must return (module, example_inputs)",
+            hint="on the meta device tensors have no data: a factory for --meta must not read, copy or load values"
+            if meta
+            else "it is called without arguments and must return (module, example_inputs)",
         ) from error
 
 

@@ -116,9 +116,10 @@ def _fold_constants(program: FunctionalProgram) -> None:
             values[node] = torch.empty(value.shape, dtype=value.dtype)
             folded.append(node)
         elif node.op == "call_function" and _is_foldable(node, values):
-            value = callable_of(node.target)(
-                *fx_node.map_arg(node.args, values.get), **fx_node.map_arg(node.kwargs, values.get)
-            )
+            named = fx_node.map_arg(node.kwargs, values.get)
+            if named.get("device") == torch.device("meta"):  # a model without data still has its constants
+                named = {**named, "device": torch.device("cpu")}
+            value = callable_of(node.target)(*fx_node.map_arg(node.args, values.get), **named)
             if all(_is_small(leaf, FOLD_WRITE_BYTES) for leaf in pytree.tree_leaves(value)):
                 values[node] = value
                 folded.append(node)
@@ -190,6 +191,7 @@ def _is_small(value: Any, limit: int, *, fake: bool = False) -> bool:
         return isinstance(value, (int, float, bool)) and not isinstance(value, torch.SymInt)
     if isinstance(value, torch._subclasses.FakeTensor) and not fake:
         return False
-    if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
+    devices = ("cpu", "meta") if fake else ("cpu",)
+    if value.device.type not in devices or value.layout != torch.strided or value.is_quantized:
         return False
     return all(is_static(extent) for extent in value.shape) and value.numel() * value.element_size() <= limit

@@ -54,7 +54,10 @@ class TensorBank:
         if tensor.layout != torch.strided:
             raise UnsupportedError("LK4001", f"weight {wanted!r} is sparse ({tensor.layout}), which is not supported")
         symbol = self.weights.unique_name(wanted)
-        self.weights.add(symbol, lambda: to_numpy(tensor), dtype=dtype, shape=tuple(tensor.shape))
+        if tensor.is_meta:
+            self.weights.declare(symbol, dtype, tuple(tensor.shape))
+        else:
+            self.weights.add(symbol, lambda: to_numpy(tensor), dtype=dtype, shape=tuple(tensor.shape))
         self._symbols[key] = symbol
         self._kept.append(tensor)  # the identity holds as long as the tensor lives
         return symbol
@@ -63,6 +66,9 @@ class TensorBank:
     def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
         if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.numel() == 0 or tensor.layout != torch.strided:
             return (id(tensor),)
+        if tensor.is_meta:
+            storage = tensor.untyped_storage()._cdata
+            return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 

@@ -51,6 +51,7 @@ def capture_path(
     dtype: str | None = None,
     example_inputs: Sequence[Any] | None = None,
     use_cache: bool = False,
+    meta: bool = False,
 ) -> Program:
     """Captures the model that ``model`` names.
 
@@ -63,6 +64,8 @@ def capture_path(
         example_inputs: tensors or arrays that take the place of ``inputs``, in the model's order.
         use_cache: take a .pt2 or TorchScript file that was captured before from the cache on disk; what comes from
             there can be compiled and has no eager side.
+        meta: run a factory on the meta device, so that no weight is ever allocated; the program can be sized, not
+            compiled. The weights of files stay in the file in any case.
 
     Raises:
         UsageError: LK1004, an option cannot be parsed, or does not go with this kind of model.
@@ -72,7 +75,7 @@ def capture_path(
     specs, dims = parse_inputs(inputs), parse_dynamic(dynamic)
     given = None if example_inputs is None else [_array(value) for value in example_inputs]
     if is_factory(str(model)):
-        return _from_factory(str(model), specs, dims, seed, dtype, example_inputs)
+        return _from_factory(str(model), specs, dims, seed, dtype, example_inputs, meta)
     path = Path(model)
     kind = file_kind(path)
     if dtype is not None and kind != "torchscript":
@@ -154,6 +157,7 @@ def _from_factory(
     seed: int,
     dtype: str | None,
     example_inputs: Sequence[Any] | None,
+    meta: bool,
 ) -> Program:
     import torch
     from torch.utils import _pytree as pytree
@@ -161,7 +165,7 @@ def _from_factory(
     from lowerkit.capture.capture import capture
     from lowerkit.capture.torch_eager import argument_names
 
-    made = make_model(text)
+    made = make_model(text, meta=meta)
     module = made.module
     positional = made.positional if example_inputs is None else tuple(example_inputs)
     leaves, structure = pytree.tree_flatten((positional, made.named))
@@ -184,7 +188,7 @@ def _from_factory(
         arrays = example_arrays(expected, [*specs, *kept], dims, seed=seed)
         for place, entry, array in zip(places, expected, arrays, strict=True):
             if entry.name in wanted:
-                leaves[place] = to_torch(array)
+                leaves[place] = to_torch(array).to("meta" if meta else "cpu")
     positional, named = pytree.tree_unflatten(leaves, structure)
     shapes = _torch_dynamic(leaves, structure, {names[place]: place for place in places}, dims) if dims else None
     program = capture(module, positional, shapes, named or None)

@@ -8,6 +8,7 @@ Bytes moved: none of the weights'.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -55,16 +56,26 @@ def capture_module(
         UnsupportedError: the graph holds what lowerkit cannot express; all of it is listed.
     """
     named = dict(kwargs or {})
-    exported = _export(module, tuple(example_inputs), named, dynamic_shapes)
+    meta = is_meta(module, example_inputs)
+    # Tensors that forward makes without naming a device must be where the parameters are.
+    with torch.device("meta") if meta else nullcontext():
+        exported = _export(module, tuple(example_inputs), named, dynamic_shapes)
     program = capture_exported(
         exported,
         source=type(module).__qualname__,
         dim_names={**(dim_names or {}), **_dim_names(exported, dynamic_shapes)},
         eager_module=module,
     )
-    program.eager = eager_callable(module, tuple(example_inputs), named)
-    program.example_inputs = flat_arrays((tuple(example_inputs), named))
+    if not meta:
+        program.eager = eager_callable(module, tuple(example_inputs), named)
+        program.example_inputs = flat_arrays((tuple(example_inputs), named))
     return program
+
+
+def is_meta(module: nn.Module, example_inputs: Sequence[Any]) -> bool:
+    """Whether a model has shapes and no data: a parameter, a buffer or an input of it is on the meta device."""
+    tensors = [*module.parameters(), *module.buffers(), *example_inputs]
+    return any(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in tensors)
 
 
 def capture_exported(

@@ -2,7 +2,8 @@
 
 Vocabulary
     provider   where the data of a weight comes from: an array, or a function that returns one (a memory map, a
-               tensor of the user's model, a constant that is cheaper to make than to keep).
+               tensor of the user's model, a constant that is cheaper to make than to keep); None for a weight that is
+               only declared: such a program can be sized, not compiled.
     derived    a weight computed from others (batch-norm folding, transposition). Its function runs when the data is
                asked for, so that a pass over a model of 100 GB reads nothing.
 
@@ -29,9 +30,13 @@ CACHE_BYTES = 512 << 20
 """Results of providers and of derivations kept at most; a larger one is handed out and not kept."""
 
 
+class MissingDataError(Exception):
+    """The data of a weight was asked for that was only declared."""
+
+
 @dataclass(frozen=True)
 class _Entry:
-    provider: Provider
+    provider: Provider | None
     dtype: str | None
     shape: tuple[int, ...] | None
     parents: tuple[str, ...]
@@ -69,6 +74,21 @@ class WeightStore:
         elif dtype is not None and dtype not in NUMPY_DTYPES:
             raise TypeError(f"element type {dtype} is not one of {', '.join(NUMPY_DTYPES)}")
         self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), ())
+
+    def declare(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """Adds a weight without data.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        if name in self._entries:
+            raise ValueError(f"weight {name!r} exists already")
+        self._entries[name] = _Entry(None, dtype, tuple(shape), ())
+
+    def has_data(self, name: str) -> bool:
+        """Whether :meth:`get` can return the data: neither the weight nor one it is derived from is only declared."""
+        entry = self._entries[name]
+        return entry.provider is not None and all(self.has_data(parent) for parent in entry.parents)
 
     def derive(
         self,
@@ -110,9 +130,12 @@ class WeightStore:
 
         Raises:
             KeyError: no such weight.
+            MissingDataError: it was only declared.
             ValueError: the provider returned another element type or shape than was declared.
         """
         entry = self._entries[name]
+        if entry.provider is None:
+            raise MissingDataError(name)
         if isinstance(entry.provider, np.ndarray):
             return _read_only(entry.provider)
         with self._lock:

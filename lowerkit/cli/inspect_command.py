@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.manifest import ITEM_SIZES
 
 if TYPE_CHECKING:
-    from lowerkit.runtimes.manifest import Manifest
+    from lowerkit.runtimes.manifest import Manifest, TensorSpec
 
 _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 
@@ -24,6 +26,7 @@ _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 @click.option(
     "--dim", "dims", multiple=True, metavar="NAME=VALUE", help="Value of a symbolic dim. [default: its minimum]"
 )
+@click.option("--meta", is_flag=True, help="Size a factory's model: no weight is allocated, no kernel compiled.")
 @click.option("--all", "show_all", is_flag=True, help="Every step; the twenty with most FLOPs without it.")
 @json_option
 def command(
@@ -33,14 +36,15 @@ def command(
     seed: int,
     cpu: str,
     dims: tuple[str, ...],
+    meta: bool,
     show_all: bool,
     as_json: bool,
 ) -> None:
     """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
 
     JSON fields: source, cpu, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes, weight_bytes,
-    arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name, kind, family, flops, bytes,
-    tasks, location}], ledger (models only) [{name, kind, family, note, refusals}].
+    state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name, kind, family,
+    flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}].
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
@@ -51,13 +55,16 @@ def command(
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
         code_bytes = manifest.entries["code.bin"].size if "code.bin" in manifest.entries else 0
     else:
-        from lowerkit.compiler import CompileOptions, compile_program
+        from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
-        compiled = compile_program(
-            capture_model(model, inputs, dynamic, seed, use_cache=True), CompileOptions(cpu=cpu, golden=False)
-        )
-        manifest = compiled.parts.manifest
-        weight_bytes, code_bytes = compiled.parts.weight_bytes, len(compiled.parts.image.data)
+        program = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
+        options = CompileOptions(cpu=cpu, golden=False)
+        if meta:
+            parts, code_bytes = plan_program(program, options), 0
+        else:
+            parts = compile_program(program, options).parts
+            code_bytes = len(parts.image.data)
+        manifest, weight_bytes = parts.manifest, parts.weight_bytes
         ledger = [
             {
                 "name": e.name,
@@ -66,7 +73,7 @@ def command(
                 "note": e.note,
                 "refusals": [list(r) for r in e.refusals],
             }
-            for e in compiled.parts.ledger
+            for e in parts.ledger
         ]
     values = _dim_values(manifest, dims)
     document = describe(manifest, values, weight_bytes, code_bytes)
@@ -109,6 +116,7 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
             "flops": sum(evaluate(step.flops, values) for step in manifest.steps),
             "bytes": sum(evaluate(step.bytes, values) for step in manifest.steps),
             "weight_bytes": weight_bytes,
+            "state_bytes": sum(_bytes(spec, values) for spec in signature.states),
             "arena_bytes": arena_bytes(manifest, values),
             "code_bytes": code_bytes,
         },
@@ -129,6 +137,10 @@ def _dim_values(manifest: Manifest, texts: tuple[str, ...]) -> dict[str, int]:
     return values
 
 
+def _bytes(spec: TensorSpec, values: dict[str, int]) -> int:
+    return math.prod(evaluate(extent, values) for extent in spec.shape) * ITEM_SIZES[spec.dtype]
+
+
 def _spec(spec: Any) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape}
 
@@ -141,7 +153,8 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     click.echo(
         f"{model} for {document['cpu']}: {totals['steps']} steps, {totals['kernels']} kernels, "
         f"{totals['flops'] / 1e9:.3f} GFLOP, weights {totals['weight_bytes'] / 1e6:.1f} MB, "
-        f"arena {totals['arena_bytes'] / 1e6:.1f} MB, code {totals['code_bytes'] / 1e3:.0f} kB"
+        f"states {totals['state_bytes'] / 1e6:.1f} MB, activations {totals['arena_bytes'] / 1e6:.1f} MB, "
+        f"code {totals['code_bytes'] / 1e3:.0f} kB"
     )
     print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
     print_table("kernels by family", ["family", "count"], list(document["families"].items()))

@@ -44,14 +44,16 @@ def capture_model(
     seed: int,
     dtype: str | None = None,
     use_cache: bool = False,
+    meta: bool = False,
 ) -> Program:
     """Captures the model that the options name; ``dtype`` converts its floating weights and inputs first.
 
-    With ``use_cache`` a file that was captured before is not captured again; its program has no eager side.
+    With ``use_cache`` a file that was captured before is not captured again; its program has no eager side. With
+    ``meta`` a factory runs without allocating weights; its program can only be sized.
 
     Raises:
         InputError, CaptureError, UnsupportedError: see ``lowerkit.capture.load_model.capture_path``.
     """
     from lowerkit.capture.load_model import capture_path
 
-    return capture_path(model, list(inputs), list(dynamic), seed=seed, dtype=dtype, use_cache=use_cache)
+    return capture_path(model, list(inputs), list(dynamic), seed=seed, dtype=dtype, use_cache=use_cache, meta=meta)

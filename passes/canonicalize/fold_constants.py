@@ -254,6 +254,8 @@ def _evaluate_scalar(text: str, cone: list[ir.Operation], kind: ir.Type, context
     parents = _symbols(cone)
     if sum(context.weights.nbytes(parent) for parent in parents) > 1 << 20:
         return None
+    if not all(context.weights.has_data(parent) for parent in parents):
+        return None
     if not any(inner.name.startswith("tensor.") for op in cone for inner in (op, *nested_operations(op))):
         return None  # scalar arithmetic is upstream's
     number = np.asarray(_interpreted(text, parents)(*(context.weights.get(parent) for parent in parents))).item()

@@ -73,7 +73,10 @@ class Reader:
             return _splat(op.attributes["value"])
         if math.prod(ir.RankedTensorType(value.type).shape) != 1:
             return None
-        array = self._weights.get(ir.StringAttr(op.attributes["symbol"]).value)
+        symbol = ir.StringAttr(op.attributes["symbol"]).value
+        if not self._weights.has_data(symbol):
+            return None
+        array = self._weights.get(symbol)
         return float(np.asarray(array).astype(np.float64).reshape(()))
 
     # Arithmetic.

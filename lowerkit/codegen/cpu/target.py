@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lowerkit import __version__
 from lowerkit.codegen.cpu.cache import KernelCache
 from lowerkit.codegen.cpu.compile_pool import CompileReport, compile_kernels
-from lowerkit.codegen.cpu.features import cpu_features
+from lowerkit.codegen.cpu.features import CpuFeatures, cpu_features
 from lowerkit.codegen.cpu.image import CodeImage, link_image
 from lowerkit.codegen.cpu.select import select_kernel
 from lowerkit.codegen.ledger import LedgerEntry
@@ -55,6 +57,15 @@ class CompiledParts:
 
 
 @dataclass(frozen=True)
+class PlannedParts:
+    """What is known of an artifact before its kernels are compiled: all but the code."""
+
+    manifest: Manifest
+    weight_bytes: int
+    ledger: list[LedgerEntry]
+
+
+@dataclass(frozen=True)
 class CpuTarget:
     """Compiles for a CPU level.
 
@@ -79,7 +90,7 @@ class CpuTarget:
         """
         cpu = cpu_features(self.cpu)
         started = time.perf_counter()
-        schedule = build_schedule(program.module, program.signature, program.weights, select_kernel, cpu, on_progress)
+        schedule = self._schedule(program, cpu, on_progress)
         planned = time.perf_counter()
         cache = (self.cache or KernelCache()) if self.use_cache else None
         report = CompileReport()
@@ -87,30 +98,54 @@ class CpuTarget:
         compiled = time.perf_counter()
         image = link_image(objects)
         linked = time.perf_counter()
-        manifest = Manifest(
-            signature=program.signature,
-            buffers=schedule.buffers,
-            steps=schedule.steps,
-            kernels=[
-                KernelEntry(offset, f"{plan.family}_{number}")
-                for number, (offset, plan) in enumerate(zip(image.entries, schedule.plans, strict=True))
-            ],
+        manifest = _manifest(program, schedule, cpu, image.entries)
+        manifest = replace(
+            manifest,
             imports=list(image.imports),
             import_table_offset=image.import_table_offset if image.imports else 0,
             import_sites=list(image.import_sites),
-            features=["states"] if program.signature.states else [],
-            target="cpu",
-            cpu=cpu.name,
-            cpu_features=list(cpu.required),
-            producer=_producer(),
-            state_initials=schedule.state_initials,
-            output_tree=program.output_tree,
-            metadata={"regions": [_region_entry(entry) for entry in schedule.ledger]},
         )
         seconds = {"plan": planned - started, "compile": compiled - planned, "link": linked - compiled}
         return CompiledParts(
             manifest, image, schedule.weights, schedule.ledger, report, seconds, _remarks(schedule, cache)
         )
+
+    def plan(self, program: Program, on_progress: Callable[[str], None] | None = None) -> PlannedParts:
+        """Plans a program at stage ``fused`` as :meth:`compile` does, and stops before its kernels are compiled.
+
+        Nothing of the weights is read, so a program whose weights are only declared can be sized.
+
+        Raises:
+            UnsupportedError, CodegenError: as :meth:`compile`.
+        """
+        cpu = cpu_features(self.cpu)
+        schedule = self._schedule(program, cpu, on_progress)
+        manifest = _manifest(program, schedule, cpu, [0] * len(schedule.plans))
+        return PlannedParts(manifest, sum(weight.nbytes for weight in schedule.weights.values()), schedule.ledger)
+
+    @staticmethod
+    def _schedule(program: Program, cpu: CpuFeatures, on_progress: Callable[[str], None] | None) -> Schedule:
+        return build_schedule(program.module, program.signature, program.weights, select_kernel, cpu, on_progress)
+
+
+def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: Sequence[int]) -> Manifest:
+    return Manifest(
+        signature=program.signature,
+        buffers=schedule.buffers,
+        steps=schedule.steps,
+        kernels=[
+            KernelEntry(offset, f"{plan.family}_{number}")
+            for number, (offset, plan) in enumerate(zip(entries, schedule.plans, strict=True))
+        ],
+        features=["states"] if program.signature.states else [],
+        target="cpu",
+        cpu=cpu.name,
+        cpu_features=list(cpu.required),
+        producer=_producer(),
+        state_initials=schedule.state_initials,
+        output_tree=program.output_tree,
+        metadata={"regions": [_region_entry(entry) for entry in schedule.ledger]},
+    )
 
 
 def _producer() -> dict[str, str]:
