@@ -209,9 +209,8 @@ def compile_program(
     return Compiled(program, parts, options, [*program.remarks, *context.remarks, *parts.remarks], timings)
 
 
-def _lower(
-    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
-) -> tuple[PassContext, list[PassTiming]]:
+def pass_context(program: Program) -> PassContext:
+    """Returns what the passes may know about ``program`` beside its module."""
     from lowerkit.passes.base import PassContext
 
     dims = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
@@ -221,6 +220,12 @@ def _lower(
         for axis, extent in enumerate(spec.shape)
         if isinstance(extent, str)
     }
-    context = PassContext(weights=program.weights, extent_ranges=ranges)
+    return PassContext(weights=program.weights, extent_ranges=ranges)
+
+
+def _lower(
+    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
+) -> tuple[PassContext, list[PassTiming]]:
+    context = pass_context(program)
     timings = run_stages(program, until, context, PipelineOptions(options.dump_folder, on_progress=on_progress))
     return context, timings
