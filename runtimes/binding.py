@@ -78,7 +78,8 @@ def bind_model(
 class SteppedModel:
     """A bound model whose steps run one at a time.
 
-    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset; ``sizes`` its bytes.
+    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
+    bytes.
     """
 
     tables: tuple[_native.StepTable, ...]

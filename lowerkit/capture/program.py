@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class Program:
     def main(self) -> ir.Operation:
         """The ``func.func @main``."""
         return ir.SymbolTable(self.module.operation)["main"].operation
+
+    def copy(self) -> Program:
+        """Returns a program with a module of its own, to be lowered apart; weights and all else are shared."""
+        text = self.module.operation.get_asm(enable_debug_info=True)
+        return replace(self, module=ir.Module.parse(text, self.context))
 
     def text(self, *, locations: bool = False) -> str:
         """Returns the module as text."""

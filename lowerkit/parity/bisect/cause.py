@@ -95,7 +95,9 @@ def _term(left: Array, right: Array, wrong: Array) -> str | None:
         if not others or left.size == left.shape[axis]:
             continue
         if _close(left, right + difference.mean(axis=others, keepdims=True)):
-            return f"addition: each index of axis {axis} is off by a constant of its own (a bias missing or added twice)"
+            return (
+                f"addition: each index of axis {axis} is off by a constant of its own (a bias missing or added twice)"
+            )
     return None
 
 

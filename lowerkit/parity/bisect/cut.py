@@ -19,10 +19,11 @@ from lowerkit.dialect.reference.numeric import Array
 from lowerkit.mlir import func, ir
 from lowerkit.parity.bisect.evaluation import Evaluation, main_block, place_of
 from lowerkit.parity.bisect.prefixes import Piece
-from lowerkit.passes.rewriting import captured_values, clone_op, operations
+from lowerkit.passes.rewriting import OpMap, OpSet, captured_values, clone_op, operations
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
-_FREE = ("torch.constant", "arith.constant", "tensor.empty", "lk.weight", "torch.vtensor.literal")
+_CONSTANTS = ("torch.constant", "arith.constant")
+_FREE = (*_CONSTANTS, "tensor.empty", "lk.weight", "torch.vtensor.literal")
 _FREE_OF_FREE = ("torch.prim.", "torch_c.from_builtin_tensor", "linalg.fill", "tensor.dim")
 
 
@@ -36,10 +37,14 @@ def cut_program(program: Program, evaluation: Evaluation, node: str, reach: int)
         reach: how many ops around it.
     """
     ops = operations(main_block(program.module))[:-1]
-    seen = operations(evaluation.block)[:-1]
-    if len(ops) != len(seen):
-        return None  # generalizing named ops made others: positions say nothing
-    arrays = {op: evaluation.values.get(twin, []) for op, twin in zip(ops, seen, strict=True)}
+    # Generalizing named ops keeps the order of ops, but brings constants to the front and joins equal ones.
+    placed = [op for op in ops if not op.name.startswith(_CONSTANTS)]
+    seen = [op for op in operations(evaluation.block)[:-1] if not op.name.startswith(_CONSTANTS)]
+    if len(placed) != len(seen):
+        return None
+    arrays = OpMap[list[Array]]()
+    for op, twin in zip(placed, seen, strict=True):
+        arrays[op] = evaluation.values.get(twin)
     chosen = [op for op in ops if place_of(op).node == node and not _is_free(op)]
     if not chosen:
         return None
@@ -65,16 +70,18 @@ def _sources(op: ir.Operation) -> list[ir.Value]:
 
 
 def _with_neighbours(chosen: Sequence[ir.Operation], ops: Sequence[ir.Operation]) -> list[ir.Operation]:
-    wanted = set(chosen)
+    wanted = OpSet(chosen)
     for op in chosen:
-        wanted.update(maker for value in _sources(op) if (maker := _maker(value)) is not None)
-        wanted.update(use.owner.operation for result in op.results for use in result.uses)
+        readers = [use.owner.operation for result in op.results for use in result.uses]
+        makers = [maker for value in _sources(op) if (maker := _maker(value)) is not None]
+        for near in [*makers, *readers]:
+            wanted.add(near)
     return [op for op in ops if op in wanted and not _is_free(op)]
 
 
 def _closed(chosen: Sequence[ir.Operation], ops: Sequence[ir.Operation]) -> list[ir.Operation]:
     """Adds what is free, and makers of values that are no tensors: lists and sizes cannot be arguments."""
-    wanted = set(chosen)
+    wanted = OpSet(chosen)
     todo = list(chosen)
     while todo:
         for value in _sources(todo.pop()):
@@ -90,9 +97,9 @@ def _is_tensor(value: ir.Value) -> bool:
 
 
 def _build(
-    program: Program, evaluation: Evaluation, chosen: Sequence[ir.Operation], arrays: dict[ir.Operation, list[Array]]
+    program: Program, evaluation: Evaluation, chosen: Sequence[ir.Operation], arrays: OpMap[list[Array]]
 ) -> Piece | None:
-    inside = set(chosen)
+    inside = OpSet(chosen)
     outside: list[ir.Value] = []
     for op in chosen:
         for value in _sources(op):
@@ -138,11 +145,11 @@ def _is_inner(value: ir.Value, program: Program) -> bool:
     return block != main_block(program.module)
 
 
-def _array(value: ir.Value, evaluation: Evaluation, arrays: dict[ir.Operation, list[Array]]) -> Array | None:
+def _array(value: ir.Value, evaluation: Evaluation, arrays: OpMap[list[Array]]) -> Array | None:
     owner = value.owner
     if isinstance(owner, ir.Block):
         return evaluation.arguments[ir.BlockArgument(value).arg_number]
-    found = arrays[owner.operation]
+    found = arrays.get(owner.operation) or []
     number = ir.OpResult(value).result_number
     return found[number] if number < len(found) else None
 

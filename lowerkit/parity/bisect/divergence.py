@@ -3,7 +3,9 @@
 Vocabulary
     reference   a value that the computation is known to have: of a node of the captured graph in float64, or of an op
                 of the module before the pass that is suspected. References are looked up by node.
-    matched     an op's value is a reference of its node, as it is, permuted or reshaped.
+    matched     an op's value is a reference of its node, as it is, permuted or reshaped; or it is that of an operand
+                that is matched: views, casts and transposes move no node's value.
+    twin        the reference that an op of the same name had for the same node before the pass.
     sound       an op that is matched, or all of whose readers are sound. A pass may compute in other steps than
                 PyTorch, so most values between two nodes are nobody's; that everything read from them is right
                 says that they are.
@@ -16,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.evaluation import Evaluation, place_of
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.taps import align
+from lowerkit.passes.rewriting import OpMap
 
 EXACT_DB = 110.0
 """SQNR in float64 from which on two computations count as the same: constants in f32 leave about 140 dB."""
@@ -48,7 +49,10 @@ def same(actual: Array, reference: Array, limit: float = EXACT_DB) -> bool:
 
 
 def first_divergence(
-    evaluation: Evaluation, references: Mapping[str, Sequence[Array]], outputs: Sequence[Array]
+    evaluation: Evaluation,
+    references: Mapping[str, Sequence[Array]],
+    outputs: Sequence[Array],
+    before: Evaluation | None = None,
 ) -> Divergence | None:
     """Returns the first unsound op; None where every op is sound.
 
@@ -56,67 +60,77 @@ def first_divergence(
         evaluation: with its values.
         references: by node.
         outputs: what ``@main`` should return.
+        before: the module before the pass that is suspected; its values are references too.
     """
+    known = {node: list(values) for node, values in references.items()}
+    twins: dict[tuple[str, str], list[Array]] = {}
+    for op, tensors in before.values.items() if before is not None else ():
+        node = place_of(op).node
+        if node and not op.name.startswith(_NO_COMPUTATION):
+            known.setdefault(node, []).extend(tensors)
+            twins.setdefault((node, op.name), []).extend(tensors)
     returned = list(evaluation.block.operations)[-1].operation
     expected = {
         number: same(actual, wanted)
         for number, (actual, wanted) in enumerate(zip(evaluation.outputs, outputs, strict=True))
     }
-    order = list(evaluation.values)
-    sound: dict[ir.Operation, bool] = {}
-    nearest: dict[ir.Operation, Array | None] = {}
-    for op in reversed(order):
-        known = references.get(place_of(op).node, ())
-        matched, nearest[op] = _match(evaluation.values[op], known)
-        sound[op] = matched or _readers_sound(op, returned, expected, sound)
-    for op in order:
-        if not sound[op] and place_of(op).node in references and not op.name.startswith(_NO_COMPUTATION):
-            return Divergence(op, evaluation.values[op][0], nearest[op])
+    order = evaluation.values.items()
+    matched = OpMap[bool]()
+    for op, tensors in order:
+        of_node = known.get(place_of(op).node, ())
+        matched[op] = _matches(tensors, of_node) or _moves(op, tensors, evaluation, matched)
+    sound = OpMap[bool]()
+    for op, _ in reversed(order):
+        sound[op] = matched[op] or _readers_sound(op, returned, expected, sound)
+    for op, tensors in order:
+        node = place_of(op).node
+        if not sound[op] and node in known and not op.name.startswith(_NO_COMPUTATION):
+            value = tensors[0]
+            return Divergence(op, value, _nearest(value, [*twins.get((node, op.name), ())] or known[node]))
     return None
 
 
-def references_by_node(evaluation: Evaluation) -> dict[str, list[Array]]:
-    """Returns the values of an evaluation by node, to be references of the next one."""
-    found: dict[str, list[Array]] = {}
-    for op, tensors in evaluation.values.items():
-        if not op.name.startswith(_NO_COMPUTATION):
-            found.setdefault(place_of(op).node, []).extend(tensors)
-    found.pop("", None)
-    return found
+def _matches(tensors: Sequence[Array], references: Sequence[Array]) -> bool:
+    return bool(references) and all(any(_is_same(tensor, other) for other in references) for tensor in tensors)
 
 
-def _match(tensors: Sequence[Array], references: Sequence[Array]) -> tuple[bool, Array | None]:
-    """Tells whether all tensors are references; returns the reference nearest to the first, in its shape."""
-    nearest: Array | None = None
-    matched = bool(references)
-    for number, tensor in enumerate(tensors):
-        best, best_db = None, -np.inf
-        for reference in references:
-            if tensor.size != reference.size:
-                continue
-            aligned = align(reference, tensor)
-            if aligned is None:
-                continue
-            distance = compare(tensor, aligned)
-            decibels = distance.sqnr_db if distance.special_equal else -np.inf
-            if best is None or decibels > best_db:
-                best, best_db = aligned, decibels
-            if same(tensor, aligned):
-                break
-        matched = matched and best is not None and same(tensor, best)
-        nearest = best if number == 0 else nearest
-    return matched, nearest
+def _is_same(tensor: Array, reference: Array) -> bool:
+    """Whether a tensor is a reference as it is, permuted or reshaped."""
+    if tensor.size != reference.size:
+        return False
+    if tensor.shape == reference.shape and same(tensor, reference):
+        return True
+    aligned = align(reference, tensor)
+    return aligned is not None and same(tensor, aligned)
 
 
-def _readers_sound(
-    op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: Mapping[ir.Operation, bool]
-) -> bool:
+def _moves(op: ir.Operation, tensors: Sequence[Array], evaluation: Evaluation, matched: OpMap[bool]) -> bool:
+    """Whether every result of an op is a value that it reads and that is matched, moved or not."""
+    given: list[Array] = []
+    for operand in op.operands:
+        owner = operand.owner
+        if isinstance(owner, ir.Block):
+            if owner == evaluation.block:
+                given.append(evaluation.arguments[ir.BlockArgument(operand).arg_number])
+        elif matched.get(owner.operation):
+            given += evaluation.values.get(owner.operation)
+    return _matches(tensors, given)
+
+
+def _nearest(value: Array, references: Sequence[Array]) -> Array | None:
+    """Returns the reference nearest to ``value``, in its shape; None where none has its size."""
+    fitting = [one if one.shape == value.shape else align(one, value) for one in references if one.size == value.size]
+    aligned = [one for one in fitting if one is not None]
+    return max(aligned, key=lambda one: compare(value, one).sqnr_db, default=None)
+
+
+def _readers_sound(op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: OpMap[bool]) -> bool:
     answers = list(_answers(op, returned, expected, sound))
     return bool(answers) and all(answers)
 
 
 def _answers(
-    op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: Mapping[ir.Operation, bool]
+    op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: OpMap[bool]
 ) -> Iterator[bool]:
     for result in op.results:
         for use in result.uses:

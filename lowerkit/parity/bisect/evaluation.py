@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,24 @@ from lowerkit.mlir import ir
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter, flat_tensors
 
 
+class OpValues:
+    """The tensors of ops, in the order in which they were computed. Looked up by op: ops hash by content, so a dict
+    of them would not do."""
+
+    def __init__(self, seen: Mapping[ir.Value, tuple[ir.Operation, list[Any]]]) -> None:
+        found = {first: (op, flat_tensors(results)) for first, (op, results) in seen.items()}
+        self._by_result = {first: entry for first, entry in found.items() if entry[1]}
+
+    def get(self, op: ir.Operation) -> list[Array]:
+        """Returns the tensors of an op, none where it has none or was not run."""
+        entry = self._by_result.get(op.results[0]) if len(op.results) else None
+        return [] if entry is None else entry[1]
+
+    def items(self) -> list[tuple[ir.Operation, list[Array]]]:
+        """Returns all ops with tensors."""
+        return list(self._by_result.values())
+
+
 @dataclass
 class Evaluation:
     """What a module computed.
@@ -25,13 +43,13 @@ class Evaluation:
         module: the copy that was run; ``values`` refers to its ops.
         arguments: what ``@main`` was given, floats in float64 where asked for.
         outputs: of ``@main``.
-        values: op -> its tensors, inner ops before what holds them; empty where they were not asked for.
+        values: of ops, inner ones before what holds them; empty where they were not asked for.
     """
 
     module: ir.Module
     arguments: list[Array]
     outputs: list[Array]
-    values: dict[ir.Operation, list[Array]]
+    values: OpValues
 
     @property
     def block(self) -> ir.Block:
@@ -61,17 +79,16 @@ def evaluate(program: Program, inputs: Sequence[Array], *, float64: bool, keep: 
     module, functions = executable_copy(program.module)
     weights = _wide_weights(program) if float64 else program.weights.get
     states = {
-        spec.name: np.asarray(weights(spec.name))
-        for spec in program.signature.states
-        if spec.name in program.weights
+        spec.name: np.asarray(weights(spec.name)) for spec in program.signature.states if spec.name in program.weights
     }
     interpreter = MixedInterpreter(functions, weights, states, float64=float64, keep=keep)
     with module.context, floats_as_float64(float64):
         block = functions["main"].regions[0].blocks[0]
-        arguments = [_argument(value, argument, float64) for value, argument in zip(inputs, block.arguments, strict=True)]
+        arguments = [
+            _argument(value, argument, float64) for value, argument in zip(inputs, block.arguments, strict=True)
+        ]
         outputs = [np.asarray(value) for value in interpreter.run_block(block, arguments, {})]
-    values = {op: tensors for op, results in interpreter.seen.items() if (tensors := flat_tensors(results))}
-    return Evaluation(module, arguments, outputs, values)
+    return Evaluation(module, arguments, outputs, OpValues(interpreter.seen))
 
 
 def wide(array: Array) -> Array:

@@ -31,6 +31,36 @@ class StageRow:
 
 
 @dataclass(frozen=True)
+class StepRow:
+    """One step of the compiled model, judged from the very bytes that it read: what it loses by itself.
+
+    Attributes:
+        node: the node that the step stands for.
+        kind, family, location: as in the manifest.
+        local: decibels of its results to its region in float64.
+        sound: whether the kernel computes what its region says.
+    """
+
+    node: str
+    kind: str
+    family: str
+    location: str
+    local: float
+    sound: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields; infinite decibels (equal values) become the text ``equal``."""
+        return {
+            "node": self.node,
+            "kind": self.kind,
+            "family": self.family,
+            "location": self.location,
+            "local_db": _finite(self.local),
+            "sound": self.sound,
+        }
+
+
+@dataclass(frozen=True)
 class Finding:
     """The first op that computes something else.
 
@@ -82,12 +112,16 @@ class Bisection:
     """The waterfall, and what was found: nothing where every stage computes the same.
 
     Attributes:
+        stages: the waterfall, in order.
+        finding: the first op that computes something else.
+        steps: every step of the compiled model by itself.
         reproducer: files of a folder that shows the finding again, by name; empty where none could be made.
         reproducer_note: why there is none, or how it was made small.
     """
 
     stages: list[StageRow]
     finding: Finding | None = None
+    steps: list[StepRow] = field(default_factory=list[StepRow])
     reproducer: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
     reproducer_note: str = ""
 
@@ -95,6 +129,7 @@ class Bisection:
         """Returns the ``bisection`` field of the ``check`` schema."""
         return {
             "stages": [row.to_json() for row in self.stages],
+            "steps": [row.to_json() for row in self.steps],
             "finding": None if self.finding is None else self.finding.to_json(),
             "reproducer": sorted(self.reproducer),
             "reproducer_note": self.reproducer_note,

@@ -172,7 +172,9 @@ def _first_unsound(graph: fx.Graph, agreed: Mapping[str, bool]) -> fx.Node | Non
 def _origin(node: fx.Node) -> Origin:
     stack = node.meta.get("nn_module_stack") or {}
     path = next((value[0] for value in reversed(list(stack.values()))), "")
-    return Origin(node.name, path.removeprefix("L['self']").lstrip("."), tuple(frames_of_trace(node.meta.get("stack_trace"))))
+    return Origin(
+        node.name, path.removeprefix("L['self']").lstrip("."), tuple(frames_of_trace(node.meta.get("stack_trace")))
+    )
 
 
 def _finding(culprit: str, node: fx.Node, reference: Array, actual: Array | None) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowerkit.capture.locations import origin_of
 from lowerkit.compiler import CompileOptions, compile_program
+from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.cause import cause_of
@@ -13,6 +14,7 @@ from lowerkit.parity.bisect.finding import Finding
 from lowerkit.parity.bisect.prefixes import Piece, region_piece, region_prefixes
 from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.taps import last_op
 from lowerkit.runtimes.manifest import Manifest
 
 PREFIXES_AT_MOST = 60
@@ -63,7 +65,7 @@ def kernel_finding(fault: KernelFault, manifest: Manifest, cpu: str) -> tuple[Fi
     return finding, piece
 
 
-def _smallest_prefix(fault: KernelFault, cpu: str, details: list[str]):  # type: ignore[no-untyped-def]
+def _smallest_prefix(fault: KernelFault, cpu: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
     """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
     whole = (None, fault.actual, fault.expected)
     types = [ir.RankedTensorType(value.type) for value in [*fault.region.operands, *fault.region.results]]
@@ -97,7 +99,7 @@ def memory_finding(fault: MemoryFault, manifest: Manifest) -> Finding:
     """Returns the finding for a value that was overwritten while it was still needed."""
     origin = origin_of(fault.region.location)
     writer, reader = manifest.steps[fault.writer], manifest.steps[fault.reader]
-    made = place_of(_last_op(fault.region))
+    made = place_of(last_op(fault.region))
     origin = made if made.node else origin
     return Finding(
         stage="compiled",
@@ -108,14 +110,8 @@ def memory_finding(fault: MemoryFault, manifest: Manifest) -> Finding:
         shape=fault.actual.shape,
         distance=compare(fault.actual, fault.expected),
         cause=(
-            f"memory: step {fault.writer} ({writer.kind} {writer.name}, {writer.location}) wrote over the value of step "
-            f"{fault.maker} before step {fault.reader} ({reader.kind} {reader.name}, {reader.location}) read it"
+            f"memory: step {fault.writer} ({writer.kind} {writer.name}, {writer.location}) wrote over the value of "
+            f"step {fault.maker} before step {fault.reader} ({reader.kind} {reader.name}, {reader.location}) read it"
         ),
         details=("every kernel up to there computed what it should",),
     )
-
-
-def _last_op(region: ir.Operation) -> ir.Operation:
-    from lowerkit.parity.taps import last_op
-
-    return last_op(region)

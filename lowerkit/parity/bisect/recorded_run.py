@@ -11,6 +11,7 @@ before it do not count. Nothing is tapped: code, addresses and the memory plan a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,10 +21,12 @@ from lowerkit.codegen.memory import VIEW_OPS
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.types import floats_as_float64, numpy_dtype
 from lowerkit.mlir import ir
-from lowerkit.parity.bisect.evaluation import Evaluation, wide
+from lowerkit.parity.bisect.evaluation import Evaluation, place_of, wide
+from lowerkit.parity.bisect.finding import StepRow
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.taps import last_op
 from lowerkit.runtimes.manifest import COPY_KERNEL, Manifest
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
@@ -56,16 +59,16 @@ class MemoryFault:
 
 @dataclass
 class RecordedRun:
-    """Outputs of the run, and the first fault."""
+    """Outputs of the run, the first fault, and what each step loses by itself."""
 
     outputs: list[Array]
     fault: KernelFault | MemoryFault | None = None
-    judged: int = 0
+    steps: list[StepRow] = field(default_factory=list[StepRow])
     notes: list[str] = field(default_factory=list[str])
 
 
 def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -> RecordedRun:
-    """Runs all steps; judges until the first fault.
+    """Runs all steps and judges each; the first fault is kept.
 
     Args:
         session: of the artifact that was compiled from the module that ``fused`` evaluated.
@@ -84,11 +87,9 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
     watch = _Watch(manifest, run)
     for number in range(len(manifest.steps)):
         region = region_of.get(number)
-        operands = None if region is None or recorded.fault else _operands(run, manifest, number, region, fused)
+        operands = None if region is None else _operands(run, manifest, number, region, fused)
         run.run_step(number)
-        if recorded.fault is not None:
-            continue
-        overwritten = watch.after(number)
+        overwritten = watch.after(number) if recorded.fault is None else None
         if overwritten is not None:
             buffer, maker, before, now = overwritten
             made = region_of.get(maker, region)
@@ -97,9 +98,13 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
                 actual, expected = (data.view(kind).reshape(shape) for data in (now, before))
                 reader = watch.next_reader(buffer, number)
                 recorded.fault = MemoryFault(number, maker, reader, made, actual, expected)
-        elif region is not None and operands is not None:
-            recorded.judged += 1
-            recorded.fault = _judge(run, manifest, number, region, operands, fused)
+        if region is not None and operands is not None:
+            local, fault = _judge(run, manifest, number, region, operands)
+            step = manifest.steps[number]
+            place = place_of(last_op(region))
+            node = f"{place.node}@{place.module}" if place.node else step.name
+            recorded.steps.append(StepRow(node, step.kind, step.family, step.location, local, fault is None))
+            recorded.fault = recorded.fault or fault
     return recorded
 
 
@@ -153,18 +158,21 @@ def _judge(
     number: int,
     region: ir.Operation,
     operands: tuple[list[Array], list[bool]],
-    fused: Evaluation,
-) -> KernelFault | None:
+) -> tuple[float, KernelFault | None]:
+    """Returns the least decibels of the step's results to its region in float64, and the first that is wrong."""
     arrays, stored = operands
     own = run_region(region, arrays, float64=False)
     exact = run_region(region, arrays, float64=True)
     results = manifest.steps[number].buffers[len(arrays) :]
+    least, fault = math.inf, None
     for place, (value, buffer) in enumerate(zip(region.results, results, strict=True)):
         element = ir.RankedTensorType(value.type).element_type
         actual = run.read(buffer).view(numpy_dtype(element)).reshape(own[place].shape)
-        if not agrees(str(element), actual, own[place], exact[place]):
-            return KernelFault(number, region, arrays, stored, place, actual, exact[place])
-    return None
+        distance = compare(actual, exact[place])
+        least = min(least, distance.sqnr_db if distance.special_equal else -math.inf)
+        if fault is None and not agrees(str(element), actual, own[place], exact[place]):
+            fault = KernelFault(number, region, arrays, stored, place, actual, exact[place])
+    return least, fault
 
 
 @quiet
@@ -201,7 +209,7 @@ def _value(value: ir.Value, fused: Evaluation) -> Array:
     owner = value.owner
     if isinstance(owner, ir.Block):
         return fused.arguments[ir.BlockArgument(value).arg_number]
-    return fused.values[owner.operation][ir.OpResult(value).result_number]
+    return fused.values.get(owner.operation)[ir.OpResult(value).result_number]
 
 
 def _is_stored(value: ir.Value) -> bool:

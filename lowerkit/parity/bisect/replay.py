@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,17 +40,22 @@ def read_inputs(path: Path, program: Program) -> list[Array]:
 def show_difference(actual: Sequence[Array], expected: Sequence[Array], limit: float = EXACT_DB) -> int:
     """Prints both values and their distance; returns 1 where any output is less than ``limit`` dB away, else 0."""
     differs = False
+    lines: list[str] = []
     for number, (left, right) in enumerate(zip(actual, expected, strict=True)):
         if left.shape != right.shape:
-            print(f"output {number}: shape {left.shape}, expected {right.shape}")
+            lines.append(f"output {number}: shape {left.shape}, expected {right.shape}")
             differs = True
             continue
         distance = compare(left, right)
         differs = differs or distance.sqnr_db < limit or not distance.special_equal
-        print(f"output {number}: {distance.sqnr_db:.1f} dB, largest error {distance.max_abs:.4g}")
-        print(f"  computed {_first(left, right, left)}\n  expected {_first(left, right, right)}")
-        print(f"  {cause_of(left, right)}")
-    print("the bug is there" if differs else "no difference: the bug is gone")
+        lines += [
+            f"output {number}: {distance.sqnr_db:.1f} dB, largest error {distance.max_abs:.4g}",
+            f"  computed {_first(left, right, left)}",
+            f"  expected {_first(left, right, right)}",
+            f"  {cause_of(left, right)}",
+        ]
+    lines.append("the bug is there" if differs else "no difference: the bug is gone")
+    sys.stdout.write("\n".join(lines) + "\n")
     return int(differs)
 
 

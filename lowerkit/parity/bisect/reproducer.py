@@ -11,20 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lowerkit.artifact.atomic_file import replace_file
+from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.capture.program import Program
 from lowerkit.dialect.reference.numeric import Array
-from lowerkit.errors import InputError, LowerkitError, ResourceError
+from lowerkit.errors import InputError, LowerkitError
 from lowerkit.parity.bisect.cut import cut_program
 from lowerkit.parity.bisect.divergence import same
 from lowerkit.parity.bisect.evaluation import Evaluation, evaluate
 from lowerkit.parity.bisect.finding import Finding
 from lowerkit.parity.bisect.prefixes import Piece
-from lowerkit.parity.bisect.replay import kernel_limit, pack_arrays
+from lowerkit.parity.bisect.replay import pack_arrays
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.registry import find_pass
 from lowerkit.stage_file import write_stage
 
-_PASS_SCRIPT = '''"""{sentence}.
+_REWRITE_SCRIPT = '''"""{sentence}.
 
 {cause}
 
@@ -121,7 +123,7 @@ def pass_reproducer(program: Program, name: str, before: Evaluation, finding: Fi
             return _pass_files(piece.program, piece.inputs, name, finding), f"the ops of {node} and {reach} ops around"
     inputs = before.arguments
     specs = program.signature.inputs
-    own = [array.astype(_numpy(spec.dtype)) for array, spec in zip(inputs, specs, strict=True)]
+    own = [array.astype(NUMPY_DTYPES[spec.dtype]) for array, spec in zip(inputs, specs, strict=True)]
     return _pass_files(program, own, name, finding), "the whole module: no smaller part shows it"
 
 
@@ -144,22 +146,19 @@ def write_reproducer(files: dict[str, bytes], folder: Path) -> None:
         InputError: LK1005, the folder cannot be written.
         ResourceError: LK7001, the disk is full.
     """
-    import errno
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceError("LK7001", f"no space left for the reproducer in {folder}") from error
         raise InputError("LK1005", f"the reproducer cannot be written to {folder}: {error.strerror}") from error
+    for name, data in files.items():
+        with replace_file(folder / name) as file:
+            file.write(data)
 
 
 def _shows(piece: Piece, name: str) -> bool:
     try:
         expected = evaluate(piece.program, piece.inputs, float64=True).outputs
-        copy = replace(piece.program, module=piece.program.module.parse(piece.program.text(locations=True), piece.program.context))
+        copy = piece.program.copy()
         find_pass(name)().run(copy.module, PassContext(copy.weights))
         actual = evaluate(copy, piece.inputs, float64=True).outputs
     except (LowerkitError, ValueError, RuntimeError):
@@ -168,9 +167,7 @@ def _shows(piece: Piece, name: str) -> bool:
 
 
 def _pass_files(program: Program, inputs: Sequence[Array], name: str, finding: Finding) -> dict[str, bytes]:
-    script = _PASS_SCRIPT.format(
-        sentence=finding.sentence, cause=finding.cause, stage=program.stage, name=name
-    )
+    script = _REWRITE_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, stage=program.stage, name=name)
     return _files(program, inputs, "before.mlir", script)
 
 
@@ -184,12 +181,3 @@ def _files(program: Program, inputs: Sequence[Array], ir_name: str, script: str)
     files["inputs.npz"] = pack_arrays(dict(zip(names, inputs, strict=True)))
     files["reproduce.py"] = script.encode()
     return files
-
-
-def _numpy(dtype: str):  # type: ignore[no-untyped-def]
-    from lowerkit.capture.dtypes import NUMPY_DTYPES
-
-    return NUMPY_DTYPES[dtype]
-
-
-__all__ = ["kernel_limit", "kernel_reproducer", "memory_reproducer", "pass_reproducer", "write_reproducer"]

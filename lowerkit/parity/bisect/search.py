@@ -20,12 +20,12 @@ from lowerkit.compiler import CompileOptions, compile_program, pass_context
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.mlir import ir
-from lowerkit.parity.bisect.divergence import EXACT_DB, first_divergence, references_by_node, same
+from lowerkit.parity.bisect.divergence import first_divergence, same
 from lowerkit.parity.bisect.evaluation import Evaluation, evaluate
 from lowerkit.parity.bisect.finding import Bisection, StageRow
 from lowerkit.parity.bisect.graph import GraphValues, decomposition_finding, eager_finding, graph_values
 from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding
-from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, recorded_run
+from lowerkit.parity.bisect.recorded_run import KernelFault, recorded_run
 from lowerkit.parity.bisect.reproducer import kernel_reproducer, memory_reproducer, pass_reproducer
 from lowerkit.parity.metrics import compare
 from lowerkit.pipeline import run_passes, stage_passes
@@ -69,9 +69,7 @@ def bisect_program(
 
 
 class _Search:
-    def __init__(
-        self, program: Program, inputs: Sequence[Array], cpu: str, on_progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Array], cpu: str, on_progress: Callable[[str], None]) -> None:
         self.program = program
         self.inputs = inputs
         self.cpu = cpu
@@ -124,7 +122,9 @@ class _Search:
             self.show(one_pass.name)
             before = self.program.module.operation.clone()
             if run_passes(self.program, [one_pass], context)[0].modified:
-                snapshots.append(_Snapshot(one_pass.name, before.operation, self.program.module.operation.clone().operation))
+                snapshots.append(
+                    _Snapshot(one_pass.name, before.operation, self.program.module.operation.clone().operation)
+                )
         self.program.stage = stage
         return snapshots
 
@@ -162,7 +162,9 @@ class _Search:
         found = first_divergence(evaluation, self.graph.nodes, self.reference)
         if found is not None:
             self.result.finding = pass_finding("captured", "capture", found)
-            self.result.reproducer_note = "the model is the reproducer: the module differs from its graph from the start"
+            self.result.reproducer_note = (
+                "the model is the reproducer: the module differs from its graph from the start"
+            )
 
     def name_pass(self, stage: str, snapshots: Sequence[_Snapshot]) -> None:
         """Finds the first pass of a stage whose result differs, and in it the first op."""
@@ -174,10 +176,7 @@ class _Search:
                 continue
             evaluation = evaluate(after, self.inputs, float64=True, keep=True)
             before, _ = self.evaluation(self.at(snapshot.before), float64=True, keep=True)
-            references = {node: list(values) for node, values in self.graph.nodes.items()}
-            for node, values in (references_by_node(before) if before is not None else {}).items():
-                references.setdefault(node, []).extend(values)
-            found = first_divergence(evaluation, references, self.reference)
+            found = first_divergence(evaluation, self.graph.nodes, self.reference, before)
             if found is None:
                 return
             details = tuple(f"{earlier.name} before it agrees" for earlier in snapshots[max(number - 1, 0) : number])
@@ -189,7 +188,8 @@ class _Search:
 
     def at(self, module: ir.Operation) -> Program:
         """Returns the program with another module; weights and all else are shared."""
-        return replace(self.program, module=ir.Module.parse(module.get_asm(enable_debug_info=True), self.program.context))
+        text = module.get_asm(enable_debug_info=True)
+        return replace(self.program, module=ir.Module.parse(text, self.program.context))
 
     # --- the compiled model ---------------------------------------------------------------------------------------
 
@@ -208,6 +208,7 @@ class _Search:
         recorded = recorded_run(session, self.inputs, fused)
         row = StageRow("compiled", self.decibels(recorded.outputs), None, "; ".join(recorded.notes))
         self.result.stages.append(row)
+        self.result.steps = recorded.steps
         fault = recorded.fault
         if self.result.finding is not None or fault is None:
             return
@@ -218,7 +219,7 @@ class _Search:
             if piece is not None:
                 self.result.reproducer = kernel_reproducer(piece, finding, self.cpu)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
-        elif isinstance(fault, MemoryFault):
+        else:
             self.result.finding = memory_finding(fault, session.manifest)
             self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.cpu)
             self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
@@ -233,6 +234,3 @@ class _Search:
         if len(pairs) != len(self.reference):
             return None
         return min((m.sqnr_db if m.special_equal else float("-inf") for m in pairs), default=float("inf"))
-
-
-__all__ = ["EXACT_DB", "bisect_program"]

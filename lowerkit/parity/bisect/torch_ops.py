@@ -33,7 +33,8 @@ class MixedInterpreter(Interpreter):
     """Runs modules of any stage before code generation.
 
     Attributes:
-        seen: op -> its results, in the order in which ops finished (inner ones before what holds them).
+        seen: first result of an op -> the op and what it computed, in the order in which ops finished (inner ones
+            before what holds them). Ops themselves hash by content, values by identity.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class MixedInterpreter(Interpreter):
         super().__init__(functions, weights, states)
         self.float64 = float64
         self.keep = keep
-        self.seen: dict[ir.Operation, list[Any]] = {}
+        self.seen: dict[ir.Value, tuple[ir.Operation, list[Any]]] = {}
 
     def run_op(
         self, op: ir.Operation, values: dict[ir.Value, Any], loop_index: Callable[[int], Any] | None
@@ -58,9 +59,9 @@ class MixedInterpreter(Interpreter):
             results = self._run_torch(op, [values[operand] for operand in op.operands])
         else:
             results = super().run_op(op, values, loop_index)
-        if self.keep:
-            self.seen.pop(op, None)  # an op in a loop: its last value, at its last place
-            self.seen[op] = results
+        if self.keep and len(op.results):
+            self.seen.pop(op.results[0], None)  # an op in a loop: its last value, at its last place
+            self.seen[op.results[0]] = (op, results)
         return results
 
     def _run_torch(self, op: ir.Operation, operands: list[Any]) -> list[Any]:
