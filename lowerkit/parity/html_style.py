@@ -21,9 +21,9 @@ section { margin: 0 0 26px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; margin: 0; }
 dt { color: var(--soft); } dd { margin: 0; font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { background: var(--code); border: 1px solid var(--line); border-radius: 4px; padding: 10px; overflow: auto;
-  max-height: 420px; font: 12.5px/1.45 ui-monospace, monospace; }
+  max-height: 560px; font: 12.5px/1.45 ui-monospace, monospace; }
 summary { cursor: pointer; } .file { margin: 4px 0; color: var(--soft); }
-svg { width: 100%; max-width: 900px; height: auto; background: var(--card); border: 1px solid var(--line);
+svg { width: 100%; height: auto; background: var(--card); border: 1px solid var(--line);
   border-radius: 6px; padding: 6px; }
 svg text { font: 13px system-ui, sans-serif; fill: var(--text); } svg .db { font-size: 11px; fill: var(--soft); }
 svg .stage.lost { fill: var(--bad); font-weight: 700; }

@@ -17,8 +17,11 @@ _CLOSE = 1e-3
 """Relative distance under which a pattern counts as met: far above rounding in f32, at it in bf16."""
 
 
-def cause_of(actual: Array, reference: Array) -> str:
-    """Returns a sentence on how ``actual`` differs from ``reference``, arrays of one shape."""
+def cause_of(actual: Array, reference: Array, *, exact: bool = False) -> str:
+    """Returns a sentence on how ``actual`` differs from ``reference``, arrays of one shape.
+
+    With ``exact``, both were computed in float64, where a small difference is no rounding.
+    """
     left = np.asarray(actual).astype(np.float64)
     right = np.asarray(reference).astype(np.float64)
     if left.size == 0:
@@ -27,7 +30,12 @@ def cause_of(actual: Array, reference: Array) -> str:
         return _special(left, right)
     wrong = _differing(left, right)
     if not wrong.any():
-        return "rounding: no element is off by more than 0.1 % of the largest"
+        small = "no element is off by more than 0.1 % of the largest"
+        return (
+            f"constant: {small}, but in float64 that is no rounding (an epsilon, say)"
+            if exact
+            else f"rounding: {small}"
+        )
     for pattern in _PATTERNS:
         found = pattern(left, right, wrong)
         if found is not None:

@@ -26,7 +26,13 @@ from lowerkit.parity.taps import align
 from lowerkit.passes.rewriting import OpMap
 
 EXACT_DB = 110.0
-"""SQNR in float64 from which on two computations count as the same: constants in f32 leave about 140 dB."""
+"""SQNR in float64 from which on two computations count as the same: constants in f32 leave about 140 dB.
+
+In an ill-conditioned model they leave less: see :func:`exact_limit`.
+"""
+
+_SIGNIFICANT_BITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
+_MARGIN_DB = 20.0
 
 _NO_COMPUTATION = ("arith.constant", "tensor.empty", "torch.constant", "torch.prim", "tensor.dim", "linalg.index")
 
@@ -48,11 +54,28 @@ def same(actual: Array, reference: Array, limit: float = EXACT_DB) -> bool:
     return metrics.special_equal and (metrics.sqnr_db >= limit or metrics.max_abs < 1e-30)
 
 
+def exact_limit(dtype: str, eager_db: float | None) -> float:
+    """Returns from how many decibels on two float64 computations of a model count as the same.
+
+    Eager's own distance to float64 says how much the model amplifies one rounding of every value in ``dtype``;
+    rounding in f32 is 6.02 dB a bit less. Constants alone are rounded, so they stay below that.
+
+    Args:
+        dtype: the element type that the model computes in.
+        eager_db: SQNR of eager's outputs to float64; None where it is not known.
+    """
+    if eager_db is None or dtype not in _SIGNIFICANT_BITS:
+        return EXACT_DB
+    in_f32 = eager_db + 6.02 * (_SIGNIFICANT_BITS["f32"] - min(_SIGNIFICANT_BITS[dtype], _SIGNIFICANT_BITS["f32"]))
+    return min(EXACT_DB, in_f32 - _MARGIN_DB)
+
+
 def first_divergence(
     evaluation: Evaluation,
     references: Mapping[str, Sequence[Array]],
     outputs: Sequence[Array],
     before: Evaluation | None = None,
+    limit: float = EXACT_DB,
 ) -> Divergence | None:
     """Returns the first unsound op; None where every op is sound.
 
@@ -61,6 +84,7 @@ def first_divergence(
         references: by node.
         outputs: what ``@main`` should return.
         before: the module before the pass that is suspected; its values are references too.
+        limit: decibels from which on two values are the same.
     """
     known = {node: list(values) for node, values in references.items()}
     twins: dict[tuple[str, str], list[Array]] = {}
@@ -71,14 +95,14 @@ def first_divergence(
             twins.setdefault((node, op.name), []).extend(tensors)
     returned = list(evaluation.block.operations)[-1].operation
     expected = {
-        number: same(actual, wanted)
+        number: same(actual, wanted, limit)
         for number, (actual, wanted) in enumerate(zip(evaluation.outputs, outputs, strict=True))
     }
     order = evaluation.values.items()
     matched = OpMap[bool]()
     for op, tensors in order:
         of_node = known.get(place_of(op).node, ())
-        matched[op] = _matches(tensors, of_node) or _moves(op, tensors, evaluation, matched)
+        matched[op] = _matches(tensors, of_node, limit) or _moves(op, tensors, evaluation, matched, limit)
     sound = OpMap[bool]()
     for op, _ in reversed(order):
         sound[op] = matched[op] or _readers_sound(op, returned, expected, sound)
@@ -90,21 +114,23 @@ def first_divergence(
     return None
 
 
-def _matches(tensors: Sequence[Array], references: Sequence[Array]) -> bool:
-    return bool(references) and all(any(_is_same(tensor, other) for other in references) for tensor in tensors)
+def _matches(tensors: Sequence[Array], references: Sequence[Array], limit: float) -> bool:
+    return bool(references) and all(any(_is_same(tensor, other, limit) for other in references) for tensor in tensors)
 
 
-def _is_same(tensor: Array, reference: Array) -> bool:
+def _is_same(tensor: Array, reference: Array, limit: float) -> bool:
     """Whether a tensor is a reference as it is, permuted or reshaped."""
     if tensor.size != reference.size:
         return False
-    if tensor.shape == reference.shape and same(tensor, reference):
+    if tensor.shape == reference.shape and same(tensor, reference, limit):
         return True
     aligned = align(reference, tensor)
-    return aligned is not None and same(tensor, aligned)
+    return aligned is not None and same(tensor, aligned, limit)
 
 
-def _moves(op: ir.Operation, tensors: Sequence[Array], evaluation: Evaluation, matched: OpMap[bool]) -> bool:
+def _moves(
+    op: ir.Operation, tensors: Sequence[Array], evaluation: Evaluation, matched: OpMap[bool], limit: float
+) -> bool:
     """Whether every result of an op is a value that it reads and that is matched, moved or not."""
     given: list[Array] = []
     for operand in op.operands:
@@ -114,7 +140,7 @@ def _moves(op: ir.Operation, tensors: Sequence[Array], evaluation: Evaluation, m
                 given.append(evaluation.arguments[ir.BlockArgument(operand).arg_number])
         elif matched.get(owner.operation):
             given += evaluation.values.get(owner.operation)
-    return _matches(tensors, given)
+    return _matches(tensors, given, limit)
 
 
 def _nearest(value: Array, references: Sequence[Array]) -> Array | None:

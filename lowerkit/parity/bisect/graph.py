@@ -70,29 +70,41 @@ def _run(program: FunctionalProgram, inputs: Sequence[Array], count: int, *, flo
     return GraphValues(nodes, outputs if len(outputs) == count else [], "")
 
 
-def decomposition_finding(program: Program, inputs: Sequence[Array], imported: GraphValues) -> Finding | None:
-    """Compares the export with the graph that capture made of it, in float64; None where they agree."""
+def exported_values(program: Program, inputs: Sequence[Array]) -> GraphValues:
+    """Runs the graph as it was exported, before capture rewrote it, in float64; empty where it cannot be run so."""
     from lowerkit.capture.fx_functional import FunctionalProgram
 
-    if program.exported is None or not imported.outputs:
-        return None
+    if program.exported is None:
+        return GraphValues({}, [], "")
     try:
         graph = FunctionalProgram.of(program.exported)
-        exported = _run(graph, inputs, len(program.signature.outputs), float64=True)
-    except Exception:  # a graph that changes its inputs cannot be run node by node
+        return _run(graph, inputs, len(program.signature.outputs), float64=True)
+    except Exception as error:  # a graph that changes its inputs cannot be run node by node
+        return GraphValues({}, [], f"the export could not be run in float64: {type(error).__name__}")
+
+
+def decomposition_finding(
+    program: Program, exported: GraphValues, imported: GraphValues, limit: float
+) -> Finding | None:
+    """Compares the export with the graph that capture made of it, in float64; None where they agree.
+
+    ``limit`` are the decibels from which on they do: capture computes what depends on no input in the model's own
+    element types.
+    """
+    if program.exported is None or not exported.outputs or not imported.outputs:
         return None
     pairs = list(zip(imported.outputs, exported.outputs, strict=False))
-    if not exported.outputs or all(same(*pair) for pair in pairs):
+    if all(same(*pair, limit) for pair in pairs):
         return None
     by_size: dict[int, list[Array]] = {}
     for values in imported.nodes.values():
         for value in values:
             by_size.setdefault(value.size, []).append(value)
     agreed = {
-        name: all(any(same(value, other) for other in by_size.get(value.size, ())) for value in values)
+        name: all(any(same(value, other, limit) for other in by_size.get(value.size, ())) for value in values)
         for name, values in exported.nodes.items()
     }
-    node = _first_unsound(graph.graph, agreed)
+    node = _first_unsound(program.exported.graph, agreed)
     if node is None:
         return None
     value = exported.nodes[node.name][0]

@@ -33,7 +33,7 @@ def pass_finding(stage: str, culprit: str, found: Divergence, details: tuple[str
         location=origin.source_line or "",
         shape=found.value.shape,
         distance=None if reference is None else compare(found.value, reference),
-        cause=_no_reference(found) if reference is None else cause_of(found.value, reference),
+        cause=_no_reference(found) if reference is None else cause_of(found.value, reference, exact=True),
         details=details,
     )
 

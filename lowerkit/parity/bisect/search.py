@@ -20,13 +20,20 @@ from lowerkit.compiler import CompileOptions, compile_program, pass_context
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.mlir import ir
-from lowerkit.parity.bisect.divergence import first_divergence, same
+from lowerkit.parity.bisect.divergence import EXACT_DB, exact_limit, first_divergence, same
 from lowerkit.parity.bisect.evaluation import Evaluation, evaluate
 from lowerkit.parity.bisect.finding import Bisection, StageRow
-from lowerkit.parity.bisect.graph import GraphValues, decomposition_finding, eager_finding, graph_values
+from lowerkit.parity.bisect.graph import (
+    GraphValues,
+    decomposition_finding,
+    eager_finding,
+    exported_values,
+    graph_values,
+)
 from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding
 from lowerkit.parity.bisect.recorded_run import KernelFault, recorded_run
 from lowerkit.parity.bisect.reproducer import kernel_reproducer, memory_reproducer, pass_reproducer
+from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
 from lowerkit.pipeline import run_passes, stage_passes
 
@@ -76,6 +83,7 @@ class _Search:
         self.show = on_progress
         self.result = Bisection([])
         self.reference: list[Array] = []
+        self.limit = EXACT_DB
         self.graph = GraphValues({}, [], "")
 
     def run(self) -> Bisection:
@@ -97,17 +105,24 @@ class _Search:
         eager = program.eager(*inputs)
         self.show("running the graph in float64")
         self.graph = graph_values(program, inputs)
-        self.reference = self.graph.outputs
-        note = self.graph.note
+        exported = exported_values(program, inputs)
+        self.reference = exported.outputs or self.graph.outputs
+        note = self.graph.note or exported.note
         if not self.reference:
             note = note or "no float64 reference: the captured module in float64 takes its place"
             self.reference = evaluate(program, inputs, float64=True).outputs
-        self.result.stages.append(StageRow("eager", self.decibels(eager), None, note))
+        distance = self.decibels(eager)
+        self.result.stages.append(StageRow("eager", distance, None, note))
+        narrowest = min((spec.dtype for spec in program.signature.outputs), key=_fineness, default="f32")
+        self.limit = exact_limit(narrowest, distance)
         if program.functional is None:
             return
         own = graph_values(program, inputs, float64=False)
         self.result.stages.append(StageRow("exported", self.decibels(own.outputs), None, own.note))
-        self.result.finding = decomposition_finding(program, inputs, self.graph)
+        limit = min(self.limit, (distance or EXACT_DB) - 6.0)
+        self.result.finding = decomposition_finding(program, exported, self.graph, limit)
+        if self.result.finding is None and self.graph.outputs:
+            self.reference = self.graph.outputs  # constants that capture computed are part of what is compiled
         if self.result.finding is None and own.outputs:
             self.result.finding = eager_finding(program, inputs, eager, own)
         if self.result.finding is not None:
@@ -147,7 +162,7 @@ class _Search:
             self.name_pass(stage, snapshots)
 
     def sound(self, evaluation: Evaluation) -> bool:
-        return all(same(*pair) for pair in zip(evaluation.outputs, self.reference, strict=True))
+        return all(same(*pair, self.limit) for pair in zip(evaluation.outputs, self.reference, strict=True))
 
     def evaluation(self, program: Program, *, float64: bool, keep: bool = False) -> tuple[Evaluation | None, str]:
         try:
@@ -159,7 +174,7 @@ class _Search:
 
     def name_import(self) -> None:
         evaluation = evaluate(self.program, self.inputs, float64=True, keep=True)
-        found = first_divergence(evaluation, self.graph.nodes, self.reference)
+        found = first_divergence(evaluation, self.graph.nodes, self.reference, None, self.limit)
         if found is not None:
             self.result.finding = pass_finding("captured", "capture", found)
             self.result.reproducer_note = (
@@ -176,7 +191,7 @@ class _Search:
                 continue
             evaluation = evaluate(after, self.inputs, float64=True, keep=True)
             before, _ = self.evaluation(self.at(snapshot.before), float64=True, keep=True)
-            found = first_divergence(evaluation, self.graph.nodes, self.reference, before)
+            found = first_divergence(evaluation, self.graph.nodes, self.reference, before, self.limit)
             if found is None:
                 return
             details = tuple(f"{earlier.name} before it agrees" for earlier in snapshots[max(number - 1, 0) : number])
@@ -234,3 +249,8 @@ class _Search:
         if len(pairs) != len(self.reference):
             return None
         return min((m.sqnr_db if m.special_equal else float("-inf") for m in pairs), default=float("inf"))
+
+
+def _fineness(dtype: str) -> float:
+    """Orders element types by how coarsely they round: integers, which do not round, come last."""
+    return GATES[dtype].epsilon * -1.0 if dtype in GATES else 0.0
