@@ -12,6 +12,7 @@ from torch import nn
 
 import lowerkit
 from lowerkit.capture.capture import capture
+from lowerkit.capture.load_model import capture_path
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.bisect.reproducer import write_reproducer
 from lowerkit.parity.bisect.search import bisect_program
@@ -79,6 +80,29 @@ def test_low_precision_is_no_finding(dtype: torch.dtype) -> None:
     fused = next(row for row in result.stages if row.stage == "fused")
     assert fused.exact is not None and fused.exact > 110
     assert fused.own is not None and fused.own < 90
+
+
+def test_bugs_in_onnx_models_are_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnx
+
+    text = """<ir_version: 10, opset_import: ["" : 17]>
+        g (float[8,8] x) => (float[8,8] y) { a = Sin(x)  y = Softmax<axis = 1>(a) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    PLANTED_BUGS["softmax-over-the-wrong-axis"].plant(monkeypatch)
+    found = bisect_program(capture_path(str(tmp_path / "model.onnx"), ["x:8x8:f32"], [])).finding
+    assert found is not None
+    assert (found.stage, found.culprit, found.op, found.node) == ("raised", "pass raise-softmax", "lk.softmax", "y@")
+
+
+def test_symbolic_shapes_are_searched_down_to_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = PLANTED_BUGS["dropped-bias"]
+    bug.plant(monkeypatch)
+    torch.manual_seed(0)
+    dynamic = ({0: torch.export.Dim("batch", min=2, max=9)},)
+    found = bisect_program(capture(bug.module().eval(), bug.inputs(), dynamic_shapes=dynamic)).finding
+    assert found is not None
+    assert (found.stage, found.culprit) == ("compiled", "kernel family matmul")
+    assert "its shapes are symbolic: the region was not cut into prefixes" in found.details
 
 
 def test_a_finding_is_part_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.divergence import EXACT_DB, exact_limit, first_divergence, same
-from lowerkit.parity.bisect.evaluation import Evaluation, evaluate
+from lowerkit.parity.bisect.evaluation import Evaluation, evaluate, wide
 from lowerkit.parity.bisect.finding import Bisection, StageRow
 from lowerkit.parity.bisect.graph import (
     GraphValues,
@@ -109,12 +109,16 @@ class _Search:
         self.reference = exported.outputs or self.graph.outputs
         note = self.graph.note or exported.note
         if not self.reference:
-            note = note or "no float64 reference: the captured module in float64 takes its place"
-            self.reference = evaluate(program, inputs, float64=True).outputs
+            captured, _ = self.evaluation(program, float64=True)
+            self.reference = [wide(value) for value in eager] if captured is None else captured.outputs
+            stands_in = "eager" if captured is None else "the captured module in float64"
+            note = f"{note or 'no float64 reference'}: {stands_in} takes its place"
         distance = self.decibels(eager)
         self.result.stages.append(StageRow("eager", distance, None, note))
         narrowest = min((spec.dtype for spec in program.signature.outputs), key=_fineness, default="f32")
         self.limit = exact_limit(narrowest, distance)
+        if "eager takes its place" in note and narrowest in GATES:
+            self.limit = GATES[narrowest].model_sqnr_db
         if program.functional is None:
             return
         own = graph_values(program, inputs, float64=False)
