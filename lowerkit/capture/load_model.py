@@ -24,6 +24,7 @@ from lowerkit.capture.input_spec import (
     parse_inputs,
 )
 from lowerkit.capture.program import Array, Program
+from lowerkit.capture.torchscript_storages import require_whole_storages
 from lowerkit.errors import CaptureError, InputError, UsageError
 
 FileKind = Literal["exported", "torchscript", "onnx"]
@@ -122,6 +123,8 @@ def file_kind(path: Path) -> FileKind:
             )
         if archive.kind == "exported":
             require_harmless_exported(path, archive)
+        if archive.kind == "torchscript":
+            require_whole_storages(path, archive)
         return archive.kind
     if start.startswith(_PICKLE_STARTS) or start[257:262] == b"ustar":
         raise _checkpoint(path)

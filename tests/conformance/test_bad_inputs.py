@@ -1,8 +1,8 @@
 """Every bad input: the documented exit code, one diagnostic, no traceback, bounded memory and time, an earlier output
 byte-identical, no temporary files.
 
-1 empty file; 2 cut at every 1/16; 3 wrong extension or magic; 4 pickle payload in a .pt; 5 pickle bombs; 6 a global that
-the safe unpickler rejects; 7 storage sizes; 8 TorchScript is code; 9 .pt2 with use_pickle; 10 .pt2 with native code;
+1 empty file; 2 cut at every 1/16; 3 wrong extension or magic; 4 pickle payload in a .pt; 5 pickle bombs; 6 a global
+that the safe unpickler rejects; 7 storage sizes; 8 TorchScript is code; 9 .pt2 with use_pickle; 10 .pt2 with native code;
 11 zip bomb; 12 duplicate, overlapping or ../ entries; 13 local headers; 14 to 20 ONNX external data; 21 protobuf over
 2 GB; 22 dimension products; 23 negative dims, ranks; 24 a terabyte while folding; 25 cycles; 26 duplicate names;
 27 dangling names; 28 If 10,000 deep; 29 a million nodes; 30 opsets; 31 unknown ops; 32 raw_data; 33 dtypes; 34 int4;
