@@ -124,13 +124,24 @@ class Compiled:
         # Once loaded, the packed weights lie in a mapped file: reading them there is cheaper than packing them again.
         loaded = self._session
         weights = {
-            name: TensorSource(w.dtype, w.shape, w.read if loaded is None else partial(loaded.weight, name))
+            name: TensorSource(
+                w.dtype, w.shape, partial(self._read, w.read) if loaded is None else partial(loaded.weight, name)
+            )
             for name, w in self.parts.weights.items()
         }
         side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
         if golden and self._has_golden():
             side_car = self._golden_run
         write_artifact(path, self.parts.manifest, self.parts.image, weights, side_car)
+
+    def _read(self, read: Callable[[], Array]) -> Array:
+        """Reads a weight, and makes sure that the files of the model are those that were captured."""
+        for source in self.program.sources:
+            source.require_unchanged()
+        array = read()
+        for source in self.program.sources:
+            source.require_unchanged()
+        return array
 
     def _golden_run(self, artifact: Artifact) -> dict[str, bytes]:
         """Runs the code and weights that were just written; nothing of them is read again to be checked."""

@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from lowerkit.capture.files import read_file
+from lowerkit.capture.files import SourceFile, read_file
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
 from lowerkit.capture.onnx_graph import expand_ops, ready_graph
@@ -24,7 +24,7 @@ from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
 from lowerkit.capture.onnx_limits import require_bounds
 from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
-from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name, external_files
 from lowerkit.capture.program import Array, Program
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import CaptureError, InputError, UnsupportedError, UsageError
@@ -100,6 +100,7 @@ def capture_onnx(
         fix_inputs(copy.graph, fixed_inputs)
         eager_from = ModelProto()
         eager_from.CopyFrom(copy)
+    external = external_files(copy, folder)
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
@@ -120,6 +121,7 @@ def capture_onnx(
         eager=onnx_eager(eager_from),
         onnx_model=eager_from,
         example_inputs=None if example_inputs is None else list(example_inputs),
+        sources=[SourceFile.of(file) for file in external if file.is_file()],
     )
 
 

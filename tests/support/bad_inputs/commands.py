@@ -43,7 +43,7 @@ class CommandServer:
             commands: command lines without ``lowerkit``.
             folder: the folder they run in.
             logs: where their output and their caches and temporary files go.
-            limits: ``megabytes``, ``seconds``, ``file_bytes``, ``kill_at``; see the server.
+            limits: ``megabytes``, ``seconds``, ``file_bytes``, ``kill_at``, ``change``; see the server.
         """
         (logs / "temporary").mkdir(parents=True, exist_ok=True)
         requests = [
@@ -57,6 +57,7 @@ class CommandServer:
                 "seconds": limits.get("seconds", 60.0),
                 "file_bytes": limits.get("file_bytes"),
                 "kill_at": limits.get("kill_at"),
+                "change": limits.get("change"),
             }
             for number, arguments in enumerate(commands)
         ]

@@ -25,6 +25,12 @@ def _external(folder: Path, name: str, **fields: object) -> str:
     return f"{name}.onnx"
 
 
+def external_model(folder: Path) -> str:
+    """Writes a sound model with its weight in ``w.bin``; returns its name."""
+    (folder / "w.bin").write_bytes(DATA)
+    return _external(folder, "model", location="w.bin")
+
+
 def _at(*locations: str, **fields: object) -> Callable[[Path], list[list[str]]]:
     def make(folder: Path) -> list[list[str]]:
         (folder / "sub").mkdir()

@@ -67,6 +67,8 @@ def _child(request: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"], request["file_bytes"]))
     if request["kill_at"] is not None:
         _die_at(request["kill_at"])
+    if request["change"] is not None:
+        _change_after_capture(*request["change"])
     import tempfile
 
     tempfile.tempdir = None
@@ -100,6 +102,33 @@ def _die_at(count: int) -> None:
 
     for name in ("open", "fsync", "link", "rename", "fdopen"):
         setattr(os, name, wrapped(getattr(os, name)))
+
+
+def _change_after_capture(how: str, name: str) -> None:
+    """Changes a file as soon as the model is captured and lowered, before its kernels are made."""
+    from lowerkit.codegen.cpu import target
+
+    right: Any = target.CpuTarget.compile
+
+    def compile_after(*arguments: Any, **named: Any) -> Any:
+        path = Path(name)
+        data = path.read_bytes()
+        match how:
+            case "truncate":
+                os.truncate(path, 10)
+            case "rewrite":
+                path.write_bytes(bytes(len(data)))
+            case "append":
+                with path.open("ab") as file:
+                    file.write(b"more")
+            case "replace":
+                path.with_name("other").write_bytes(data)
+                path.with_name("other").rename(path)
+            case _:
+                path.unlink()
+        return right(*arguments, **named)
+
+    target.CpuTarget.compile = compile_after  # type: ignore[method-assign]
 
 
 def _wait(children: dict[int, float], seconds: float) -> list[dict[str, Any]]:
