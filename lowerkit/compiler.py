@@ -231,9 +231,8 @@ def plan_program(
     return CpuTarget(cpu=options.cpu).plan(program, on_progress)
 
 
-def _lower(
-    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
-) -> tuple[PassContext, list[PassTiming]]:
+def pass_context(program: Program) -> PassContext:
+    """Returns what the passes may know about ``program`` beside its module."""
     from lowerkit.passes.base import PassContext
 
     dims = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
@@ -243,6 +242,12 @@ def _lower(
         for axis, extent in enumerate(spec.shape)
         if isinstance(extent, str)
     }
-    context = PassContext(weights=program.weights, extent_ranges=ranges)
+    return PassContext(weights=program.weights, extent_ranges=ranges)
+
+
+def _lower(
+    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
+) -> tuple[PassContext, list[PassTiming]]:
+    context = pass_context(program)
     timings = run_stages(program, until, context, PipelineOptions(options.dump_folder, on_progress=on_progress))
     return context, timings

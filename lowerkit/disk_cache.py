@@ -2,10 +2,10 @@
 
 Vocabulary
     key    sha-256 (hex) of everything that the result depends on, versions of what makes it included.
-    entry  one file ``<folder>/<key[:2]>/<key>``: a magic word, the sha-256 of the result, the result.
+    entry  one file ``<folder>/<key[:2]>/<key>``: a magic word, the sha-256 of key and result, the result.
 
 An entry is written under a temporary name and renamed: readers and any number of writers see it whole or not at all.
-Its checksum is verified at each read, so a cut or altered entry is dropped and compiled again, never run. Reading an
+Its checksum is verified at each read, so a cut, altered or renamed entry is dropped and compiled again, never run. Reading an
 entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
 cannot be written slows compilation down and is reported, it does not stop it.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import platformdirs
 
-_MAGIC = b"lk-object-1\n"
+_MAGIC = b"lk-object-2\n"
 _DIGEST_BYTES = 32
 
 
@@ -62,7 +62,7 @@ class DiskCache:
             return None
         head = len(_MAGIC) + _DIGEST_BYTES
         payload = data[head:]
-        if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : head]:
+        if data[: len(_MAGIC)] != _MAGIC or _digest(key, payload) != data[len(_MAGIC) : head]:
             self.rejected += 1
             with suppress(OSError):
                 path.unlink()
@@ -78,7 +78,7 @@ class DiskCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                temporary.write_bytes(_MAGIC + hashlib.sha256(payload).digest() + payload)
+                temporary.write_bytes(_MAGIC + _digest(key, payload) + payload)
                 temporary.replace(path)
             except BaseException:
                 with suppress(OSError):
@@ -126,3 +126,8 @@ class DiskCache:
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / key
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    """The checksum of an entry holds its key too: an entry that got another's name is damaged like any other."""
+    return hashlib.sha256(key.encode() + payload).digest()

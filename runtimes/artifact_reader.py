@@ -134,13 +134,11 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     try:
         entries = read_entries(file, size)
     except ZipStructureError as error:
+        if error.names and MANIFEST_ENTRY not in error.names:
+            raise _foreign_zip(path) from None
         raise damaged(path, str(error)) from None
     if MANIFEST_ENTRY not in entries:
-        raise ArtifactError(
-            "LK1002",
-            f"{path} is a zip without {MANIFEST_ENTRY}: not a lowerkit artifact",
-            hint="was it made by torch.save?",
-        )
+        raise _foreign_zip(path)
     try:
         mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
     except OSError as error:
@@ -150,6 +148,14 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     manifest = _read_manifest(path, data[entry.offset : entry.offset + entry.size].tobytes())
     _check_entries(path, manifest, entries)
     return Artifact(path, file, data, entries, manifest)
+
+
+def _foreign_zip(path: Path) -> LowerkitError:
+    return ArtifactError(
+        "LK1002",
+        f"{path} is a zip without {MANIFEST_ENTRY}: not a lowerkit artifact",
+        hint="was it made by torch.save or torch.export.save? Compile it: lowerkit compile MODEL -o model.lk",
+    )
 
 
 def _read_manifest(path: Path, data: bytes) -> Manifest:

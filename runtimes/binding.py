@@ -74,6 +74,36 @@ def bind_model(
         raise _contradiction(str(error), dims) from None
 
 
+@dataclass(frozen=True)
+class SteppedModel:
+    """A bound model whose steps run one at a time.
+
+    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
+    bytes.
+    """
+
+    tables: tuple[_native.StepTable, ...]
+    places: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+
+
+def bind_steps(
+    manifest: Manifest,
+    dims: Mapping[str, int],
+    weights: Mapping[str, WeightPlace],
+    kernel_address: Callable[[int], int],
+) -> SteppedModel:
+    """Binds ``manifest`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
+
+    Raises:
+        ArtifactError: LK8001, the manifest contradicts itself for these dims.
+    """
+    try:
+        return _Binder(manifest, dims, weights).bind_steps(kernel_address)
+    except (ExpressionError, ValueError) as error:
+        raise _contradiction(str(error), dims) from None
+
+
 def _contradiction(reason: str, dims: Mapping[str, int]) -> ArtifactError:
     shown = ", ".join(f"{name}={value}" for name, value in dims.items())
     return ArtifactError("LK8001", f"the manifest contradicts itself{f' for {shown}' if shown else ''}: {reason}")
@@ -116,6 +146,13 @@ class _Binder:
             arena_size=arena_size,
             scratch_stride=-(-scratch // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT,
         )
+
+    def bind_steps(self, kernel_address: Callable[[int], int]) -> SteppedModel:
+        roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
+        arena_offsets, _ = self.plan_arena(roots)
+        places = [self.place(root, offset, arena_offsets) for root, offset in roots]
+        tables = [self.step_table(places, kernel_address, [number]) for number in range(len(self.manifest.steps))]
+        return SteppedModel(tuple(tables), tuple(places), tuple(self.sizes))
 
     def shape(self, spec: TensorSpec) -> tuple[int, ...]:
         shape = tuple(self.value(entry) for entry in spec.shape)
@@ -198,14 +235,21 @@ class _Binder:
             case "arena" | "alias":
                 return ARENA_BASE, arena_offsets.get(root, 0) + offset
 
-    def step_table(self, places: Sequence[tuple[int, int]], kernel_address: Callable[[int], int]) -> _native.StepTable:
+    def step_table(
+        self,
+        places: Sequence[tuple[int, int]],
+        kernel_address: Callable[[int], int],
+        numbers: Sequence[int] | None = None,
+    ) -> _native.StepTable:
+        """Returns the table of the steps ``numbers``, of all steps where that is None."""
         kernels: list[int] = []
         tasks: list[int] = []
         buffers: list[int] = []
         buffer_begin = [0]
         dims: list[int] = []
         dim_begin = [0]
-        for number, step in enumerate(self.manifest.steps):
+        for number in range(len(self.manifest.steps)) if numbers is None else numbers:
+            step = self.manifest.steps[number]
             if step.kernel == COPY_KERNEL:
                 source, target = (self.sizes[buffer] for buffer in step.buffers)
                 if source != target:

@@ -25,7 +25,11 @@ _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class ZipStructureError(ValueError):
-    """The file is no zip, or not one that lowerkit writes."""
+    """The file is no zip, or not one that lowerkit writes; ``names`` are its entries, where they could be read."""
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,15 @@ def read_entries(file: BinaryIO, file_size: int) -> dict[str, ZipEntry]:
     except (zipfile.BadZipFile, NotImplementedError, struct.error, UnicodeDecodeError, ValueError, OSError) as error:
         raise ZipStructureError(str(error).lower()) from None
 
+    try:
+        return _checked_entries(file, file_size, infos, directory)
+    except ZipStructureError as error:
+        raise ZipStructureError(str(error), [info.filename for info in infos]) from None
+
+
+def _checked_entries(
+    file: BinaryIO, file_size: int, infos: Sequence[zipfile.ZipInfo], directory: int
+) -> dict[str, ZipEntry]:
     entries: dict[str, ZipEntry] = {}
     position = 0
     for info in sorted(infos, key=lambda info: info.header_offset):

@@ -8,6 +8,9 @@ bash tools/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
 
+echo "== browser"
+bash tools/browser.sh
+
 echo "== ruff"
 ruff format --check .
 ruff check .

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from lowerkit.errors import CaptureError, InputError
 
@@ -20,6 +21,11 @@ CHECKPOINT_HINT = (
     "save the model itself, without pickle: torch.export.save(torch.export.export(model, inputs), 'model.pt2'), "
     "or torch.jit.trace(model, inputs).save('model.pt'), or name a factory: path/to/file.py:factory"
 )
+
+_LOCAL_HEADER = struct.Struct("<4s2xHH4xIIIHH")
+"""Magic, flags, method, checksum, stored size, size, bytes of the name and of the extra field."""
+_STREAMED = 8
+_ZIP64_LIMIT = 0xFFFFFFFF
 
 ArchiveKind = Literal["exported", "torchscript", "checkpoint", "foreign"]
 
@@ -39,9 +45,10 @@ def read_archive(path: Path) -> Archive:
         InputError: LK1002, it is cut or damaged, or its entries contradict each other.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
-            problems = _problems(infos, path.stat().st_size)
+            problems = _problems(infos, path.stat().st_size) or _header_problems(file, infos, archive.start_dir)
+            problems = problems or _order_problems(archive, infos)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
         raise InputError(
             "LK1002", f"{path} is a cut or damaged zip: {error}", hint="copy or export the file again"
@@ -70,6 +77,43 @@ def _problems(infos: list[zipfile.ZipInfo], size: int) -> list[str]:
         if info.file_size > MAXIMUM_RATIO * max(info.compress_size, 1) or info.compress_size > size:
             problems.append(f"entry {name!r} states {info.file_size} bytes from {info.compress_size}")
     return problems
+
+
+def _header_problems(file: BinaryIO, infos: list[zipfile.ZipInfo], directory: int) -> list[str]:
+    """Compares each local header with the directory: loaders differ in which of the two they believe."""
+    problems: list[str] = []
+    ends = [*sorted(info.header_offset for info in infos)[1:], directory]
+    for info, end in zip(sorted(infos, key=lambda info: info.header_offset), ends, strict=True):
+        file.seek(info.header_offset)
+        head = file.read(_LOCAL_HEADER.size)
+        if len(head) < _LOCAL_HEADER.size:
+            return [*problems, f"entry {info.filename!r} is cut"]
+        magic, flags, method, crc, packed, size, name_size, extra_size = _LOCAL_HEADER.unpack(head)
+        name = file.read(name_size)
+        streamed = flags & _STREAMED  # then checksum and sizes follow the data
+        large = _ZIP64_LIMIT in (packed, size)  # then the sizes are in the extra field
+        same = (magic, method, name) == (b"PK\3\4", info.compress_type, info.orig_filename.encode("utf-8"))
+        if not streamed:
+            same = same and crc == info.CRC and (large or (packed, size) == (info.compress_size, info.file_size))
+        if not same:
+            problems.append(f"the local header of entry {info.filename!r} differs from the directory")
+        if info.header_offset + _LOCAL_HEADER.size + name_size + extra_size + info.compress_size > end:
+            problems.append(f"entry {info.filename!r} overlaps the next one")
+    return problems
+
+
+def _order_problems(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> list[str]:
+    """torch writes the order of bytes into an entry, and its loaders do not all read it."""
+    return [
+        f"{info.filename} says that its tensors are {order[:20]!r}-endian: only little-endian data is read"
+        for info in infos
+        if info.filename.rpartition("/")[2] == "byteorder" and (order := _start(archive, info)) != "little"
+    ]
+
+
+def _start(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
+    with archive.open(info) as entry:
+        return entry.read(64).decode("ascii", "replace").strip()
 
 
 def _kind(entries: dict[str, zipfile.ZipInfo]) -> ArchiveKind:

@@ -7,9 +7,45 @@ import mmap
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from lowerkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that a program's weights lie in, as it was when it was captured."""
+
+    path: Path
+    identity: tuple[int, ...]
+
+    @staticmethod
+    def of(path: Path) -> SourceFile:
+        """Remembers what tells a file from a changed one: device, number, size and time of change."""
+        return SourceFile(path, _identity(path))
+
+    def require_unchanged(self) -> None:
+        """Raises where the file is not the one that was captured; its weights are mapped, and may be gone.
+
+        Raises:
+            InputError: LK1002.
+        """
+        try:
+            unchanged = _identity(self.path) == self.identity
+        except OSError:
+            unchanged = False
+        if not unchanged:
+            raise InputError(
+                "LK1002",
+                f"{self.path} changed while it was compiled",
+                hint="compile it again once nothing writes to it",
+            )
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_file(path: Path) -> int:

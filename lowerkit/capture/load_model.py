@@ -13,7 +13,7 @@ from typing import Any, Literal
 from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
 from lowerkit.capture.dtypes import to_numpy, to_torch, torch_dtype, torch_name_of
 from lowerkit.capture.factory import is_factory, make_model
-from lowerkit.capture.files import check_file, hash_file, read_start
+from lowerkit.capture.files import SourceFile, check_file, hash_file, read_start
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -24,6 +24,7 @@ from lowerkit.capture.input_spec import (
     parse_inputs,
 )
 from lowerkit.capture.program import Array, Program
+from lowerkit.capture.torchscript_storages import require_whole_storages
 from lowerkit.errors import CaptureError, InputError, UsageError
 
 FileKind = Literal["exported", "torchscript", "onnx"]
@@ -78,6 +79,7 @@ def capture_path(
         return _from_factory(str(model), specs, dims, seed, dtype, example_inputs, meta)
     path = Path(model)
     kind = file_kind(path)
+    source = SourceFile.of(path)
     if dtype is not None and kind != "torchscript":
         raise UsageError(
             "LK1004",
@@ -90,20 +92,24 @@ def capture_path(
             f"{path} fixes its shapes at export, --dynamic has no effect on it",
             hint="export it with dynamic_shapes, or name a factory",
         )
-    if kind == "onnx":
-        return _from_onnx(path, specs, dims, seed, given)
 
     def from_archive() -> Program:
         if kind == "torchscript":
             return _from_torchscript(path, specs, seed, dtype, given)
         return _from_exported(path, specs, seed, given)
 
-    if not use_cache:
-        return from_archive()
-    from lowerkit.capture.program_cache import ProgramCache, captured_once
+    if kind == "onnx":
+        program = _from_onnx(path, specs, dims, seed, given)
+    elif use_cache:
+        from lowerkit.capture.program_cache import ProgramCache, captured_once
 
-    files = [hash_file(spec.file) for spec in specs if spec.file is not None and spec.file.is_file()]
-    return captured_once(ProgramCache(), path, [kind, specs, files, seed, dtype, *(given or [])], from_archive)
+        files = [hash_file(spec.file) for spec in specs if spec.file is not None and spec.file.is_file()]
+        asked = [kind, specs, files, seed, dtype, *(given or [])]
+        program = captured_once(ProgramCache(), path, asked, from_archive)
+    else:
+        program = from_archive()
+    program.sources.append(source)
+    return program
 
 
 def file_kind(path: Path) -> FileKind:
@@ -125,6 +131,8 @@ def file_kind(path: Path) -> FileKind:
             )
         if archive.kind == "exported":
             require_harmless_exported(path, archive)
+        if archive.kind == "torchscript":
+            require_whole_storages(path, archive)
         return archive.kind
     if start.startswith(_PICKLE_STARTS) or start[257:262] == b"ustar":
         raise _checkpoint(path)

@@ -49,6 +49,13 @@ def origin_of(location: ir.Location) -> Origin:
     return Origin("", "", tuple(_frames(location)))
 
 
+def last_part(location: ir.Location) -> ir.Location:
+    """Returns the last part of a fused location: passes fuse in program order."""
+    while isinstance(location, ir.FusedLoc):
+        location = location.locations[-1]
+    return location
+
+
 def make_location(node: str, module: str, frames: Sequence[tuple[str, int]], context: ir.Context) -> ir.Location:
     """Builds the location of a captured op; the inverse of :func:`origin_of`."""
     files = [ir.Location.file(file, line, col=0, context=context) for file, line in frames]

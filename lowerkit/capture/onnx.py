@@ -16,17 +16,18 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from lowerkit.capture.files import read_file
+from lowerkit.capture.files import SourceFile, read_file
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
 from lowerkit.capture.onnx_graph import expand_ops, ready_graph
 from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
+from lowerkit.capture.onnx_limits import require_bounds
 from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
-from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name, external_files
 from lowerkit.capture.program import Array, Program
 from lowerkit.capture.weights import WeightStore
-from lowerkit.errors import InputError, UnsupportedError, UsageError
+from lowerkit.errors import CaptureError, InputError, UnsupportedError, UsageError
 from lowerkit.mlir import ir, new_context
 from lowerkit.runtimes.expressions import Expr, simplify, symbols
 from lowerkit.runtimes.manifest import Dim, Signature, TensorSpec
@@ -40,6 +41,7 @@ def parse_model(data: bytes, what: str) -> ModelProto:
 
     Raises:
         InputError: LK1002, the bytes are no ONNX model, or a part of one.
+        CaptureError: LK2003, it has too many nodes, or names or ranks that no model has.
     """
     model = ModelProto()
     try:
@@ -54,6 +56,7 @@ def parse_model(data: bytes, what: str) -> ModelProto:
             f"{what} parses as a protobuf but holds no ONNX graph with outputs and an opset",
             hint="copy or export the file again",
         )
+    require_bounds(model, what)
     return model
 
 
@@ -81,6 +84,7 @@ def capture_onnx(
         UnsupportedError: LK4001 with all nodes that are not supported; LK4002, a shape is not known.
     """
     if isinstance(model, ModelProto):
+        require_bounds(model, model.graph.name or "the model")
         copy = ModelProto()
         copy.CopyFrom(model)
         folder, source, eager_from = None, model.graph.name or "ONNX model", model
@@ -96,6 +100,7 @@ def capture_onnx(
         fix_inputs(copy.graph, fixed_inputs)
         eager_from = ModelProto()
         eager_from.CopyFrom(copy)
+    external = external_files(copy, folder)
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
@@ -116,6 +121,7 @@ def capture_onnx(
         eager=onnx_eager(eager_from),
         onnx_model=eager_from,
         example_inputs=None if example_inputs is None else list(example_inputs),
+        sources=[SourceFile.of(file) for file in external if file.is_file()],
     )
 
 
@@ -198,11 +204,24 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
     ranges = {dim.name: dim for dim in dims}
     function = ir.SymbolTable(module.operation)["main"]
     results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+    _require_declared_types(ready, results)
     outputs = [
         TensorSpec(value.name, DTYPE_NAMES[_element_type(ready, value)], _output_shape(value, result, names))
         for value, result in zip(ready.graph.output, results, strict=True)
     ]
     return Signature(inputs=inputs, outputs=outputs, dims=[ranges.get(name, Dim(name)) for name in names])
+
+
+def _require_declared_types(ready: OnnxGraph, results: Sequence[ir.Type]) -> None:
+    """An output that is computed in another element type than it declares would be read as other numbers."""
+    problems: list[str] = []
+    for value, result in zip(ready.graph.output, results, strict=True):
+        declared = DTYPE_NAMES.get(_element_type(ready, value), "")
+        computed = str(result).rpartition(",")[2].rstrip(">").replace("si", "i").replace("ui", "u")
+        if declared and computed != declared and value.name not in ready.unsigned:
+            problems.append(f"output {value.name!r} is declared as {declared} and computed in {computed}")
+    if problems:
+        raise CaptureError("LK2003", "the ONNX model contradicts itself", details=problems, hint="export it again")
 
 
 def _element_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> int:

@@ -26,6 +26,7 @@ from lowerkit.capture.onnx_control_flow import inline_control_flow
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
+from lowerkit.capture.onnx_limits import require_sound_scales
 from lowerkit.capture.onnx_rewrites import ALWAYS, FALLBACK, rewrite_nodes
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
@@ -73,6 +74,7 @@ def ready_graph(
     except onnx.checker.ValidationError as error:
         raise invalid_model(error) from error
     extract_constant_nodes(ready, folder)
+    require_sound_scales(ready)
     _set_shapes(ready, input_shapes or {})
     _convert_opset(ready)
     _simplify(ready)
@@ -203,7 +205,9 @@ def _convert_opset(ready: OnnxGraph) -> None:
 def _infer(ready: OnnxGraph) -> None:
     try:
         ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError):
+    except (onnx.shape_inference.InferenceError, ValueError) as contradiction:
+        if "differs from existing elem type" in str(contradiction):
+            raise invalid_model(contradiction) from contradiction
         # Strict mode also fails where inference merely gives up; then what it finds without is enough.
         try:
             ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, data_prop=True)

@@ -168,6 +168,20 @@ def _external(
     return read
 
 
+def external_files(model: onnx.ModelProto, folder: Path | None) -> list[Path]:
+    """Returns the files that the weights of a model say they lie in, whether they may or not."""
+    if folder is None:
+        return []
+    locations = {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location" and "\0" not in entry.value
+    }
+    return [folder / location for location in sorted(locations)]
+
+
 def _count(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise TensorError(f"{what} is {text[:40]!r}, not a count of bytes")

@@ -16,6 +16,10 @@ import torch
 
 from lowerkit.errors import CaptureError
 
+MAXIMUM_LEAVES = 100_000
+MAXIMUM_DEPTH = 100
+"""Of example inputs: tensors and what they are nested in."""
+
 
 @contextmanager
 def plain_pickles() -> Generator[None]:
@@ -39,7 +43,9 @@ def _plain(serialized: Any) -> Any:
     if len(serialized) == 0:
         return {}
     try:
-        return torch.load(io.BytesIO(serialized), weights_only=True)
+        value = torch.load(io.BytesIO(serialized), weights_only=True)
+        _require_small(value)
+        return value
     except Exception as error:
         raise CaptureError(
             "LK2002",
@@ -47,3 +53,20 @@ def _plain(serialized: Any) -> Any:
             details=[next(iter(str(error).splitlines()), type(error).__name__)],
             hint="export it again with plain tensors as example inputs, or name a factory: path/to/file.py:factory",
         ) from None
+
+
+def _require_small(value: Any) -> None:
+    """Raises ``ValueError`` for a nest that takes for ever to walk: shared tuples in tuples double at each level."""
+    stack: list[tuple[Any, int]] = [(value, 0)]
+    leaves = 0
+    while stack:
+        one, depth = stack.pop()
+        leaves += 1
+        if leaves > MAXIMUM_LEAVES or depth > MAXIMUM_DEPTH:
+            raise ValueError(
+                f"example inputs nested more than {MAXIMUM_DEPTH} deep or of more than {MAXIMUM_LEAVES} parts"
+            )
+        if isinstance(one, dict):
+            stack += [(inner, depth + 1) for inner in one.values()]  # pyright: ignore[reportUnknownVariableType]
+        elif isinstance(one, (list, tuple, set)):
+            stack += [(inner, depth + 1) for inner in one]  # pyright: ignore[reportUnknownVariableType]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowerkit.capture.files import SourceFile
 from lowerkit.capture.weights import WeightStore
 from lowerkit.mlir import ir
 from lowerkit.runtimes.manifest import Signature
@@ -45,6 +46,7 @@ class Program:
         exported: the ExportedProgram, where the model came through one.
         onnx_model: the path or the ``onnx.ModelProto`` in memory, where the model came from one.
         example_inputs: arrays that fit ``signature.inputs``, where the user gave values.
+        sources: the files that weights are read from when they are asked for.
         remarks: what the user should know of how it was captured.
     """
 
@@ -61,12 +63,18 @@ class Program:
     exported: ExportedProgram | None = None
     onnx_model: Any = field(default=None, repr=False)
     example_inputs: list[Array] | None = field(default=None, repr=False)
+    sources: list[SourceFile] = field(default_factory=list[SourceFile], repr=False)
     remarks: list[str] = field(default_factory=list[str])
 
     @property
     def main(self) -> ir.Operation:
         """The ``func.func @main``."""
         return ir.SymbolTable(self.module.operation)["main"].operation
+
+    def copy(self) -> Program:
+        """Returns a program with a module of its own, to be lowered apart; weights and all else are shared."""
+        text = self.module.operation.get_asm(enable_debug_info=True)
+        return replace(self, module=ir.Module.parse(text, self.context))
 
     def text(self, *, locations: bool = False) -> str:
         """Returns the module as text."""

@@ -40,6 +40,7 @@ class _Entry:
     dtype: str | None
     shape: tuple[int, ...] | None
     parents: tuple[str, ...]
+    function: Callable[..., Array] | None = None
 
 
 class WeightStore:
@@ -115,7 +116,7 @@ class WeightStore:
         def provider() -> Array:
             return function(*(self.get(parent) for parent in inputs))
 
-        self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs)
+        self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs, function)
 
     def unique_name(self, stem: str) -> str:
         """Returns ``stem``, or ``stem.1``, ``stem.2``, ... where it is taken."""
@@ -158,7 +159,7 @@ class WeightStore:
             return entry.dtype, entry.shape
         array = self.get(name)
         found = (name_of(array.dtype), array.shape)
-        self._entries[name] = _Entry(entry.provider, *found, entry.parents)
+        self._entries[name] = _Entry(entry.provider, *found, entry.parents, entry.function)
         return found
 
     def nbytes(self, name: str) -> int:
@@ -172,6 +173,16 @@ class WeightStore:
     def parents(self, name: str) -> tuple[str, ...]:
         """Returns the weights that a derived weight is computed from; empty for the others."""
         return self._entries[name].parents
+
+    def recompute(self, name: str, parent_data: Callable[[str], Array]) -> Array:
+        """Returns a derived weight computed from ``parent_data`` of its parents (wider ones, say); nothing is kept.
+
+        Of a weight that is not derived, the data itself.
+        """
+        entry = self._entries[name]
+        if entry.function is None:
+            return self.get(name)
+        return np.asarray(entry.function(*(parent_data(parent) for parent in entry.parents)))
 
     def names(self) -> list[str]:
         """Returns all names in the order they were added."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.errors import ParityError
+from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
 from lowerkit.parity.report import Report, Row
 
@@ -16,6 +19,16 @@ from lowerkit.parity.report import Report, Row
 @click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
+@click.option("--bisect", is_flag=True, help="Search every stage for the first op that computes something else.")
+@click.option(
+    "--reproducer",
+    type=click.Path(path_type=Path),
+    default=Path("lowerkit-reproducer"),
+    show_default=True,
+    metavar="DIR",
+    help="Where --bisect writes what shows the op again.",
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML page too.")
 @json_option
 @verbose_option
 @quiet_option
@@ -27,6 +40,9 @@ def command(
     cpu: str,
     dtype: str | None,
     outputs_only: bool,
+    bisect: bool,
+    reproducer: Path,
+    html: Path | None,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -35,22 +51,81 @@ def command(
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
-        report = check_program(program, cpu=cpu, per_op=not outputs_only, on_progress=show)
+        report = check_program(program, cpu=cpu, per_op=not outputs_only, bisect=bisect, on_progress=show)
     if as_json:
         print_json("check", report.to_json())
     else:
         print_report(report, verbose)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
+    if html is not None:
+        write_page(report, html)
+    hint = "ops before it in the table agree with eager"
+    if report.bisection is not None:
+        hint = describe(report.bisection, reproducer, quiet=quiet or as_json) or hint
     failure = report.first_failure
+    if failure is None and report.bisection is not None and report.bisection.finding is not None:
+        found = report.bisection.finding
+        raise ParityError(
+            "LK6001",
+            f"gate A holds on these inputs, but {found.sentence}: {found.cause}",
+            op=found.op,
+            location=found.location or None,
+            hint=hint,
+        )
     if failure is not None:
         raise ParityError(
             "LK6001",
             f"{failure.name} differs from eager: {failure.verdict.reason}",
             op=f"{failure.kind} ({failure.dtype}, {'x'.join(map(str, failure.shape))})",
             location=failure.location or None,
-            hint="ops before it in the table agree with eager",
+            hint=hint,
         )
+
+
+def write_page(report: Report, path: Path) -> None:
+    """Writes the HTML page; a file that is there is replaced only when the new one is complete.
+
+    Raises:
+        InputError: LK1005, the path cannot be written.
+        ResourceError: LK7001, the disk is full.
+    """
+    from lowerkit.artifact.atomic_file import replace_file
+    from lowerkit.parity.html_report import html_report
+
+    with replace_file(path) as file:
+        file.write(html_report(report).encode())
+
+
+def describe(bisection: Bisection, folder: Path, *, quiet: bool) -> str | None:
+    """Prints the waterfall and the finding, writes the reproducer; returns the hint for a failed gate.
+
+    Raises:
+        InputError: LK1005, the reproducer cannot be written.
+        ResourceError: LK7001, the disk is full.
+    """
+    if not quiet:
+        rows = [[row.stage, _decibels(row.exact), _decibels(row.own), row.note] for row in bisection.stages]
+        print_table("stages, to the graph in float64", ["stage", "float64 dB", "own types dB", ""], rows)
+    found = bisection.finding
+    if found is None:
+        note("bisection: every stage and every kernel computes the same; what differs is rounding", quiet)
+        return None
+    note(f"bisection: {found.sentence}\n  cause: {found.cause}", quiet)
+    for line in found.details:
+        note(f"  {line}", quiet)
+    if not bisection.reproducer:
+        note(f"  no reproducer: {bisection.reproducer_note}", quiet)
+        return found.sentence
+    from lowerkit.parity.bisect.reproducer import write_reproducer
+
+    write_reproducer(bisection.reproducer, folder)
+    note(f"  reproducer: python {folder / 'reproduce.py'} ({bisection.reproducer_note})", quiet)
+    return f"{found.sentence}; repeat it with python {folder / 'reproduce.py'}"
+
+
+def _decibels(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def print_report(report: Report, verbose: bool) -> None:

@@ -109,8 +109,11 @@ def describe(summary: dict[str, Any]) -> str:
 
 def check_output(model: str, output: Path) -> None:
     """Raises when the artifact would overwrite the model, or cannot be written where it is asked for."""
-    source = Path(model)
-    if source.exists() and output.exists() and source.samefile(output):
+    try:
+        is_same = output.exists() and Path(model).samefile(output)
+    except (OSError, ValueError):  # no such model: capture says so
+        is_same = False
+    if is_same:
         raise UsageError("LK1006", f"the output {output} is the model itself", hint="name another file with -o")
     if not output.parent.is_dir():
         raise InputError(

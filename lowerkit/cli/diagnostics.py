@@ -58,6 +58,8 @@ def exit_with_diagnostic(error: BaseException) -> NoReturn:
 
 def _print(text: str) -> None:
     """Prints to stderr; the first word is red on a terminal that wants colour (NO_COLOR is honoured by click)."""
+    # Names come from files: what moves the cursor or rings the bell is shown, not done.
+    text = "".join(one if one >= " " or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
     head, separator, rest = text.partition(":")
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     click.echo((click.style(head, fg="red", bold=True) if colour else head) + separator + rest, err=True)

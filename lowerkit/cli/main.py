@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 from typing import NoReturn
 
 import click
@@ -63,5 +64,7 @@ def main() -> NoReturn:
     try:
         cli.main(standalone_mode=False)
     except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, click.Abort)):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not end the process on its way out
         exit_with_diagnostic(error)
     raise SystemExit(0)

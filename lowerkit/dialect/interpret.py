@@ -46,12 +46,21 @@ def interpret(
         UnsupportedError: an op is not part of the IR described above.
         VerifyError: an index is out of range or shapes contradict each other at run time.
     """
+    module, functions = executable_copy(module_or_function)
+    with module.context:
+        chosen = functions.get(function) or next(iter(functions.values()))
+        return Interpreter(functions, weights, states).call(chosen, inputs)
+
+
+def executable_copy(module_or_function: Any) -> tuple[ir.Module, dict[str, ir.Operation]]:
+    """Returns a copy as :class:`Interpreter` takes it, named linalg ops generalized, and its functions by name.
+
+    The ops keep their order and locations.
+    """
     module = _own_copy(module_or_function)
     with module.context:
         run_pipeline(module, "builtin.module(linalg-generalize-named-ops)")
-        functions = {op.attributes["sym_name"].value: op for op in _functions(module.operation)}
-        chosen = functions.get(function) or next(iter(functions.values()))
-        return Interpreter(functions, weights, states).call(chosen, inputs)
+        return module, {op.attributes["sym_name"].value: op for op in _functions(module.operation)}
 
 
 class Interpreter:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +28,21 @@ _NUMPY: dict[str, Any] = {
     "index": np.int64,
 }
 
+_floats_are_float64: ContextVar[bool] = ContextVar("floats_are_float64", default=False)
+
+
+@contextmanager
+def floats_as_float64(active: bool = True) -> Generator[None]:
+    """Makes :func:`numpy_dtype` answer float64 for every float type: a module is then interpreted without rounding.
+
+    For interpretation only; sizes in bytes are not to be asked for inside.
+    """
+    token = _floats_are_float64.set(active)
+    try:
+        yield
+    finally:
+        _floats_are_float64.reset(token)
+
 
 def numpy_dtype(element: ir.Type) -> np.dtype[Any]:
     """Returns the numpy dtype of an element type; bf16 is ``ml_dtypes.bfloat16``, index is int64.
@@ -33,6 +51,8 @@ def numpy_dtype(element: ir.Type) -> np.dtype[Any]:
         VerifyError: no tensor of lk has this element type.
     """
     try:
+        if _floats_are_float64.get() and is_float(element):
+            return np.dtype(np.float64)
         return np.dtype(_NUMPY[str(element)])
     except KeyError:
         fail(f"element type {element} is not one of {', '.join(_NUMPY)}")

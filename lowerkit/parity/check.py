@@ -28,8 +28,11 @@ def check(
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     per_op: bool = True,
+    bisect: bool = False,
 ) -> Report:
     """Compiles ``model`` (as ``lowerkit.compile`` takes it) and compares it with eager by gate A.
+
+    With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``.
 
     Raises:
         UsageError: LK1003, there are no example inputs to run with.
@@ -46,11 +49,16 @@ def check(
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    return check_program(make(), cpu=cpu, per_op=per_op)
+    return check_program(make(), cpu=cpu, per_op=per_op, bisect=bisect)
 
 
 def check_program(
-    program: Program, *, cpu: str = "host", per_op: bool = True, on_progress: Callable[[str], None] | None = None
+    program: Program,
+    *,
+    cpu: str = "host",
+    per_op: bool = True,
+    bisect: bool = False,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``."""
     from lowerkit.compiler import CompileOptions, compile_program, lower_program
@@ -61,6 +69,7 @@ def check_program(
             "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
     show = on_progress or (lambda _text: None)
+    captured = program.copy() if bisect else None
     options = CompileOptions(cpu=cpu, golden=False)
     output_specs = list(program.signature.outputs)
     taps: list[Tap] = []
@@ -91,6 +100,10 @@ def check_program(
         show("comparing op by op")
         passed = {place for place, row in enumerate(report.outputs) if row.verdict.passed}
         compare_taps(program, taps, ours, references_of(program, inputs, taps, onnx_exact), passed, report)
+    if captured is not None:
+        from lowerkit.parity.bisect.search import bisect_program
+
+        report.bisection = bisect_program(captured, cpu=cpu, on_progress=on_progress)
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.gates import Verdict
 
 
@@ -35,12 +36,16 @@ class Row:
 
 @dataclass
 class Report:
-    """The outcome of a check. ``passed`` is the verdict of gate A over all ops and outputs."""
+    """The outcome of a check. ``passed`` is the verdict of gate A over all ops and outputs.
+
+    ``bisection`` is what a search for the first wrong op found, where one was asked for.
+    """
 
     source: str
     outputs: list[Row]
     ops: list[Row]
     skipped: list[str] = field(default_factory=list[str])
+    bisection: Bisection | None = None
 
     @property
     def passed(self) -> bool:
@@ -60,4 +65,5 @@ class Report:
             "outputs": [row.to_json() for row in self.outputs],
             "ops": [row.to_json() for row in self.ops],
             "skipped": self.skipped,
+            **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
         }

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.locations import origin_of
+from lowerkit.capture.locations import last_part, origin_of
 from lowerkit.capture.program import Program
 from lowerkit.mlir import func, ir, walk
 from lowerkit.runtimes.manifest import Signature, TensorSpec
@@ -49,8 +49,8 @@ def add_taps(program: Program) -> list[Tap]:
             continue
         result = operation.operation.results[-1]
         tensor_type = ir.RankedTensorType(result.type)
-        last = _last_op(operation.operation)
-        source = origin_of(_last_part(last.location))
+        last = last_op(operation.operation)
+        source = origin_of(last_part(last.location))
         if not source.node or not tensor_type.has_static_shape or _is_part_of_a_node(last):
             continue
         if finishing[source.node] != operation.operation:
@@ -112,14 +112,7 @@ def _is_part_of_a_node(operation: ir.Operation) -> bool:
     return operation.name.startswith("lk.") and isinstance(operation.location, ir.FusedLoc)
 
 
-def _last_part(location: ir.Location) -> ir.Location:
-    """Returns the last part of a fused location: passes fuse in program order."""
-    while isinstance(location, ir.FusedLoc):
-        location = location.locations[-1]
-    return location
-
-
-def _last_op(region: ir.Operation) -> ir.Operation:
+def last_op(region: ir.Operation) -> ir.Operation:
     """Returns the op, deep inside a region, that makes its last result.
 
     A region and a fused ``linalg.generic`` carry the locations of all that was fused into them; the scalar op that is

@@ -1,0 +1,117 @@
+"""Turns a divergence, a kernel fault or a memory fault into a finding: the op, its source line, the cause."""
+
+from __future__ import annotations
+
+from lowerkit.capture.locations import origin_of
+from lowerkit.compiler import CompileOptions, compile_program
+from lowerkit.dialect.reference.numeric import Array
+from lowerkit.errors import LowerkitError
+from lowerkit.mlir import ir
+from lowerkit.parity.bisect.cause import cause_of
+from lowerkit.parity.bisect.divergence import Divergence
+from lowerkit.parity.bisect.evaluation import evaluate, place_of
+from lowerkit.parity.bisect.finding import Finding
+from lowerkit.parity.bisect.prefixes import Piece, region_piece, region_prefixes
+from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
+from lowerkit.parity.metrics import compare
+from lowerkit.parity.taps import last_op
+from lowerkit.runtimes.manifest import Manifest
+
+PREFIXES_AT_MOST = 60
+"""Prefixes of a region that are compiled; regions with more ops are named as a whole."""
+
+
+def pass_finding(stage: str, culprit: str, found: Divergence, details: tuple[str, ...] = ()) -> Finding:
+    """Returns the finding for an op that diverges in the IR after a pass (or after capture)."""
+    origin = place_of(found.op)
+    reference = found.reference
+    return Finding(
+        stage=stage,
+        culprit=culprit,
+        op=found.op.name,
+        node=f"{origin.node}@{origin.module}",
+        location=origin.source_line or "",
+        shape=found.value.shape,
+        distance=None if reference is None else compare(found.value, reference),
+        cause=_no_reference(found) if reference is None else cause_of(found.value, reference, exact=True),
+        details=details,
+    )
+
+
+def _no_reference(found: Divergence) -> str:
+    return f"no value of its node has {found.value.size} elements: the op computes something else, or too little"
+
+
+def kernel_finding(fault: KernelFault, manifest: Manifest, cpu: str) -> tuple[Finding, Piece | None]:
+    """Returns the finding for a kernel, named down to an op inside its region, and a program that shows it alone."""
+    step = manifest.steps[fault.step]
+    details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
+    piece, actual, expected = _smallest_prefix(fault, cpu, details)
+    op = piece.op if piece is not None else fault.region
+    origin = place_of(op) if op.name != "lk.region" else origin_of(op.location)
+    if not origin.node:
+        origin = origin_of(fault.region.location)
+    finding = Finding(
+        stage="compiled",
+        culprit=f"kernel family {step.family}",
+        op=op.name,
+        node=f"{origin.node}@{origin.module}",
+        location=origin.source_line or "",
+        shape=actual.shape,
+        distance=compare(actual, expected),
+        cause=cause_of(actual, expected),
+        details=tuple(details),
+    )
+    return finding, piece
+
+
+def _smallest_prefix(fault: KernelFault, cpu: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
+    """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
+    whole = (None, fault.actual, fault.expected)
+    types = [ir.RankedTensorType(value.type) for value in [*fault.region.operands, *fault.region.results]]
+    if not all(kind.has_static_shape for kind in types):
+        details.append("its shapes are symbolic: the region was not cut into prefixes")
+        return whole
+    agreeing: list[str] = []
+    pieces = [*region_prefixes(fault.region, fault.operands, fault.is_weight)]
+    pieces = pieces[:PREFIXES_AT_MOST]
+    for piece in [*pieces, region_piece(fault.region, fault.operands, fault.is_weight)]:
+        try:
+            options = CompileOptions(cpu=cpu, golden=False)
+            compiled = compile_program(piece.program, options).session.run(*piece.inputs)
+            exact = evaluate(piece.program, piece.inputs, float64=True).outputs
+            own = evaluate(piece.program, piece.inputs, float64=False).outputs
+        except LowerkitError as error:
+            details.append(f"the region up to {piece.op.name} could not be compiled: {error.message}")
+            continue
+        dtypes = [spec.dtype for spec in piece.program.signature.outputs]
+        for dtype, actual, one_own, one_exact in zip(dtypes, compiled, own, exact, strict=True):
+            if not agrees(dtype, actual, one_own, one_exact):
+                if agreeing:
+                    details.append(f"compiled up to {agreeing[-1]} it agrees, with {piece.op.name} it does not")
+                return piece, actual, one_exact
+        agreeing.append(piece.op.name)
+    details.append("every prefix of the region agrees, and so does the region compiled by itself")
+    return whole
+
+
+def memory_finding(fault: MemoryFault, manifest: Manifest) -> Finding:
+    """Returns the finding for a value that was overwritten while it was still needed."""
+    origin = origin_of(fault.region.location)
+    writer, reader = manifest.steps[fault.writer], manifest.steps[fault.reader]
+    made = place_of(last_op(fault.region))
+    origin = made if made.node else origin
+    return Finding(
+        stage="compiled",
+        culprit="memory plan",
+        op=ir.StringAttr(fault.region.attributes["kind"]).value,
+        node=f"{origin.node}@{origin.module}",
+        location=origin.source_line or "",
+        shape=fault.actual.shape,
+        distance=compare(fault.actual, fault.expected),
+        cause=(
+            f"memory: step {fault.writer} ({writer.kind} {writer.name}, {writer.location}) wrote over the value of "
+            f"step {fault.maker} before step {fault.reader} ({reader.kind} {reader.name}, {reader.location}) read it"
+        ),
+        details=("every kernel up to there computed what it should",),
+    )

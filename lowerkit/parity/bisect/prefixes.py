@@ -1,0 +1,129 @@
+"""Programs cut out of a program: a region alone, a region up to one of its ops, a few ops around a node.
+
+Weights that the piece reads come along as data; other values that it reads become inputs, with the very arrays that
+were computed for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowerkit.capture.dtypes import name_of
+from lowerkit.capture.program import Program
+from lowerkit.capture.weights import WeightStore
+from lowerkit.dialect import RegionOp, WeightOp, YieldOp
+from lowerkit.dialect.reference.numeric import Array
+from lowerkit.mlir import func, ir
+from lowerkit.passes.rewriting import clone_op, operations
+from lowerkit.runtimes.manifest import Signature, TensorSpec
+
+_NOT_CUT = ("arith.constant", "tensor.empty", "linalg.fill", "linalg.index", "tensor.dim", "affine.")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A program of its own with the arrays to run it on; ``op`` is the last op of the region that it holds."""
+
+    program: Program
+    inputs: list[Array]
+    op: ir.Operation
+
+
+def region_piece(region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool]) -> Piece:
+    """Returns the whole region as a program at stage fused.
+
+    Args:
+        region: an ``lk.region`` of static shapes.
+        operands: the arrays that it reads, of the types of its operands.
+        is_weight: for each operand whether it is stored with the code, and so may be packed.
+    """
+    ops = operations(region.regions[0].blocks[0])
+    values = list(ops[-1].operands)
+    return _piece(region, operands, is_weight, ops[:-1], values, ops[-2], None)
+
+
+def region_prefixes(region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool]) -> Iterator[Piece]:
+    """Yields the region cut after each op of its body that computes, inner ops of ``linalg.generic`` too, in order."""
+    ops = operations(region.regions[0].blocks[0])[:-1]
+    for number, op in enumerate(ops):
+        if op.name.startswith(_NOT_CUT) or not isinstance(op.results[0].type, ir.RankedTensorType):
+            continue
+        if op.name == "linalg.generic":
+            body = operations(op.regions[0].blocks[0])
+            for place, inner in enumerate(body[:-1]):
+                fits = len(inner.results) == 1 and inner.results[0].type == body[-1].operands[0].type
+                if fits and not inner.name.startswith(_NOT_CUT) and inner.results[0] != body[-1].operands[0]:
+                    yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], inner, place)
+        yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], op, None)
+
+
+def _piece(
+    region: ir.Operation,
+    operands: Sequence[Array],
+    is_weight: Sequence[bool],
+    ops: Sequence[ir.Operation],
+    values: Sequence[ir.Value],
+    last: ir.Operation,
+    inner: int | None,
+) -> Piece:
+    def fill(inputs: list[ir.Value]) -> list[ir.Value]:
+        kind = ir.StringAttr(region.attributes["kind"]).value
+        built = RegionOp.build(inputs, kind, [value.type for value in values], loc=region.location)
+        mapping: dict[ir.Value, ir.Value] = dict(
+            zip(region.regions[0].blocks[0].arguments, built.block.arguments, strict=True)
+        )
+        with ir.InsertionPoint(built.block):
+            for op in ops:
+                clone_op(op, mapping)
+            yielded = YieldOp.build([mapping[value] for value in values], loc=region.location)
+        if inner is not None:
+            generic = operations(built.block)[-2]
+            assert yielded.operation.operands[0] == generic.results[0], "the generic op is the last of the prefix"
+            body = operations(generic.regions[0].blocks[0])
+            body[-1].operands[0] = body[inner].results[0]
+        return list(built.operation.results)
+
+    return assemble(region.context, region.location, [v.type for v in region.operands], operands, is_weight, fill, last)
+
+
+def assemble(
+    context: ir.Context,
+    location: ir.Location,
+    types: Sequence[ir.Type],
+    operands: Sequence[Array],
+    is_weight: Sequence[bool],
+    fill: Callable[[list[ir.Value]], list[ir.Value]],
+    last: ir.Operation,
+) -> Piece:
+    """Returns a program at stage fused whose ``@main`` is what ``fill`` builds from the operands."""
+    weights = WeightStore()
+    inputs = [np.ascontiguousarray(array) for array, stored in zip(operands, is_weight, strict=True) if not stored]
+    with context, location:
+        module = ir.Module.create()
+        kinds = [kind for kind, stored in zip(types, is_weight, strict=True) if not stored]
+        with ir.InsertionPoint(module.body):
+            main = func.FuncOp("main", (kinds, []))
+        arguments = iter(list(main.add_entry_block().arguments))
+        with ir.InsertionPoint(main.entry_block):
+            values: list[ir.Value] = []
+            for number, (kind, array, stored) in enumerate(zip(types, operands, is_weight, strict=True)):
+                if stored:
+                    weights.add(f"weight.{number}", np.ascontiguousarray(array))
+                    values.append(WeightOp.build(f"weight.{number}", kind))
+                else:
+                    values.append(next(arguments))
+            results = fill(values)
+            func.ReturnOp(results)
+        returned = [value.type for value in results]
+        main.operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, returned))
+    signature = Signature(
+        [TensorSpec(f"x{number}", name_of(array.dtype), list(array.shape)) for number, array in enumerate(inputs)],
+        [
+            TensorSpec(f"y{number}", str(kind.element_type), list(kind.shape))
+            for number, kind in enumerate(map(ir.RankedTensorType, returned))
+        ],
+    )
+    return Piece(Program(context, module, weights, signature, "a piece of a model", "fused"), inputs, last)

@@ -1,0 +1,230 @@
+"""Runs the compiled model step by step and judges each step by itself: its kernel, and the memory it is given.
+
+Vocabulary
+    step      one kernel call; regions of the fused module and steps that are no copies correspond in order.
+    kernel fault   a step's results are not what its region computes from the very bytes the step read.
+    memory fault   bytes that a later step reads were changed by a step that does not write them.
+
+The expected results are the region's, interpreted in float64 from the operands that the step read, so that errors
+before it do not count. Nothing is tapped: code, addresses and the memory plan are those of every other run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lowerkit.codegen.memory import VIEW_OPS
+from lowerkit.dialect.reference.numeric import Array, quiet
+from lowerkit.dialect.types import floats_as_float64, numpy_dtype
+from lowerkit.mlir import ir
+from lowerkit.parity.bisect.evaluation import Evaluation, place_of, wide
+from lowerkit.parity.bisect.finding import StepRow
+from lowerkit.parity.bisect.torch_ops import MixedInterpreter
+from lowerkit.parity.gates import GATES, judge_op
+from lowerkit.parity.metrics import compare
+from lowerkit.parity.taps import last_op
+from lowerkit.runtimes.manifest import COPY_KERNEL, Manifest
+from lowerkit.runtimes.session import Session
+from lowerkit.runtimes.stepwise import StepwiseRun
+
+
+@dataclass(frozen=True)
+class KernelFault:
+    """A step whose kernel computes something else than its region: the region, what it read, what it wrote."""
+
+    step: int
+    region: ir.Operation
+    operands: list[Array]
+    is_weight: list[bool]
+    result: int
+    actual: Array
+    expected: Array
+
+
+@dataclass(frozen=True)
+class MemoryFault:
+    """A step that wrote over bytes which another step made and a third one reads later."""
+
+    writer: int
+    maker: int
+    reader: int
+    region: ir.Operation
+    actual: Array
+    expected: Array
+
+
+@dataclass
+class RecordedRun:
+    """Outputs of the run, the first fault, and what each step loses by itself."""
+
+    outputs: list[Array]
+    fault: KernelFault | MemoryFault | None = None
+    steps: list[StepRow] = field(default_factory=list[StepRow])
+    notes: list[str] = field(default_factory=list[str])
+
+
+def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -> RecordedRun:
+    """Runs all steps and judges each; the first fault is kept.
+
+    Args:
+        session: of the artifact that was compiled from the module that ``fused`` evaluated.
+        inputs: in the order of the signature.
+        fused: its evaluation in the model's element types, with values.
+    """
+    manifest = session.manifest
+    regions = [op.operation for op in fused.block.operations if op.operation.name == "lk.region"]
+    kernel_steps = [number for number, step in enumerate(manifest.steps) if step.kernel != COPY_KERNEL]
+    run = StepwiseRun(session, *inputs)
+    recorded = RecordedRun(run.outputs)
+    if len(regions) != len(kernel_steps):
+        recorded.notes.append("the steps do not correspond to the regions: only the outputs were compared")
+        kernel_steps = []
+    region_of = dict(zip(kernel_steps, regions, strict=False))
+    watch = _Watch(manifest, run)
+    for number in range(len(manifest.steps)):
+        region = region_of.get(number)
+        operands = None if region is None else _operands(run, manifest, number, region, fused)
+        run.run_step(number)
+        overwritten = watch.after(number) if recorded.fault is None else None
+        if overwritten is not None:
+            buffer, maker, before, now = overwritten
+            made = region_of.get(maker, region)
+            if made is not None:
+                kind, shape = _type_of_buffer(manifest, maker, buffer, made, fused)
+                actual, expected = (data.view(kind).reshape(shape) for data in (now, before))
+                reader = watch.next_reader(buffer, number)
+                recorded.fault = MemoryFault(number, maker, reader, made, actual, expected)
+        if region is not None and operands is not None:
+            local, fault = _judge(run, manifest, number, region, operands)
+            step = manifest.steps[number]
+            place = place_of(last_op(region))
+            node = f"{place.node}@{place.module}" if place.node else step.name
+            recorded.steps.append(StepRow(node, step.kind, step.family, step.location, local, fault is None))
+            recorded.fault = recorded.fault or fault
+    return recorded
+
+
+class _Watch:
+    """Remembers the bytes of every temporary from the step that makes it to the last that reads it."""
+
+    def __init__(self, manifest: Manifest, run: StepwiseRun) -> None:
+        self.manifest = manifest
+        self.run = run
+        self.last = {buffer: number for number, step in enumerate(manifest.steps) for buffer in step.buffers}
+        self.kept: dict[int, tuple[int, Array]] = {}
+
+    def after(self, number: int) -> tuple[int, int, Array, Array] | None:
+        """Returns (buffer, its maker, bytes before, bytes now) of a value that step ``number`` wrote over."""
+        own = self.manifest.steps[number].buffers
+        for buffer, (maker, before) in list(self.kept.items()):
+            now = self.run.read(buffer)
+            if buffer not in own and not np.array_equal(now, before):
+                return buffer, maker, before, now
+            if self.last[buffer] <= number:
+                del self.kept[buffer]
+        for buffer in own:
+            if self.manifest.buffers[buffer].kind == "arena" and self.last[buffer] > number and buffer not in self.kept:
+                self.kept[buffer] = (number, self.run.read(buffer))
+        return None
+
+    def next_reader(self, buffer: int, after: int) -> int:
+        steps = self.manifest.steps
+        return next(number for number in range(after, len(steps)) if number > after and buffer in steps[number].buffers)
+
+
+def _operands(
+    run: StepwiseRun, manifest: Manifest, number: int, region: ir.Operation, fused: Evaluation
+) -> tuple[list[Array], list[bool]]:
+    arrays: list[Array] = []
+    stored: list[bool] = []
+    for operand, buffer in zip(region.operands, manifest.steps[number].buffers, strict=False):
+        value = _value(operand, fused)
+        is_stored = _is_stored(operand)
+        if not is_stored:
+            bytes_now = run.read(buffer)
+            value = bytes_now.view(numpy_dtype(ir.RankedTensorType(operand.type).element_type)).reshape(value.shape)
+        arrays.append(value)
+        stored.append(is_stored)
+    return arrays, stored
+
+
+def _judge(
+    run: StepwiseRun,
+    manifest: Manifest,
+    number: int,
+    region: ir.Operation,
+    operands: tuple[list[Array], list[bool]],
+) -> tuple[float, KernelFault | None]:
+    """Returns the least decibels of the step's results to its region in float64, and the first that is wrong."""
+    arrays, stored = operands
+    own = run_region(region, arrays, float64=False)
+    exact = run_region(region, arrays, float64=True)
+    results = manifest.steps[number].buffers[len(arrays) :]
+    least, fault = math.inf, None
+    for place, (value, buffer) in enumerate(zip(region.results, results, strict=True)):
+        element = ir.RankedTensorType(value.type).element_type
+        actual = run.read(buffer).view(numpy_dtype(element)).reshape(own[place].shape)
+        distance = compare(actual, exact[place])
+        least = min(least, distance.sqnr_db if distance.special_equal else -math.inf)
+        if fault is None and not agrees(str(element), actual, own[place], exact[place]):
+            fault = KernelFault(number, region, arrays, stored, place, actual, exact[place])
+    return least, fault
+
+
+@quiet
+def run_region(region: ir.Operation, operands: Sequence[Array], *, float64: bool) -> list[Array]:
+    """Returns what the body of a region computes, in float64 or in its own element types."""
+    interpreter = MixedInterpreter({}, None, None, float64=float64, keep=False)
+    with region.context, floats_as_float64(float64):
+        arguments = [wide(array) if float64 else array for array in operands]
+        return [np.asarray(value) for value in interpreter.run_block(region.regions[0].blocks[0], arguments, {})]
+
+
+def agrees(dtype: str, actual: Array, own: Array, exact: Array) -> bool:
+    """Whether a kernel's value is its region's: by the rules of gate A, or within the noise gate A grants a model.
+
+    The second is for long sums: the interpreter rounds a dot product once, a kernel after each step.
+    """
+    if judge_op(dtype, actual, own, exact).passed:
+        return True
+    if dtype not in GATES:
+        return False
+    distance = compare(actual, exact)
+    allowed = 10 ** (-GATES[dtype].model_sqnr_db / 20)
+    finite = np.abs(exact[np.isfinite(exact)])
+    largest = float(finite.max()) if finite.size else 0.0
+    return (
+        distance.special_equal
+        and distance.sqnr_db >= GATES[dtype].model_sqnr_db
+        and distance.max_abs <= 4 * allowed * largest
+    )
+
+
+def _value(value: ir.Value, fused: Evaluation) -> Array:
+    """Returns what the interpreter computed for a value at the top level."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return fused.arguments[ir.BlockArgument(value).arg_number]
+    return fused.values.get(owner.operation)[ir.OpResult(value).result_number]
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether a value is stored in the artifact: a weight or a constant, looked at through views."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return False
+    if owner.operation.name in VIEW_OPS:
+        return _is_stored(owner.operation.operands[0])
+    return owner.operation.name in ("lk.weight", "arith.constant")
+
+
+def _type_of_buffer(
+    manifest: Manifest, maker: int, buffer: int, region: ir.Operation, fused: Evaluation
+) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
+    place = manifest.steps[maker].buffers.index(buffer) - len(region.operands)
+    value = region.results[place]
+    return numpy_dtype(ir.RankedTensorType(value.type).element_type), _value(value, fused).shape

@@ -1,0 +1,260 @@
+"""The bisection itself: eager, the exported graph, the module after every pass, the compiled model.
+
+Steps
+    1. eager against the exported graph, and that against the graph that capture imports;
+    2. the module after capture and after each stage, interpreted in float64 against the graph in float64: both are
+       without rounding, so what is lost there is a bug. In the first stage that loses, the module after each pass;
+       in the first pass, the first op (:mod:`divergence`);
+    3. the compiled model step by step, each step by itself (:mod:`recorded_run`); in the first wrong step, the
+       region up to each of its ops, compiled (:mod:`locate`).
+The first finding is kept; the waterfall goes on to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lowerkit.compiler import CompileOptions, compile_program, pass_context
+from lowerkit.dialect.reference.numeric import Array
+from lowerkit.errors import LowerkitError, UsageError
+from lowerkit.mlir import ir
+from lowerkit.parity.bisect.divergence import EXACT_DB, exact_limit, first_divergence, same
+from lowerkit.parity.bisect.evaluation import Evaluation, evaluate, wide
+from lowerkit.parity.bisect.finding import Bisection, StageRow
+from lowerkit.parity.bisect.graph import (
+    GraphValues,
+    decomposition_finding,
+    eager_finding,
+    exported_values,
+    graph_values,
+)
+from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding
+from lowerkit.parity.bisect.recorded_run import KernelFault, recorded_run
+from lowerkit.parity.bisect.reproducer import kernel_reproducer, memory_reproducer, pass_reproducer
+from lowerkit.parity.gates import GATES
+from lowerkit.parity.metrics import compare
+from lowerkit.pipeline import run_passes, stage_passes
+
+if TYPE_CHECKING:
+    from lowerkit.capture.program import Program
+    from lowerkit.passes.base import PassContext
+
+STAGES = ("captured", "raised", "canonical", "layout", "fused")
+_PIPELINE = ("raised", "canonical", "layout", "fused")
+
+
+@dataclass
+class _Snapshot:
+    """The module before a pass that changed it, and after."""
+
+    name: str
+    before: ir.Operation
+    after: ir.Operation
+
+
+def bisect_program(
+    program: Program, *, cpu: str = "host", on_progress: Callable[[str], None] | None = None
+) -> Bisection:
+    """Finds the first op of a captured program that computes something else than the model.
+
+    Args:
+        program: just captured, with inputs; it is lowered in place.
+        cpu: the level to compile for.
+        on_progress: called with a line for people.
+
+    Raises:
+        UsageError: LK1003, there are no example inputs to run with.
+        LowerkitError: the model cannot be compiled.
+    """
+    if program.example_inputs is None or program.eager is None:
+        raise UsageError(
+            "LK1003", "a bisection needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
+        )
+    return _Search(program, program.example_inputs, cpu, on_progress or (lambda _text: None)).run()
+
+
+class _Search:
+    def __init__(self, program: Program, inputs: Sequence[Array], cpu: str, on_progress: Callable[[str], None]) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.cpu = cpu
+        self.show = on_progress
+        self.result = Bisection([])
+        self.reference: list[Array] = []
+        self.limit = EXACT_DB
+        self.graph = GraphValues({}, [], "")
+
+    def run(self) -> Bisection:
+        self.graphs()
+        context = pass_context(self.program)
+        self.stage("captured", [], context)
+        for stage in _PIPELINE:
+            self.stage(stage, self.lower(stage, context), context)
+        self.compiled()
+        return self.result
+
+    # --- eager and the graphs -------------------------------------------------------------------------------------
+
+    def graphs(self) -> None:
+        """Eager, the exported graph and the imported graph; their float64 values are the reference of all stages."""
+        program, inputs = self.program, self.inputs
+        assert program.eager is not None, "the caller checked"
+        self.show("running eager")
+        eager = program.eager(*inputs)
+        self.show("running the graph in float64")
+        self.graph = graph_values(program, inputs)
+        exported = exported_values(program, inputs)
+        self.reference = exported.outputs or self.graph.outputs
+        note = self.graph.note or exported.note
+        if not self.reference:
+            captured, _ = self.evaluation(program, float64=True)
+            self.reference = [wide(value) for value in eager] if captured is None else captured.outputs
+            stands_in = "eager" if captured is None else "the captured module in float64"
+            note = f"{note or 'no float64 reference'}: {stands_in} takes its place"
+        distance = self.decibels(eager)
+        self.result.stages.append(StageRow("eager", distance, None, note))
+        narrowest = min((spec.dtype for spec in program.signature.outputs), key=_fineness, default="f32")
+        self.limit = exact_limit(narrowest, distance)
+        if "eager takes its place" in note and narrowest in GATES:
+            self.limit = GATES[narrowest].model_sqnr_db
+        if program.functional is None:
+            return
+        own = graph_values(program, inputs, float64=False)
+        self.result.stages.append(StageRow("exported", self.decibels(own.outputs), None, own.note))
+        limit = min(self.limit, (distance or EXACT_DB) - 6.0)
+        self.result.finding = decomposition_finding(program, exported, self.graph, limit)
+        if self.result.finding is None and self.graph.outputs:
+            self.reference = self.graph.outputs  # constants that capture computed are part of what is compiled
+        if self.result.finding is None and own.outputs:
+            self.result.finding = eager_finding(program, inputs, eager, own)
+        if self.result.finding is not None:
+            self.result.reproducer_note = "the model and its export are the reproducer: there is no IR yet to cut"
+
+    # --- the module, stage by stage -------------------------------------------------------------------------------
+
+    def lower(self, stage: str, context: PassContext) -> list[_Snapshot]:
+        """Runs the passes of a stage one by one; returns the module around those that changed it."""
+        snapshots: list[_Snapshot] = []
+        for one_pass in stage_passes(stage):
+            self.show(one_pass.name)
+            before = self.program.module.operation.clone()
+            if run_passes(self.program, [one_pass], context)[0].modified:
+                snapshots.append(
+                    _Snapshot(one_pass.name, before.operation, self.program.module.operation.clone().operation)
+                )
+        self.program.stage = stage
+        return snapshots
+
+    def stage(self, stage: str, snapshots: Sequence[_Snapshot], context: PassContext) -> None:
+        self.show(f"interpreting stage {stage}")
+        own, note = self.evaluation(self.program, float64=False)
+        exact, exact_note = self.evaluation(self.program, float64=True)
+        row = StageRow(
+            stage,
+            None if own is None else self.decibels(own.outputs),
+            None if exact is None else self.decibels(exact.outputs),
+            note or exact_note,
+        )
+        self.result.stages.append(row)
+        if self.result.finding is not None or exact is None or self.sound(exact):
+            return
+        if stage == "captured":
+            self.name_import()
+        else:
+            self.name_pass(stage, snapshots)
+
+    def sound(self, evaluation: Evaluation) -> bool:
+        return all(same(*pair, self.limit) for pair in zip(evaluation.outputs, self.reference, strict=True))
+
+    def evaluation(self, program: Program, *, float64: bool, keep: bool = False) -> tuple[Evaluation | None, str]:
+        try:
+            return evaluate(program, self.inputs, float64=float64, keep=keep), ""
+        except LowerkitError as error:
+            return None, f"not interpreted: {error.message}"
+        except Exception as error:  # PyTorch and numpy raise what they like for an op that cannot be run so
+            return None, f"not interpreted: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+    def name_import(self) -> None:
+        evaluation = evaluate(self.program, self.inputs, float64=True, keep=True)
+        found = first_divergence(evaluation, self.graph.nodes, self.reference, None, self.limit)
+        if found is not None:
+            self.result.finding = pass_finding("captured", "capture", found)
+            self.result.reproducer_note = (
+                "the model is the reproducer: the module differs from its graph from the start"
+            )
+
+    def name_pass(self, stage: str, snapshots: Sequence[_Snapshot]) -> None:
+        """Finds the first pass of a stage whose result differs, and in it the first op."""
+        for number, snapshot in enumerate(snapshots):
+            self.show(f"interpreting after {snapshot.name}")
+            after = self.at(snapshot.after)
+            evaluation, _ = self.evaluation(after, float64=True)
+            if evaluation is None or self.sound(evaluation):
+                continue
+            evaluation = evaluate(after, self.inputs, float64=True, keep=True)
+            before, _ = self.evaluation(self.at(snapshot.before), float64=True, keep=True)
+            found = first_divergence(evaluation, self.graph.nodes, self.reference, before, self.limit)
+            if found is None:
+                return
+            details = tuple(f"{earlier.name} before it agrees" for earlier in snapshots[max(number - 1, 0) : number])
+            self.result.finding = pass_finding(stage, f"pass {snapshot.name}", found, details)
+            if before is not None:
+                piece = pass_reproducer(self.at(snapshot.before), snapshot.name, before, self.result.finding)
+                self.result.reproducer, self.result.reproducer_note = piece
+            return
+
+    def at(self, module: ir.Operation) -> Program:
+        """Returns the program with another module; weights and all else are shared."""
+        text = module.get_asm(enable_debug_info=True)
+        return replace(self.program, module=ir.Module.parse(text, self.program.context))
+
+    # --- the compiled model ---------------------------------------------------------------------------------------
+
+    def compiled(self) -> None:
+        program = self.program
+        fused, note = self.evaluation(program, float64=False, keep=True)
+        options = CompileOptions(cpu=self.cpu, golden=False)
+        self.show("compiling")
+        compiled = compile_program(program, options, self.show)
+        session = compiled.session
+        if fused is None:
+            outputs = session.run(*self.inputs)
+            self.result.stages.append(StageRow("compiled", self.decibels(outputs), None, note))
+            return
+        self.show("running step by step")
+        recorded = recorded_run(session, self.inputs, fused)
+        row = StageRow("compiled", self.decibels(recorded.outputs), None, "; ".join(recorded.notes))
+        self.result.stages.append(row)
+        self.result.steps = recorded.steps
+        fault = recorded.fault
+        if self.result.finding is not None or fault is None:
+            return
+        if isinstance(fault, KernelFault):
+            self.show("compiling prefixes of the region")
+            finding, piece = kernel_finding(fault, session.manifest, self.cpu)
+            self.result.finding = finding
+            if piece is not None:
+                self.result.reproducer = kernel_reproducer(piece, finding, self.cpu)
+                self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
+        else:
+            self.result.finding = memory_finding(fault, session.manifest)
+            self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.cpu)
+            self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
+
+    def decibels(self, outputs: Sequence[Array]) -> float | None:
+        """Returns the least SQNR of the outputs to the float64 reference."""
+        pairs = [
+            compare(actual, wanted)
+            for actual, wanted in zip(outputs, self.reference, strict=False)
+            if actual.shape == wanted.shape
+        ]
+        if len(pairs) != len(self.reference):
+            return None
+        return min((m.sqnr_db if m.special_equal else float("-inf") for m in pairs), default=float("inf"))
+
+
+def _fineness(dtype: str) -> float:
+    """Orders element types by how coarsely they round: integers, which do not round, come last."""
+    return GATES[dtype].epsilon * -1.0 if dtype in GATES else 0.0

@@ -1,0 +1,48 @@
+"""Runs an artifact one step at a time and shows memory in between: the same code at the same addresses as a run.
+
+It tells a kernel that computes something wrong from a memory plan that lets two values share bytes.
+"""
+
+# The parts of a session that a run is made of are its own; this is the other way to run them.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerkit.runtimes.arguments import bind_dims, collect
+from lowerkit.runtimes.binding import bind_steps
+from lowerkit.runtimes.session import Session
+
+
+class StepwiseRun:
+    """One run of a session, step by step, in order. The session is not to be used otherwise meanwhile."""
+
+    def __init__(self, session: Session, *inputs: Any, **named: Any) -> None:
+        """Prepares a run; nothing is run yet.
+
+        Raises:
+            RuntimeFault: LK8004, the arguments do not fit the signature.
+            ResourceError: LK7002, out of memory.
+        """
+        self._session = session
+        self._arrays = collect(session.signature, inputs, named)
+        self._bound, self.outputs, self._bases = session._prepare(self._arrays)
+        dims = bind_dims(session.signature, self._arrays)
+        self._stepped = bind_steps(session.manifest, dims, session._weights, session._kernel_address)
+
+    def run_step(self, number: int) -> None:
+        """Runs step ``number`` of the manifest."""
+        session = self._session
+        self._stepped.tables[number].run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+
+    def read(self, buffer: int) -> npt.NDArray[np.uint8]:
+        """Returns a copy of the bytes of a buffer as they are now."""
+        base, offset = self._stepped.places[buffer]
+        size = self._stepped.sizes[buffer]
+        address = self._bases[base] + offset
+        return np.frombuffer(ctypes.string_at(address, size), np.uint8) if size else np.empty(0, np.uint8)
