@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Buffer, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Manifest, TensorSpec
 from lowerkit.runtimes.memory_plan import plan_memory
 
 ARENA_BASE = 0
@@ -205,6 +205,7 @@ class _Binder:
         buffer_begin = [0]
         dims: list[int] = []
         dim_begin = [0]
+        targets: list[int] = []
         for number, step in enumerate(self.manifest.steps):
             if step.kernel == COPY_KERNEL:
                 source, target = (self.sizes[buffer] for buffer in step.buffers)
@@ -213,6 +214,11 @@ class _Binder:
                 kernels.append(_native.copy_kernel_address())
                 tasks.append(-(-source // _native.COPY_TASK_BYTES))
                 dims.append(source)
+            elif step.kernel == JUMP_KERNEL:
+                if any(self.sizes[buffer] < 1 for buffer in step.buffers):
+                    raise ValueError(f"step {number} jumps by a buffer without bytes")
+                kernels.append(0)
+                tasks.append(0)
             else:
                 kernels.append(kernel_address(step.kernel))
                 tasks.append(self.value(step.tasks))
@@ -220,6 +226,7 @@ class _Binder:
             buffers.extend(step.buffers)
             buffer_begin.append(len(buffers))
             dim_begin.append(len(dims))
+            targets.append(step.target if step.kernel == JUMP_KERNEL else -1)
         return _native.StepTable(
             kernels,
             _int64(tasks),
@@ -228,6 +235,7 @@ class _Binder:
             _int64([places[buffer][1] for buffer in buffers]),
             _int64(dim_begin),
             _int64(dims),
+            _int64(targets),
             self.base_count,
         )
 

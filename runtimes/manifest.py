@@ -19,11 +19,15 @@ from lowerkit.runtimes.expressions import Expr, normalize
 
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 1
-KNOWN_FEATURES = frozenset({"states"})
+KNOWN_FEATURES = frozenset({"states", "control_flow"})
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
 """``Step.kernel`` of the built-in copy: bytes of ``buffers[0]`` to ``buffers[1]``, of equal size."""
+
+JUMP_KERNEL = -2
+"""``Step.kernel`` of a jump to step ``Step.target``: taken unless the bool in ``buffers[0]`` is true; always without a
+buffer."""
 
 MANIFEST_ENTRY = "manifest.json"
 CODE_ENTRY = "code.bin"
@@ -106,11 +110,12 @@ class Step(msgspec.Struct, frozen=True):
     """One kernel call.
 
     Attributes:
-        kernel: index into ``Manifest.kernels``, or :data:`COPY_KERNEL`.
+        kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL` or :data:`JUMP_KERNEL`.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
         tasks: number of tasks, split over the threads.
         scratch_bytes: scratch of one thread.
+        target: where a jump leads; the number of steps is the end of the run.
         name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
         flops, bytes: work of the step, for reports.
     """
@@ -120,6 +125,7 @@ class Step(msgspec.Struct, frozen=True):
     dims: list[Expr] = []
     tasks: Expr = 1
     scratch_bytes: Expr = 0
+    target: int = -1
     name: str = ""
     kind: str = ""
     family: str = ""

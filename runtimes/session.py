@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import math
 import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +29,9 @@ from lowerkit.runtimes.cpu.requirements import require_machine
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import CODE_ENTRY, ITEM_SIZES, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY, Manifest, Signature
 from lowerkit.runtimes.safetensors_header import tensor_view
+from lowerkit.runtimes.state_memory import StateMemory
 from lowerkit.runtimes.validation import manifest_problems
 
 Integrity = Literal["checksum", "sha256", "structure"]
@@ -81,10 +81,11 @@ class Session:
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena = _native.Memory(0)
         self._scratch = _native.Memory(0)
-        self._states = [_native.Memory(_byte_size(spec.shape, spec.dtype)) for spec in self.signature.states]
+        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
+        stored = {name: artifact.weights[weight] for name, weight in self._manifest.state_initials.items()}
+        self._states = StateMemory(self.signature, {name: blob[t.begin : t.end] for name, t in stored.items()})
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
-        self.reset_state()
         _sessions.add(self)
 
     @staticmethod
@@ -173,17 +174,25 @@ class Session:
             for step, nanoseconds in zip(self._manifest.steps, times, strict=True)
         ]
 
-    def reset_state(self) -> None:
-        """Puts every state back to its initial value: the one stored in the artifact, else zeros."""
-        blob = self._artifact.entry_bytes(WEIGHTS_ENTRY)
+    @property
+    def state(self) -> dict[str, Array]:
+        """The current value of each state, by name: copies."""
         with self._lock:
-            for spec, memory in zip(self.signature.states, self._states, strict=True):
-                initial = self._manifest.state_initials.get(spec.name)
-                if initial is None:
-                    memory.bytes()[:] = 0
-                else:
-                    tensor = self._artifact.weights[initial]
-                    memory.bytes()[:] = blob[tensor.begin : tensor.end]
+            return self._states.values()
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Gives states new values, by name; those that are not named keep theirs.
+
+        Raises:
+            RuntimeFault: LK8004, with every name that is no state and every mismatch of dtype and shape.
+        """
+        with self._lock:
+            self._states.assign(values)
+
+    def reset(self) -> None:
+        """Puts every state back to its initial value: the one stored in the artifact, else zeros."""
+        with self._lock:
+            self._states.reset()
 
     def weight(self, name: str) -> Array:
         """Returns a stored weight as a read-only view (in the layout that the kernels use)."""
@@ -217,7 +226,7 @@ class Session:
         bases = [
             self._arena.address,
             self._weights_address,
-            *(memory.address for memory in self._states),
+            *self._states.addresses,
             *map(_address, arrays),
             *map(_address, outputs),
         ]
@@ -282,11 +291,6 @@ def _code_fault(path: Path, error: OSError) -> LowerkitError:
 
 def _address(array: Array) -> int:
     return array.__array_interface__["data"][0]
-
-
-def _byte_size(shape: Sequence[Any], dtype: str) -> int:
-    """The shape of a state holds integers only: `manifest_problems` has made sure."""
-    return math.prod(evaluate(entry, {}) for entry in shape) * ITEM_SIZES[dtype]
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()

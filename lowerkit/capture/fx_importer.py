@@ -176,7 +176,9 @@ class _Hooks(upstream.FxImporterHooks):
         name = info.input_spec.target
         assert name is not None, "a parameter or buffer has a name"
         if name in self.plan.states:
-            self.bank.weights.add(name, _snapshot(value), dtype=torch_name_of(value.dtype), shape=tuple(value.shape))
+            self.bank.weights.add(
+                name, lambda: to_numpy(value), dtype=torch_name_of(value.dtype), shape=tuple(value.shape)
+            )
             return _reference("lk.state_read", name, value, gni)
         return _reference("lk.weight", self.bank.symbol(value, name), value, gni)
 
@@ -217,8 +219,11 @@ class _NodeImporter(upstream.GraphNodeImporter):
             for name, producer in plan.states.items():
                 value = self.resolve_node_value(producers[producer])
                 builtin = _builtin_type(producers[producer].meta["val"])
-                plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value]).result
-                ir.Operation.create("lk.state_write", operands=[plain], attributes={"symbol": ir.StringAttr.get(name)})
+                with make_location(name, name.rpartition(".")[0], (), self._c):
+                    plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value]).result
+                    ir.Operation.create(
+                        "lk.state_write", operands=[plain], attributes={"symbol": ir.StringAttr.get(name)}
+                    )
         super().return_node_values(loc, nodes, constants)
 
     def _import_torch_op_overload(self, loc: ir.Location, node: fx.Node, concrete_target: Any = None) -> None:
@@ -274,9 +279,3 @@ def _builtin_type(tensor: torch.Tensor) -> ir.Type:
     dynamic = ir.ShapedType.get_dynamic_size()
     shape = [extent if is_static(extent) else dynamic for extent in tensor.shape]
     return ir.RankedTensorType.get(shape, mlir_type(name))
-
-
-def _snapshot(value: torch.Tensor) -> Any:
-    """The value at capture: running the user's module afterwards must not change where a state starts."""
-    kept = value.detach().clone()
-    return lambda: to_numpy(kept)

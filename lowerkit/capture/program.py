@@ -37,7 +37,8 @@ class Program:
         stage: the stage of the IR, ``"captured"`` at first.
         output_tree: how the outputs were nested in what the model returned.
         eager: the model itself, on numpy arrays in the order of ``signature.inputs``, returning a list of numpy
-            arrays in the order of ``signature.outputs``; for parity. None where there is nothing to run.
+            arrays in the order of ``signature.outputs``, then the final ``signature.states``; for parity. Each run
+            starts from the initial states. None where there is nothing to run.
         eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX and
             for what came as an ExportedProgram: ``exported.module()`` makes it.
         functional: the graph that was imported, where the model came through an ExportedProgram: its nodes are those
