@@ -50,8 +50,8 @@ class CompileOptions:
 class Compiled:
     """A compiled model: callable, and savable as one file.
 
-    Calling it takes numpy, DLPack or torch tensors in the order of the signature (or by name) and returns numpy
-    arrays nested as the model returned them.
+    Calling it takes numpy, DLPack or torch tensors as the model does, nested or in the order of the signature, and
+    returns numpy arrays nested as the model returned them.
     """
 
     program: Program
@@ -69,9 +69,7 @@ class Compiled:
         Raises:
             RuntimeFault: LK8004, the arguments do not fit the signature; all mismatches at once.
         """
-        from lowerkit.capture.program import rebuild_outputs
-
-        return rebuild_outputs(self.program.output_tree, self.session.run(*inputs, **named))
+        return self.session(*inputs, **named)
 
     @property
     def session(self) -> Session:

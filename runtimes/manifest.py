@@ -192,7 +192,7 @@ class Manifest(msgspec.Struct, frozen=True):
             at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
         import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
         state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
-        output_tree: how a caller rebuilds the structure of the outputs (JSON-like, opaque to the runtime).
+        output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
         golden: how golden outputs are compared, None where there are none.
         metadata: further facts for people, opaque to the runtime.
         entries: every entry of the zip but the manifest.
@@ -215,6 +215,7 @@ class Manifest(msgspec.Struct, frozen=True):
     producer: dict[str, str] = {}
     state_initials: dict[str, str] = {}
     output_tree: Any = None
+    input_tree: Any = None
     golden: GoldenSpec | None = None
     metadata: dict[str, Any] = {}
     entries: dict[str, EntryInfo] = {}

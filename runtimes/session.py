@@ -22,7 +22,7 @@ import numpy as np
 
 from lowerkit.errors import LowerkitError, ResourceError, UsageError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe
+from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch
 from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
 from lowerkit.runtimes.cpu.requirements import require_machine
@@ -30,6 +30,7 @@ from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.state_memory import StateMemory
 from lowerkit.runtimes.validation import manifest_problems
@@ -138,9 +139,9 @@ class Session:
         """Runs the model once.
 
         Args:
-            inputs: numpy arrays, torch tensors or other DLPack arrays on the CPU, in the order of the signature. None
-                is copied unless it is not C-contiguous.
-            named: further inputs by name.
+            inputs: numpy arrays, torch tensors or other DLPack arrays on the CPU, in the order of the signature, or
+                nested as the model takes them. None is copied unless it is not C-contiguous.
+            named: further inputs by name, or keyword arguments of the model.
 
         Returns:
             New arrays in the order of the signature's outputs.
@@ -149,15 +150,19 @@ class Session:
             RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range.
             ResourceError: LK7002, out of memory.
         """
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             bound, outputs, bases = self._prepare(arrays)
             bound.table.run(self._pool, bases, self._scratch, bound.scratch_stride)
         return outputs
 
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""
+        return rebuild_outputs(self._manifest.output_tree, self.run(*inputs, **named))
+
     def profile(self, *inputs: Any, **named: Any) -> list[StepTime]:
         """Runs the model once, as :meth:`run`, and returns the time of each step instead of the outputs."""
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
             times = bound.table.profile(self._pool, bases, self._scratch, bound.scratch_stride).tolist()
@@ -200,7 +205,7 @@ class Session:
 
     def arena_size(self, *inputs: Any, **named: Any) -> int:
         """Returns the bytes of temporary memory that a run with these inputs needs."""
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             return self._bind(arrays).arena_size
 
@@ -209,6 +214,14 @@ class Session:
         outputs = ", ".join(describe(spec) for spec in self.signature.outputs)
         types = f"({inputs}) -> ({outputs})"
         return f"Session({str(self.path)!r}, {types}, cpu={self._manifest.cpu}, threads={self.threads})"
+
+    def _collect(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+        problems: list[str] = []
+        names = [spec.name for spec in self.signature.inputs]
+        flat = flatten_arguments(self._manifest.input_tree, names, inputs, named, problems)
+        if problems:
+            raise mismatch(problems, self.signature)
+        return collect(self.signature, inputs, named) if flat is None else collect(self.signature, (), flat)
 
     def _prepare(self, arrays: Sequence[Array]) -> tuple[BoundModel, list[Array], list[int]]:
         try:

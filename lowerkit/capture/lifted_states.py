@@ -77,7 +77,7 @@ def _identity(exported: ExportedProgram, spec: InputSpec) -> tuple[Any, ...] | N
     """What two tensors have in common that are the same memory seen the same way."""
     name = spec.target or ""
     tensor = exported.constants.get(name, exported.state_dict.get(name))
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.numel() == 0:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.numel() == 0 or tensor.is_meta:
         return None
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 

@@ -25,7 +25,7 @@ from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
 from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
 from lowerkit.capture.lifted_states import with_lifted_states
-from lowerkit.capture.output_tree import describe_outputs
+from lowerkit.capture.output_tree import describe_inputs, describe_outputs
 from lowerkit.capture.program import Program
 from lowerkit.capture.symbolic import SymbolNames, is_static
 from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
@@ -135,6 +135,7 @@ def capture_exported(
         signature=signature,
         source=source,
         output_tree=tree,
+        input_tree=describe_inputs(exported),
         eager=eager,
         eager_module=eager_module,
         functional=functional,

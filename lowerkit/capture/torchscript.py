@@ -96,6 +96,8 @@ def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, sourc
             ) from error
     names = [name for name, value in zip(_names(formal), arguments, strict=False) if isinstance(value, torch.Tensor)]
     program = capture_exported(exported, source=source, input_names=names, eager_module=script)
+    if program.input_tree is not None:
+        program.input_tree["names"] = _names(formal)[: len(arguments)]
     live = live_states(program.signature.states, script, {**exported.constants, **exported.state_dict})
     program.eager = stateful_eager(eager_callable(script, arguments, {}), live)
     program.example_inputs = flat_arrays((arguments, {}))

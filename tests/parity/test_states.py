@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 import lowerkit
+from lowerkit.capture.capture import capture
+from lowerkit.compiler import CompileOptions, compile_program, lower_program
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.verify import verify_artifact
+from lowerkit.stage_file import read_stage, write_stage
 
 
 class Changes(nn.Module):
@@ -175,6 +178,16 @@ def test_a_wrong_state_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = lowerkit.check(module, (x,)).first_failure
     assert failure is not None
     assert (failure.name, failure.kind) == ("kept", "state")
+
+
+def test_a_stage_file_keeps_where_states_start(tmp_path: Path) -> None:
+    program = capture(Adds().eval(), inputs(0))
+    lower_program(program, "fused", CompileOptions())
+    write_stage(program, tmp_path / "fused.mlir")
+    session = compile_program(read_stage(tmp_path / "fused.mlir", "fused")).session
+    np.testing.assert_array_equal(session.state["kept"], np.arange(15, dtype=np.float32).reshape(3, 5))
+    with torch.no_grad():
+        np.testing.assert_allclose(session.run(*inputs(1))[0], Adds()(*inputs(1)).numpy(), rtol=1e-6)
 
 
 def test_sessions_do_not_share_states(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: S
         producer=_producer(),
         state_initials=schedule.state_initials,
         output_tree=program.output_tree,
+        input_tree=program.input_tree,
         metadata={"regions": [_region_entry(entry) for entry in schedule.ledger]},
     )
 
