@@ -51,15 +51,13 @@ def describe_outputs(spec: Any, leaves: Sequence[int | tuple[Any] | None]) -> tu
 
 
 def describe_inputs(exported: ExportedProgram) -> OutputTree:
-    """Describes the arguments of an exported program; None where a constant among them is no JSON value."""
+    """Describes the arguments of an exported program; None where it does not say how they nest."""
     leaves: list[int | tuple[Any] | None] = []
     count = 0
     for spec in exported.graph_signature.input_specs:
         if spec.kind != InputKind.USER_INPUT:
             continue
         if isinstance(spec.arg, ConstantArgument):
-            if not isinstance(spec.arg.value, (bool, int, float, str, type(None))):
-                return None
             leaves.append(None if spec.arg.value is None else (spec.arg.value,))
         else:
             leaves.append(count)
