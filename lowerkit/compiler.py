@@ -50,8 +50,8 @@ class CompileOptions:
 class Compiled:
     """A compiled model: callable, and savable as one file.
 
-    Calling it takes numpy, DLPack or torch tensors in the order of the signature (or by name) and returns numpy
-    arrays nested as the model returned them.
+    Calling it takes numpy, DLPack or torch tensors as the model does, nested or in the order of the signature, and
+    returns numpy arrays nested as the model returned them.
     """
 
     program: Program
@@ -69,9 +69,7 @@ class Compiled:
         Raises:
             RuntimeFault: LK8004, the arguments do not fit the signature; all mismatches at once.
         """
-        from lowerkit.capture.program import rebuild_outputs
-
-        return rebuild_outputs(self.program.output_tree, self.session.run(*inputs, **named))
+        return self.session(*inputs, **named)
 
     @property
     def session(self) -> Session:
@@ -124,13 +122,24 @@ class Compiled:
         # Once loaded, the packed weights lie in a mapped file: reading them there is cheaper than packing them again.
         loaded = self._session
         weights = {
-            name: TensorSource(w.dtype, w.shape, w.read if loaded is None else partial(loaded.weight, name))
+            name: TensorSource(
+                w.dtype, w.shape, partial(self._read, w.read) if loaded is None else partial(loaded.weight, name)
+            )
             for name, w in self.parts.weights.items()
         }
         side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
         if golden and self._has_golden():
             side_car = self._golden_run
         write_artifact(path, self.parts.manifest, self.parts.image, weights, side_car)
+
+    def _read(self, read: Callable[[], Array]) -> Array:
+        """Reads a weight, and makes sure that the files of the model are those that were captured."""
+        for source in self.program.sources:
+            source.require_unchanged()
+        array = read()
+        for source in self.program.sources:
+            source.require_unchanged()
+        return array
 
     def _golden_run(self, artifact: Artifact) -> dict[str, bytes]:
         """Runs the code and weights that were just written; nothing of them is read again to be checked."""

@@ -115,6 +115,8 @@ def run_passes(
         VerifyError: LK3002, the IR after a pass does not verify.
         LowerkitError: whatever a pass raised on purpose, unchanged.
     """
+    from lowerkit.passes.function_by_function import run_on_functions
+
     options = options or PipelineOptions()
     timings: list[PassTiming] = []
     before: ir.Operation | None = None
@@ -125,7 +127,7 @@ def run_passes(
             before = program.module.operation.clone()
         started = time.perf_counter()
         try:
-            modified = one_pass.run(program.module, context)
+            modified = run_on_functions(one_pass, program.module, context)
             if modified:
                 _verify(program, one_pass)
         except LowerkitError as error:

@@ -26,18 +26,23 @@ class _Head(msgspec.Struct):
     source: str
     signature: Signature
     output_tree: object = None
+    input_tree: object = None
 
 
 def write_stage(program: Program, path: Path) -> None:
     """Writes ``program`` as ``path`` and ``path`` + ``.weights``."""
     from safetensors.numpy import save_file
 
-    head = msgspec.json.encode(_Head(program.stage, program.source, program.signature, program.output_tree)).decode()
+    head = msgspec.json.encode(
+        _Head(program.stage, program.source, program.signature, program.output_tree, program.input_tree)
+    ).decode()
     used: dict[str, np.ndarray] = {}
 
     def collect(operation: ir.Operation) -> None:
-        if operation.name == "lk.weight":
-            symbol = ir.StringAttr(operation.attributes["symbol"]).value
+        if operation.name not in ("lk.weight", "lk.state_read"):
+            return
+        symbol = ir.StringAttr(operation.attributes["symbol"]).value
+        if symbol in program.weights:  # a state without an initial value starts from zeros
             array = np.ascontiguousarray(program.weights.get(symbol))
             used[symbol] = array.view(np.uint16) if NUMPY_DTYPES["bf16"] == array.dtype else array
 
@@ -84,7 +89,7 @@ def read_stage(path: Path, stage: str) -> Program:
     for name, array in arrays.items():
         is_bfloat16 = declared.get(name) == "bf16"
         weights.add(name, array.view(NUMPY_DTYPES["bf16"]) if is_bfloat16 else array)
-    return Program(context, module, weights, head.signature, head.source, head.stage, head.output_tree)
+    return Program(context, module, weights, head.signature, head.source, head.stage, head.output_tree, head.input_tree)
 
 
 def _declared_types(module: ir.Module) -> dict[str, str]:

@@ -51,6 +51,7 @@ class StepTable:
         offsets: _Int64,
         dim_begin: _Int64,
         dims: _Int64,
+        targets: _Int64,
         base_count: int,
     ) -> None: ...
     @property

@@ -72,19 +72,19 @@ def collect(signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any
     return arrays
 
 
-def as_array(spec: TensorSpec, value: Any, problems: list[str]) -> Array | None:
+def as_array(spec: TensorSpec, value: Any, problems: list[str], role: str = "input") -> Array | None:
     """Returns ``value`` as a C-contiguous array of the right dtype and rank, or None after noting the problem."""
     try:
         array = value if isinstance(value, np.ndarray) else _import(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        problems.append(f"input {spec.name!r}: {error}")
+        problems.append(f"{role} {spec.name!r}: {error}")
         return None
     found = len(problems)
     if not fits(array.dtype, spec.dtype):
-        problems.append(f"input {spec.name!r} has dtype {dtype_name(array.dtype)}, expected {spec.dtype}")
+        problems.append(f"{role} {spec.name!r} has dtype {dtype_name(array.dtype)}, expected {spec.dtype}")
     if array.ndim != len(spec.shape):
         problems.append(
-            f"input {spec.name!r} has rank {array.ndim} (shape {list(array.shape)}), expected rank {len(spec.shape)}"
+            f"{role} {spec.name!r} has rank {array.ndim} (shape {list(array.shape)}), expected rank {len(spec.shape)}"
         )
     if len(problems) > found:
         return None

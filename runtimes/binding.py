@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Buffer, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Manifest, TensorSpec
 from lowerkit.runtimes.memory_plan import plan_memory
 
 ARENA_BASE = 0
@@ -248,6 +248,7 @@ class _Binder:
         buffer_begin = [0]
         dims: list[int] = []
         dim_begin = [0]
+        targets: list[int] = []
         for number in range(len(self.manifest.steps)) if numbers is None else numbers:
             step = self.manifest.steps[number]
             if step.kernel == COPY_KERNEL:
@@ -257,6 +258,11 @@ class _Binder:
                 kernels.append(_native.copy_kernel_address())
                 tasks.append(-(-source // _native.COPY_TASK_BYTES))
                 dims.append(source)
+            elif step.kernel == JUMP_KERNEL:
+                if any(self.sizes[buffer] < 1 for buffer in step.buffers):
+                    raise ValueError(f"step {number} jumps by a buffer without bytes")
+                kernels.append(0)
+                tasks.append(0)
             else:
                 kernels.append(kernel_address(step.kernel))
                 tasks.append(self.value(step.tasks))
@@ -264,6 +270,8 @@ class _Binder:
             buffers.extend(step.buffers)
             buffer_begin.append(len(buffers))
             dim_begin.append(len(dims))
+            target = step.target if numbers is None else len(numbers)  # a jump leads out of a part of the table
+            targets.append(target if step.kernel == JUMP_KERNEL else -1)
         return _native.StepTable(
             kernels,
             _int64(tasks),
@@ -272,6 +280,7 @@ class _Binder:
             _int64([places[buffer][1] for buffer in buffers]),
             _int64(dim_begin),
             _int64(dims),
+            _int64(targets),
             self.base_count,
         )
 

@@ -19,11 +19,15 @@ from lowerkit.runtimes.expressions import Expr, normalize
 
 FORMAT_MAJOR = 1
 FORMAT_MINOR = 1
-KNOWN_FEATURES = frozenset({"states"})
+KNOWN_FEATURES = frozenset({"states", "control_flow"})
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
 """``Step.kernel`` of the built-in copy: bytes of ``buffers[0]`` to ``buffers[1]``, of equal size."""
+
+JUMP_KERNEL = -2
+"""``Step.kernel`` of a jump to step ``Step.target``: taken unless the bool in ``buffers[0]`` is true; always without a
+buffer."""
 
 MANIFEST_ENTRY = "manifest.json"
 CODE_ENTRY = "code.bin"
@@ -106,11 +110,12 @@ class Step(msgspec.Struct, frozen=True):
     """One kernel call.
 
     Attributes:
-        kernel: index into ``Manifest.kernels``, or :data:`COPY_KERNEL`.
+        kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL` or :data:`JUMP_KERNEL`.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
         tasks: number of tasks, split over the threads.
         scratch_bytes: scratch of one thread.
+        target: where a jump leads; the number of steps is the end of the run.
         name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
         flops, bytes: work of the step, for reports.
     """
@@ -120,6 +125,7 @@ class Step(msgspec.Struct, frozen=True):
     dims: list[Expr] = []
     tasks: Expr = 1
     scratch_bytes: Expr = 0
+    target: int = -1
     name: str = ""
     kind: str = ""
     family: str = ""
@@ -186,7 +192,7 @@ class Manifest(msgspec.Struct, frozen=True):
             at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
         import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
         state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
-        output_tree: how a caller rebuilds the structure of the outputs (JSON-like, opaque to the runtime).
+        output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
         golden: how golden outputs are compared, None where there are none.
         metadata: further facts for people, opaque to the runtime.
         entries: every entry of the zip but the manifest.
@@ -209,6 +215,7 @@ class Manifest(msgspec.Struct, frozen=True):
     producer: dict[str, str] = {}
     state_initials: dict[str, str] = {}
     output_tree: Any = None
+    input_tree: Any = None
     golden: GoldenSpec | None = None
     metadata: dict[str, Any] = {}
     entries: dict[str, EntryInfo] = {}

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import math
 import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,15 +22,17 @@ import numpy as np
 
 from lowerkit.errors import LowerkitError, ResourceError, UsageError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe
+from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch
 from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
 from lowerkit.runtimes.cpu.requirements import require_machine
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import CODE_ENTRY, ITEM_SIZES, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
+from lowerkit.runtimes.state_memory import StateMemory
 from lowerkit.runtimes.validation import manifest_problems
 
 Integrity = Literal["checksum", "sha256", "structure"]
@@ -81,10 +82,11 @@ class Session:
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena = _native.Memory(0)
         self._scratch = _native.Memory(0)
-        self._states = [_native.Memory(_byte_size(spec.shape, spec.dtype)) for spec in self.signature.states]
+        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
+        stored = {name: artifact.weights[weight] for name, weight in self._manifest.state_initials.items()}
+        self._states = StateMemory(self.signature, {name: blob[t.begin : t.end] for name, t in stored.items()})
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
-        self.reset_state()
         _sessions.add(self)
 
     @staticmethod
@@ -137,9 +139,9 @@ class Session:
         """Runs the model once.
 
         Args:
-            inputs: numpy arrays, torch tensors or other DLPack arrays on the CPU, in the order of the signature. None
-                is copied unless it is not C-contiguous.
-            named: further inputs by name.
+            inputs: numpy arrays, torch tensors or other DLPack arrays on the CPU, in the order of the signature, or
+                nested as the model takes them. None is copied unless it is not C-contiguous.
+            named: further inputs by name, or keyword arguments of the model.
 
         Returns:
             New arrays in the order of the signature's outputs.
@@ -148,15 +150,19 @@ class Session:
             RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range.
             ResourceError: LK7002, out of memory.
         """
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             bound, outputs, bases = self._prepare(arrays)
             bound.table.run(self._pool, bases, self._scratch, bound.scratch_stride)
         return outputs
 
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""
+        return rebuild_outputs(self._manifest.output_tree, self.run(*inputs, **named))
+
     def profile(self, *inputs: Any, **named: Any) -> list[StepTime]:
         """Runs the model once, as :meth:`run`, and returns the time of each step instead of the outputs."""
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
             times = bound.table.profile(self._pool, bases, self._scratch, bound.scratch_stride).tolist()
@@ -173,17 +179,25 @@ class Session:
             for step, nanoseconds in zip(self._manifest.steps, times, strict=True)
         ]
 
-    def reset_state(self) -> None:
-        """Puts every state back to its initial value: the one stored in the artifact, else zeros."""
-        blob = self._artifact.entry_bytes(WEIGHTS_ENTRY)
+    @property
+    def state(self) -> dict[str, Array]:
+        """The current value of each state, by name: copies."""
         with self._lock:
-            for spec, memory in zip(self.signature.states, self._states, strict=True):
-                initial = self._manifest.state_initials.get(spec.name)
-                if initial is None:
-                    memory.bytes()[:] = 0
-                else:
-                    tensor = self._artifact.weights[initial]
-                    memory.bytes()[:] = blob[tensor.begin : tensor.end]
+            return self._states.values()
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Gives states new values, by name; those that are not named keep theirs.
+
+        Raises:
+            RuntimeFault: LK8004, with every name that is no state and every mismatch of dtype and shape.
+        """
+        with self._lock:
+            self._states.assign(values)
+
+    def reset(self) -> None:
+        """Puts every state back to its initial value: the one stored in the artifact, else zeros."""
+        with self._lock:
+            self._states.reset()
 
     def weight(self, name: str) -> Array:
         """Returns a stored weight as a read-only view (in the layout that the kernels use)."""
@@ -191,7 +205,7 @@ class Session:
 
     def arena_size(self, *inputs: Any, **named: Any) -> int:
         """Returns the bytes of temporary memory that a run with these inputs needs."""
-        arrays = collect(self.signature, inputs, named)
+        arrays = self._collect(inputs, named)
         with self._lock:
             return self._bind(arrays).arena_size
 
@@ -200,6 +214,14 @@ class Session:
         outputs = ", ".join(describe(spec) for spec in self.signature.outputs)
         types = f"({inputs}) -> ({outputs})"
         return f"Session({str(self.path)!r}, {types}, cpu={self._manifest.cpu}, threads={self.threads})"
+
+    def _collect(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+        problems: list[str] = []
+        names = [spec.name for spec in self.signature.inputs]
+        flat = flatten_arguments(self._manifest.input_tree, names, inputs, named, problems)
+        if problems:
+            raise mismatch(problems, self.signature)
+        return collect(self.signature, inputs, named) if flat is None else collect(self.signature, (), flat)
 
     def _prepare(self, arrays: Sequence[Array]) -> tuple[BoundModel, list[Array], list[int]]:
         try:
@@ -217,7 +239,7 @@ class Session:
         bases = [
             self._arena.address,
             self._weights_address,
-            *(memory.address for memory in self._states),
+            *self._states.addresses,
             *map(_address, arrays),
             *map(_address, outputs),
         ]
@@ -282,11 +304,6 @@ def _code_fault(path: Path, error: OSError) -> LowerkitError:
 
 def _address(array: Array) -> int:
     return array.__array_interface__["data"][0]
-
-
-def _byte_size(shape: Sequence[Any], dtype: str) -> int:
-    """The shape of a state holds integers only: `manifest_problems` has made sure."""
-    return math.prod(evaluate(entry, {}) for entry in shape) * ITEM_SIZES[dtype]
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()

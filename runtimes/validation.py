@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from lowerkit.runtimes.expressions import symbols
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Manifest, TensorSpec
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
 
@@ -85,12 +85,16 @@ def root_buffer(manifest: Manifest, number: int) -> int | None:
 
 def _step_problems(manifest: Manifest) -> Iterator[str]:
     for number, step in enumerate(manifest.steps):
-        if not (step.kernel == COPY_KERNEL or 0 <= step.kernel < len(manifest.kernels)):
+        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL) or 0 <= step.kernel < len(manifest.kernels)):
             yield f"step {number} calls kernel {step.kernel} of {len(manifest.kernels)}"
         if any(not 0 <= buffer < len(manifest.buffers) for buffer in step.buffers):
             yield f"step {number} uses buffers {step.buffers} of {len(manifest.buffers)}"
         if step.kernel == COPY_KERNEL and len(step.buffers) != 2:
             yield f"step {number} copies between {len(step.buffers)} buffers"
+        if step.kernel == JUMP_KERNEL and not 0 <= step.target <= len(manifest.steps):
+            yield f"step {number} jumps to step {step.target} of {len(manifest.steps)}"
+        if step.kernel == JUMP_KERNEL and len(step.buffers) > 1:
+            yield f"step {number} jumps by {len(step.buffers)} buffers"
 
 
 def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:

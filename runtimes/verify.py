@@ -111,7 +111,7 @@ def _compare(spec: TensorSpec, result: Array, golden: Array, how: GoldenSpec) ->
         return GoldenCheck(spec.name, result.size, max(result.size, 1), float("inf"))
     a, b = result.astype(np.float64), golden.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(a - b)
+        error = np.asarray(np.abs(a - b))  # of rank 0 numpy gives a number
     error[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
     if how.comparison == "bitwise":
         rows = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (result, golden))

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.symbolic import is_static
 
 aten = torch.ops.aten
+_CONTROL_FLOW = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
 
 
 @dataclass
@@ -58,25 +59,57 @@ class FunctionalProgram:
 
 def rewritten(exported: ExportedProgram) -> FunctionalProgram | None:
     """Returns a functional copy, or None where it takes more than rewriting."""
-    graph = fx.Graph(owning_module=exported.graph.owning_module)
-    copied: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(exported.graph, copied))
-    if [node.name for node in graph.nodes] != [node.name for node in exported.graph.nodes]:
-        return None
-    order = {node: position for position, node in enumerate(graph.nodes)}
-    if any(node.op not in ("call_function", "placeholder", "output") for node in graph.nodes):
-        return None
-    calls = [node for node in graph.nodes if node.op == "call_function"]
-    # In-place ops first, while the graph still shows which tensors share memory.
-    if not all(_out_of_place(node, order) for node in calls if _is_in_place(node)):
-        return None
-    if not all(_rewrite(node) for node in calls):
+    graph = _rewritten_graph(exported.graph, names_matter=True)
+    if graph is None:
         return None
     program = FunctionalProgram.of(exported)
     program.graph = graph
     program.graph_signature = copy.deepcopy(exported.graph_signature)
     program.constants = dict(exported.constants)
     return program
+
+
+def _rewritten_graph(source: fx.Graph, *, names_matter: bool) -> fx.Graph | None:
+    """A functional copy of a graph and of the bodies of its control flow, or None.
+
+    The signature of a program knows inputs and outputs by the names of their nodes; nothing knows those of a body.
+    """
+    graph = fx.Graph(owning_module=source.owning_module)
+    copied: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(source, copied))
+    if names_matter and [node.name for node in graph.nodes] != [node.name for node in source.nodes]:
+        return None
+    if any(node.op not in ("call_function", "placeholder", "output", "get_attr") for node in graph.nodes):
+        return None
+    bodies = _rewritten_bodies(graph)
+    if bodies is None:
+        return None
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    # In-place ops first, while the graph still shows which tensors share memory.
+    if not all(_out_of_place(node, order) for node in calls if _is_in_place(node)):
+        return None
+    if not all(_rewrite(node) for node in calls):
+        return None
+    return fx.GraphModule(bodies, graph).graph if graph.find_nodes(op="get_attr") else graph
+
+
+def _rewritten_bodies(graph: fx.Graph) -> torch.nn.Module | None:
+    """A module that holds functional copies of the bodies that ``graph`` names, and its constants; or None."""
+    holder = torch.nn.Module()
+    for node in graph.find_nodes(op="get_attr"):
+        named = getattr(graph.owning_module, str(node.target))
+        if isinstance(named, torch.Tensor):
+            holder.register_buffer(str(node.target), named, persistent=False)
+            continue
+        if not all(user.target in _CONTROL_FLOW for user in node.users):
+            return None
+        inner = _rewritten_graph(named.graph, names_matter=False) if isinstance(named, fx.GraphModule) else None
+        if inner is None:
+            return None
+        owned = bool(inner.find_nodes(op="get_attr"))
+        holder.add_module(str(node.target), fx.GraphModule((owned and inner.owning_module) or {}, inner))
+    return holder
 
 
 def callable_of(target: Any) -> Any:
@@ -97,7 +130,7 @@ def _rewrite(node: fx.Node) -> bool:
         return False
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return getattr(target, "__module__", "") == "_operator"
+        return target in _CONTROL_FLOW or getattr(target, "__module__", "") == "_operator"
     rule = _RULES.get(target)
     if rule is not None:
         return rule(node)

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
 from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
 from lowerkit.capture.symbolic import is_static
 from lowerkit.mlir import ir
@@ -89,7 +90,7 @@ def is_known(target: Any, context: ir.Context) -> bool:
 
 
 def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
-    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    targets = {node.target for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"}
     table: dict[Any, Callable[..., Any]] = {}
     for target in targets:
         if not is_known(target, context) or str(target) in SPELLED_OUT:
@@ -99,10 +100,11 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
     return table
 
 
-def _drop_checks(graph: fx.Graph) -> None:
-    for node in reversed(list(graph.nodes)):
+def _drop_checks(program_graph: fx.Graph) -> None:
+    nodes = [node for graph in body_graphs(program_graph) for node in graph.nodes]
+    for node in reversed(nodes):
         if node.op == "call_function" and (str(node.target) in _CHECKS or (not node.users and not node.is_impure())):
-            graph.erase_node(node)
+            node.graph.erase_node(node)
 
 
 def _fold_constants(program: FunctionalProgram) -> None:

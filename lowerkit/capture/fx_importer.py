@@ -21,10 +21,12 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind, Tenso
 # The importers are part of torch-mlir, not of the MLIR bindings that `lowerkit.mlir` stands for.
 from torch_mlir.extras import fx_importer as upstream
 
-from lowerkit.capture.dtypes import mlir_type, to_numpy, torch_name_of
+from lowerkit.capture.dtypes import to_numpy, torch_name_of
+from lowerkit.capture.fx_control_flow import IMPORTERS
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.locations import frames_of_trace, make_location
 from lowerkit.capture.symbolic import is_static
+from lowerkit.capture.torch_types import builtin_type
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
@@ -116,7 +118,7 @@ def import_graph(plan: ImportPlan, bank: TensorBank, context: ir.Context) -> ir.
 class _Importer(upstream.FxImporter):
     def __init__(self, plan: ImportPlan, bank: TensorBank, context: ir.Context) -> None:
         super().__init__(
-            context=context, config_check=False, hooks=_Hooks(bank, plan), graph_node_importer_cls=_NodeImporter
+            context=context, config_check=False, hooks=_Hooks(bank, plan), graph_node_importer_cls=NodeImporter
         )
         self._cc = _ContextCache(context, py_attr_tracker=self._py_attr_tracker)
 
@@ -176,12 +178,28 @@ class _Hooks(upstream.FxImporterHooks):
         name = info.input_spec.target
         assert name is not None, "a parameter or buffer has a name"
         if name in self.plan.states:
-            self.bank.weights.add(name, _snapshot(value), dtype=torch_name_of(value.dtype), shape=tuple(value.shape))
+            self.bank.weights.add(
+                name, lambda: to_numpy(value), dtype=torch_name_of(value.dtype), shape=tuple(value.shape)
+            )
             return _reference("lk.state_read", name, value, gni)
         return _reference("lk.weight", self.bank.symbol(value, name), value, gni)
 
 
-class _NodeImporter(upstream.GraphNodeImporter):
+class NodeImporter(upstream.GraphNodeImporter):
+    """Imports the nodes of one graph; ``function_name`` is the function that they become part of."""
+
+    __slots__ = ("function_name",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.function_name = "main"
+
+    def inside(self, block: ir.Block, function_name: str) -> NodeImporter:
+        """Returns an importer of a body's graph into a function of its own."""
+        inner = NodeImporter(self.fx_importer, self._c, self._cc, block)
+        inner.function_name = function_name
+        return inner
+
     @property
     def _own_hooks(self) -> _Hooks:
         hooks = self.fx_importer._hooks
@@ -189,6 +207,7 @@ class _NodeImporter(upstream.GraphNodeImporter):
         return hooks
 
     def import_constant(self, loc: ir.Location, node: fx.Node, constant: Any) -> ir.Value:
+        """Imports a constant tensor by reference."""
         if not isinstance(constant, torch.Tensor):
             return super().import_constant(loc, node, constant)
         hooks = self._own_hooks
@@ -205,20 +224,25 @@ class _NodeImporter(upstream.GraphNodeImporter):
         return super()._import_literal(py_value, info)
 
     def lazy_import_buffer(self, loc: ir.Location, node: fx.Node, buffer_value: Any, info: upstream.InputInfo) -> None:
+        """Imports a buffer by reference, or as a state."""
         super().lazy_import_buffer(loc, node, buffer_value, info)
         if info.store_producer_node is not None:
             self.resolve_node_value(node)
             self._on_node_produced.clear()  # writes come last, in return_node_values
 
     def return_node_values(self, loc: ir.Location, nodes: Any, constants: Any) -> None:
+        """Writes the states, then returns."""
         plan = self._own_hooks.plan
         producers = {node.name: node for node in plan.graph.nodes}
         with loc, ir.InsertionPoint(self._b):
             for name, producer in plan.states.items():
                 value = self.resolve_node_value(producers[producer])
-                builtin = _builtin_type(producers[producer].meta["val"])
-                plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value]).result
-                ir.Operation.create("lk.state_write", operands=[plain], attributes={"symbol": ir.StringAttr.get(name)})
+                builtin = builtin_type(producers[producer].meta["val"])
+                with make_location(name, name.rpartition(".")[0], (), self._c):
+                    plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value]).result
+                    ir.Operation.create(
+                        "lk.state_write", operands=[plain], attributes={"symbol": ir.StringAttr.get(name)}
+                    )
         super().return_node_values(loc, nodes, constants)
 
     def _import_torch_op_overload(self, loc: ir.Location, node: fx.Node, concrete_target: Any = None) -> None:
@@ -240,6 +264,10 @@ class _NodeImporter(upstream.GraphNodeImporter):
         self.bind_node_value(node, normalized.result, 0)
 
     def _import_hop(self, loc: ir.Location, node: fx.Node, hop: Any) -> None:
+        control_flow = IMPORTERS.get(hop.name())
+        if control_flow is not None:
+            control_flow(self, loc, node)
+            return
         if hop.name() != "wrap_with_set_grad_enabled":
             super()._import_hop(loc, node, hop)
             return
@@ -259,24 +287,9 @@ class _NodeImporter(upstream.GraphNodeImporter):
 def _reference(op_name: str, symbol: str, tensor: torch.Tensor, gni: Any) -> ir.Value:
     location = make_location(symbol, symbol.rpartition(".")[0], (), gni._c)
     result = ir.Operation.create(
-        op_name, results=[_builtin_type(tensor)], attributes={"symbol": ir.StringAttr.get(symbol)}, loc=location
+        op_name, results=[builtin_type(tensor)], attributes={"symbol": ir.StringAttr.get(symbol)}, loc=location
     ).result
     torch_type = gni._cc.get_vtensor_type(tensor.shape, tensor.dtype)
     return ir.Operation.create(
         "torch_c.from_builtin_tensor", results=[torch_type], operands=[result], loc=location
     ).result
-
-
-def _builtin_type(tensor: torch.Tensor) -> ir.Type:
-    name = torch_name_of(tensor.dtype)
-    if name is None:
-        raise UnsupportedError("LK4001", f"tensors of element type {tensor.dtype} are not supported")
-    dynamic = ir.ShapedType.get_dynamic_size()
-    shape = [extent if is_static(extent) else dynamic for extent in tensor.shape]
-    return ir.RankedTensorType.get(shape, mlir_type(name))
-
-
-def _snapshot(value: torch.Tensor) -> Any:
-    """The value at capture: running the user's module afterwards must not change where a state starts."""
-    kept = value.detach().clone()
-    return lambda: to_numpy(kept)

@@ -19,8 +19,9 @@ from onnx import ModelProto
 from lowerkit.capture.files import SourceFile, read_file
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx_eager import onnx_eager
-from lowerkit.capture.onnx_graph import expand_ops, ready_graph
-from lowerkit.capture.onnx_importer import UnconvertedError, import_onnx
+from lowerkit.capture.onnx_graph import ready_graph
+from lowerkit.capture.onnx_importer import import_expanded
+from lowerkit.capture.onnx_inline import node_reads
 from lowerkit.capture.onnx_limits import require_bounds
 from lowerkit.capture.onnx_parameters import fix_inputs
 from lowerkit.capture.onnx_skeleton import OnnxGraph
@@ -105,12 +106,14 @@ def capture_onnx(
     _refuse_inputs(ready)
     _name_free_dims(ready)
     context = new_context()
-    module = _import(ready, context)
+    module = import_expanded(ready, context)
     weights = WeightStore()
-    used = {name for node in ready.graph.node for name in node.input} | {value.name for value in ready.graph.output}
-    for name, tensor in ready.weights.items():
-        if name in used:
-            weights.add(name, tensor.read, dtype=tensor.dtype, shape=tensor.shape)
+    for graph in (ready, *ready.bodies):
+        used = {name for node in graph.graph.node for name in node_reads(node)}
+        used.update(value.name for value in graph.graph.output)
+        for name, tensor in graph.weights.items():
+            if name in used and name not in weights:
+                weights.add(name, tensor.read, dtype=tensor.dtype, shape=tensor.shape)
     return Program(
         context=context,
         module=module,
@@ -123,16 +126,6 @@ def capture_onnx(
         example_inputs=None if example_inputs is None else list(example_inputs),
         sources=[SourceFile.of(file) for file in external if file.is_file()],
     )
-
-
-def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports; ops without a conversion that the standard defines by other ops are replaced by those."""
-    while True:
-        try:
-            return import_onnx(ready, context)
-        except UnconvertedError as error:
-            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
-                raise
 
 
 def declared_inputs(path: Path) -> list[Expected]:

@@ -11,6 +11,7 @@ lists all of them.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -21,7 +22,9 @@ from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.dtypes import mlir_type
 from lowerkit.capture.locations import frames_of_trace, make_location
+from lowerkit.capture.onnx_calls import import_if, import_loop
 from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
+from lowerkit.capture.onnx_graph import expand_ops
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
 from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
@@ -33,14 +36,28 @@ _REFINE = (
     "func.func(torch-restructure-non-constant-axes,torch-scalarize-shapes,canonicalize,cse),torch-refine-public-return"
 )
 _STACK_KEYS = ("pkg.torch.onnx.stack_trace",)
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_CONTROL_FLOW: dict[str, Callable[..., None]] = {"If": import_if, "Loop": import_loop}
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 
 
+def import_expanded(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    """Imports a graph; ops without a conversion that the standard defines by other ops are replaced by those.
+
+    Raises:
+        UnsupportedError, CaptureError: see :func:`import_onnx`.
+    """
+    while True:
+        try:
+            return import_onnx(ready, context)
+        except UnconvertedError as error:
+            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
+                raise
+
+
 def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports and converts a graph to ``func.func @main``.
+    """Imports and converts a graph to a function of its name, ``@main``, with those of its bodies behind it.
 
     Raises:
         UnconvertedError: LK4001, with every node that has no conversion.
@@ -48,7 +65,9 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
         CaptureError: LK2003, the graph is not in topological order or lacks types.
     """
     _refuse_unsupported(ready)
-    module = _import(ready, context)
+    ready.bodies.clear()
+    functions: list[ir.Module] = []
+    module = _import(ready, context, functions)
     pristine = module.operation.get_asm(enable_debug_info=True)
     try:
         run_pipeline(module, f"builtin.module({CONVERT})")
@@ -59,6 +78,11 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
     if left:
         raise UnconvertedError(left)
+    for part in functions:
+        for op in list(part.body.operations):
+            op.operation.detach_from_parent()
+            with context:
+                ir.InsertionPoint(module.body).insert(op.operation)
     return module
 
 
@@ -71,7 +95,7 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
         what = f"{node.op_type} (node {node.name or index!r})"
         if node.domain not in ("", "ai.onnx"):
             found.append(f"{node.domain}.{what}: custom domain")
-        elif node.op_type in _CONTROL_FLOW or any(
+        elif node.op_type not in _CONTROL_FLOW and any(
             attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute
         ):
             found.append(f"{what}: control flow")
@@ -97,13 +121,14 @@ def _is_scalar(value: onnx.TypeProto | None) -> bool:
     return value is not None and value.tensor_type.HasField("shape") and not value.tensor_type.shape.dim
 
 
-def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> ir.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             info = upstream.ModelInfo(ready.model)
             module = info.create_module(context)
-            importer = _NodeImporter.define_main(ready, info.main_graph, module.operation)
+            importer = NodeImporter.define_main(ready, info.main_graph, module.operation)
+            importer.functions = functions
             importer.import_all()
             importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
@@ -112,19 +137,21 @@ def _import(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     return module
 
 
-class _NodeImporter(upstream.NodeImporter):
-    __slots__ = ("_ready",)
+class NodeImporter(upstream.NodeImporter):
+    """Imports the nodes of one graph; ``functions`` takes the modules of the bodies that it meets."""
+
+    __slots__ = ("functions", "ready")
 
     @classmethod
-    def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> _NodeImporter:
-        """Creates ``@main``; only the model's own inputs are arguments, the weights of the skeleton are ops."""
+    def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> NodeImporter:
+        """Creates the function; only the model's own inputs are arguments, the weights of the skeleton are ops."""
         cache = upstream.ContextCache(module.context)
         inputs = [info.input_map[name] for name in ready.inputs]
         with module.context, ir.Location.unknown():
             arguments = [cache.type_proto_to_type(_outer_type(ready, value)) for value in inputs]
             results = [cache.type_proto_to_type(_outer_type(ready, value)) for value in info.graph_proto.output]
             function = upstream.func_dialect.FuncOp(
-                "main", ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
+                ready.name, ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
             )
             block = function.add_entry_block([ir.Location.name(f"{name}@") for name in ready.inputs])
         importer = cls(
@@ -135,7 +162,7 @@ class _NodeImporter(upstream.NodeImporter):
             module_op=module,
             module_cache=upstream.ModuleCache(module, cache),
         )
-        importer._ready = ready
+        importer.ready = ready
         importer._nv_map.update(zip(ready.inputs, block.arguments, strict=True))
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
@@ -145,8 +172,8 @@ class _NodeImporter(upstream.NodeImporter):
 
     def _convert_arguments(self) -> None:
         """Widens the arguments that are unsigned; see :mod:`lowerkit.capture.onnx_unsigned`."""
-        for name in self._ready.inputs:
-            if name in self._ready.unsigned:
+        for name in self.ready.inputs:
+            if name in self.ready.unsigned:
                 with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
                     wide = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
                     self._nv_map[name] = convert_integers(self._nv_map[name], wide)
@@ -154,17 +181,17 @@ class _NodeImporter(upstream.NodeImporter):
     def convert_results(self) -> None:
         """Narrows the results that are unsigned, ahead of the return."""
         for value in self._gi.graph_proto.output:
-            if value.name in self._ready.unsigned:
+            if value.name in self.ready.unsigned:
                 terminator = self._b.operations[len(self._b.operations) - 1]
                 index = [output.name for output in self._gi.graph_proto.output].index(value.name)
                 with ir.InsertionPoint(terminator), make_location(value.name, "", (), self._c):
-                    narrow = self._cc.type_proto_to_type(_outer_type(self._ready, value))
+                    narrow = self._cc.type_proto_to_type(_outer_type(self.ready, value))
                     terminator.operation.operands[index] = convert_integers(terminator.operands[index], narrow)
 
     def _define_weights(self) -> None:
         used = {name for node in self._gi.graph_proto.node for name in node.input}
         used.update(value.name for value in self._gi.graph_proto.output)
-        for name, tensor in self._ready.weights.items():
+        for name, tensor in self.ready.weights.items():
             if name not in used:
                 continue
             with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
@@ -178,6 +205,7 @@ class _NodeImporter(upstream.NodeImporter):
                 ).result
 
     def import_initializer(self, initializer: TensorProto, extern_name: str | None = None) -> ir.Value:
+        """Imports a literal."""
         name = extern_name or initializer.name
         with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
             literal = ir.Operation.create(
@@ -191,8 +219,18 @@ class _NodeImporter(upstream.NodeImporter):
         self._nv_map[name] = literal.result
         return literal.result
 
+    def _import_body(self, body: OnnxGraph) -> ir.Operation:
+        module = import_expanded(body, self._c)
+        self.functions.append(module)
+        self.ready.bodies += [body, *body.bodies]
+        return module.body.operations[0].operation
+
     def import_node(self, node: NodeProto) -> None:
+        """Imports a node as an opaque operator, but for control flow and a few conversions."""
         with ir.InsertionPoint(self._b), _node_location(node, self._c):
+            if node.op_type in _CONTROL_FLOW:
+                _CONTROL_FLOW[node.op_type](self, node, self._import_body)
+                return
             operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
             names = [name for name in node.output if name]
             types = [self._output_type(name) for name in node.output if name]

@@ -69,3 +69,20 @@ def _rename_graph(
     renamed = [_renamed(node, outer, prefix, attributes) for node in graph.node]
     del graph.node[:]
     graph.node.extend(renamed)
+
+
+def names_read(graph: GraphProto) -> list[str]:
+    """Returns the names that a subgraph reads from outside itself, each once, in order."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own.update(name for node in graph.node for name in node.output)
+    read: dict[str, None] = {}
+    for node in graph.node:
+        read.update(dict.fromkeys(node_reads(node)))
+    read.update(dict.fromkeys(value.name for value in graph.output))
+    return [name for name in read if name and name not in own]
+
+
+def node_reads(node: NodeProto) -> list[str]:
+    """Returns the names that a node reads: its inputs, and what its subgraphs read from outside themselves."""
+    inner = [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
+    return [*node.input, *(name for graph in inner for name in names_read(graph))]

@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from lowerkit.capture.onnx_inline import node_reads
 from lowerkit.capture.onnx_tensors import LazyTensor, TensorError, checked_shape, lazy_tensor, type_proto
 from lowerkit.errors import CaptureError
 
@@ -35,12 +36,16 @@ class OnnxGraph:
         inputs: names of the model's own inputs, in order.
         weights: the constants that are not in the skeleton.
         unsigned: inputs and outputs that are of an unsigned type and are computed in a wider signed one.
+        name: of the function that the graph becomes; the bodies of control flow are functions too.
+        bodies: those that were imported, filled by the import.
     """
 
     model: ModelProto
     inputs: list[str]
     weights: dict[str, LazyTensor] = field(default_factory=dict[str, LazyTensor])
     unsigned: dict[str, int] = field(default_factory=dict[str, int])
+    name: str = "main"
+    bodies: list[OnnxGraph] = field(default_factory=list["OnnxGraph"])
 
     @property
     def graph(self) -> GraphProto:
@@ -155,7 +160,7 @@ def move_folded(ready: OnnxGraph) -> None:
     """Makes weights of the folded constants that no conversion needs the values of."""
     graph = ready.graph
     parameters = _parameter_names(graph.node)
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    used = {name for node in graph.node for name in node_reads(node)} | {value.name for value in graph.output}
     kept: list[TensorProto] = []
     for tensor in list(graph.initializer):
         if tensor.name not in used:

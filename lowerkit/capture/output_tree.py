@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+
 from lowerkit.capture.program import OutputTree
 
 
@@ -45,6 +48,27 @@ def describe_outputs(spec: Any, leaves: Sequence[int | tuple[Any] | None]) -> tu
     tree = visit(spec, ())
     assert not remaining, "more leaves than the tree has"
     return tree, _unique(names)
+
+
+def describe_inputs(exported: ExportedProgram) -> OutputTree:
+    """Describes the arguments of an exported program; None where it does not say how they nest."""
+    leaves: list[int | tuple[Any] | None] = []
+    count = 0
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind != InputKind.USER_INPUT:
+            continue
+        if isinstance(spec.arg, ConstantArgument):
+            leaves.append(None if spec.arg.value is None else (spec.arg.value,))
+        else:
+            leaves.append(count)
+            count += 1
+    in_spec, called = exported.call_spec.in_spec, exported.module_call_graph[0].signature
+    if in_spec is None or in_spec.num_leaves != len(leaves):
+        return None
+    tree, _ = describe_outputs(in_spec, leaves)
+    positional = len(tree["items"][0]["items"])
+    names = (called.forward_arg_names if called is not None else None) or []
+    return {**tree, "names": list(names[:positional])}
 
 
 def _keys(kind: Any, context: Any, count: int) -> list[Any] | None:

@@ -37,8 +37,10 @@ class Program:
         source: what was captured, in the user's words: a path, or the class of a module.
         stage: the stage of the IR, ``"captured"`` at first.
         output_tree: how the outputs were nested in what the model returned.
+        input_tree: how the inputs were nested in the arguments; see :mod:`lowerkit.runtimes.nesting`.
         eager: the model itself, on numpy arrays in the order of ``signature.inputs``, returning a list of numpy
-            arrays in the order of ``signature.outputs``; for parity. None where there is nothing to run.
+            arrays in the order of ``signature.outputs``, then the final ``signature.states``; for parity. Each run
+            starts from the initial states. None where there is nothing to run.
         eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX and
             for what came as an ExportedProgram: ``exported.module()`` makes it.
         functional: the graph that was imported, where the model came through an ExportedProgram: its nodes are those
@@ -57,6 +59,7 @@ class Program:
     source: str
     stage: str = "captured"
     output_tree: OutputTree = None
+    input_tree: OutputTree = None
     eager: Callable[..., list[Array]] | None = None
     eager_module: Any = field(default=None, repr=False)
     functional: FunctionalProgram | None = field(default=None, repr=False)
@@ -79,28 +82,3 @@ class Program:
     def text(self, *, locations: bool = False) -> str:
         """Returns the module as text."""
         return self.module.operation.get_asm(enable_debug_info=locations)
-
-
-def rebuild_outputs(tree: OutputTree, outputs: list[Any]) -> Any:
-    """Nests a flat list of outputs as the model did; a tree of None means one output, or a tuple of several."""
-    if tree is None:
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-    return _rebuild(tree, outputs)
-
-
-def _rebuild(tree: OutputTree, outputs: list[Any]) -> Any:
-    if tree is None:
-        return None
-    if isinstance(tree, int):
-        return outputs[tree]
-    if tree["kind"] == "constant":
-        return tree["value"]
-    items = [_rebuild(item, outputs) for item in tree["items"]]
-    match tree["kind"]:
-        case "tuple":
-            return tuple(items)
-        case "list":
-            return items
-        case kind:
-            assert kind == "dict", f"{kind} is no kind of an output tree"
-            return dict(zip(tree["keys"], items, strict=True))

@@ -59,6 +59,7 @@ class _Entry(msgspec.Struct):
     module: bytes
     signature: Signature
     output_tree: object
+    input_tree: object
     weights: dict[str, Tensor]
     inputs: list[Tensor] | None
 
@@ -136,6 +137,7 @@ def encode_program(program: Program, path: Path) -> bytes | None:
         module.getvalue(),
         program.signature,
         program.output_tree,
+        program.input_tree,
         weights,
         None if inputs is None else [_inline(array) for array in inputs],
     )
@@ -157,6 +159,7 @@ def decode_program(data: bytes, path: Path) -> Program:
         entry.signature,
         str(path),
         output_tree=entry.output_tree,
+        input_tree=entry.input_tree,
         remarks=[f"{path} was captured before and taken from the program cache"],
     )
     if entry.inputs is not None:

@@ -24,11 +24,13 @@ from lowerkit.capture.exported_file import read_exported
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
 from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
-from lowerkit.capture.output_tree import describe_outputs
+from lowerkit.capture.lifted_states import with_lifted_states
+from lowerkit.capture.output_tree import describe_inputs, describe_outputs
 from lowerkit.capture.program import Program
 from lowerkit.capture.symbolic import SymbolNames, is_static
 from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
 from lowerkit.capture.torch_refusals import capture_error, first_line, refuse_unsupported
+from lowerkit.capture.torch_states import freeze_states, live_states, stateful_eager
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError
 from lowerkit.mlir import ir, new_context
@@ -67,7 +69,8 @@ def capture_module(
         eager_module=module,
     )
     if not meta:
-        program.eager = eager_callable(module, tuple(example_inputs), named)
+        live = live_states(program.signature.states, module, {**exported.constants, **exported.state_dict})
+        program.eager = stateful_eager(eager_callable(module, tuple(example_inputs), named), live)
         program.example_inputs = flat_arrays((tuple(example_inputs), named))
     return program
 
@@ -102,10 +105,11 @@ def capture_exported(
     context = new_context()
     with quiet(), torch.no_grad():
         try:
-            functional = prepare(exported, context)
+            functional = prepare(with_lifted_states(exported), context)
         except Exception as error:
             raise capture_error(error, "the exported program could not be made functional") from error
     refuse_unsupported(functional)
+    freeze_states(functional)
     signature, tree = _signature(functional, dim_names or {}, input_names)
     weights = WeightStore()
     try:
@@ -120,6 +124,10 @@ def capture_exported(
         ) from error
     example = exported.example_inputs if eager_module is None else None
     positional, named = example if example is not None else ((), {})
+    eager = None
+    if example is not None:
+        live = live_states(signature.states, None, {**exported.constants, **exported.state_dict})
+        eager = stateful_eager(eager_callable(_made_when_called(exported), positional, named), live)
     return Program(
         context=context,
         module=module,
@@ -127,7 +135,8 @@ def capture_exported(
         signature=signature,
         source=source,
         output_tree=tree,
-        eager=None if example is None else eager_callable(_made_when_called(exported), positional, named),
+        input_tree=describe_inputs(exported),
+        eager=eager,
         eager_module=eager_module,
         functional=functional,
         exported=exported,

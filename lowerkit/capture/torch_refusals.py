@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.fx_control_flow import CONTROL_FLOW
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.locations import frames_of_trace
 from lowerkit.errors import CaptureError, LowerkitError, UnsupportedError
@@ -28,7 +29,7 @@ from lowerkit.errors import CaptureError, LowerkitError, UnsupportedError
 _TRAINING_OPS = frozenset(
     {"aten.native_dropout.default", "aten.bernoulli.p", "aten._native_batch_norm_legit_functional.default"}
 )
-_IMPORTED_HIGHER_ORDER = frozenset({"wrap_with_set_grad_enabled"})
+_IMPORTED_HIGHER_ORDER = CONTROL_FLOW | {"wrap_with_set_grad_enabled"}
 
 
 def capture_error(error: Exception, what: str) -> LowerkitError:
@@ -78,8 +79,9 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
                 if node.target.name() not in _IMPORTED_HIGHER_ORDER:
                     found[f"{node.name}: control flow {node.target.name()}{place}"] = ""
                     continue
-                body = next(arg for arg in node.args if isinstance(arg, fx.Node) and arg.op == "get_attr")
-                visit(getattr(graph.owning_module, str(body.target)).graph)
+                for body in node.args:
+                    if isinstance(body, fx.Node) and body.op == "get_attr":
+                        visit(getattr(graph.owning_module, str(body.target)).graph)
             if str(node.target) in _TRAINING_OPS:
                 training[f"{node.name}: {node.target}{place}"] = ""
             for value in pytree.tree_leaves(node.meta.get("val")):

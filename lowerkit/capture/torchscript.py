@@ -17,6 +17,7 @@ from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.program import Program
 from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
 from lowerkit.capture.torch_export import capture_exported
+from lowerkit.capture.torch_states import live_states, stateful_eager
 from lowerkit.errors import CaptureError, InputError, UnsupportedError
 
 
@@ -95,7 +96,10 @@ def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, sourc
             ) from error
     names = [name for name, value in zip(_names(formal), arguments, strict=False) if isinstance(value, torch.Tensor)]
     program = capture_exported(exported, source=source, input_names=names, eager_module=script)
-    program.eager = eager_callable(script, arguments, {})
+    if program.input_tree is not None:
+        program.input_tree["names"] = _names(formal)[: len(arguments)]
+    live = live_states(program.signature.states, script, {**exported.constants, **exported.state_dict})
+    program.eager = stateful_eager(eager_callable(script, arguments, {}), live)
     program.example_inputs = flat_arrays((arguments, {}))
     return program
 

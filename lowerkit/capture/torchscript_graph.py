@@ -10,7 +10,9 @@ pair of tensors, element by element); and source lines and module paths are carr
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,12 +22,15 @@ from torch._export.converter import (
     TS2FXGraphConverter,
     _create_jit_graph,
     get_block_to_lifted_attrs,
+    normalize_name,
     replace_quantized_ops_with_standard_ops,
 )
 from torch.export import ExportedProgram
 from torch.fx import node as fx_node
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
+
+from lowerkit.capture.torchscript_control_flow import logical_not, number_op, run_branch, run_loop
 
 _SOURCE = re.compile(r"^(?P<file>.+?)\((?P<line>[0-9]+)\): (?P<name>.+)$", re.MULTILINE)
 _SMALL = 4096
@@ -83,6 +88,71 @@ class _GraphConverter(TS2FXGraphConverter):
                 break
             made.meta.setdefault("stack_trace", stack)
             made.meta.setdefault("nn_module_stack", {path: (path, torch.nn.Module)})
+
+    def convert_call_function_op(self, node: torch._C.Node) -> None:
+        computes = number_op(node)
+        if computes is None:
+            super().convert_call_function_op(node)
+            return
+        operands = list(node.inputs())[: 1 if node.kind() == "aten::neg" else 2]
+        self._define(node, computes, [self.get_fx_value_by_ir_value(value) for value in operands])
+
+    def convert_aten___not__(self, node: torch._C.Node) -> None:
+        self._define(node, logical_not, [self.get_fx_value_by_ir_value(value) for value in node.inputs()])
+
+    def convert_prim_If(self, node: torch._C.Node) -> None:  # noqa: N802  # the converter's own name
+        self._check_set_attr_in_if_block(node)
+        predicate = self.get_fx_value_by_ir_value(next(node.inputs()))
+        names = self._arguments_of(node)
+        (then, otherwise), _ = self._convert_block_to_subgraph(node, names)
+        arguments = tuple(self.get_fx_value_by_fqn(name) for name in names)
+        kinds = [str(output.type()) for output in node.outputs()]
+        self._define(node, run_branch, [predicate, then, otherwise, arguments, kinds], alone=len(kinds) == 1)
+
+    def convert_prim_Loop(self, node: torch._C.Node) -> None:  # noqa: N802
+        try:
+            self._check_prim_loop_support(node)
+        except RuntimeError:  # torch's way to say that data decides
+            turns, going, *carried = (self.get_fx_value_by_ir_value(value) for value in node.inputs())
+            names = self._arguments_of(node)
+            (body,), _ = self._convert_block_to_subgraph(node, names)
+            shared = [self.get_fx_value_by_fqn(name) for name in names]
+            kinds = [str(output.type()) for output in node.outputs()]
+            self._define(node, run_loop, [body, turns, going, kinds, *carried, *shared], alone=False)
+        else:
+            super().convert_prim_Loop(node)
+
+    def _arguments_of(self, node: torch._C.Node) -> list[str]:
+        """Names of what the blocks of a node read from outside, parameters included."""
+        names = self._identify_inputs_as_arguments(node)
+        return sorted(names.union(*(self.blocks_to_lifted_attrs[block] for block in node.blocks())))
+
+    def _define(
+        self, node: torch._C.Node, computes: Callable[..., Any], arguments: list[Any], *, alone: bool = True
+    ) -> None:
+        """Adds a call; it gives the only output of ``node``, or a tuple with one item for each."""
+        called = self.fx_graph.call_function(computes, tuple(arguments))
+        for index, output in enumerate(node.outputs()):
+            value = called if alone else self.fx_graph.call_function(operator.getitem, (called, index))
+            self.name_to_node[output.debugName()] = value
+
+    def _convert_block_to_subgraph(self, node: torch._C.Node, arguments: list[str]) -> tuple[list[Any], list[Any]]:
+        """As torch's, but by this class, so that blocks inside blocks are converted alike."""
+        converters: list[Any] = []
+        for block in node.blocks():
+            inner = _GraphConverter(
+                block,
+                self.name_to_param,
+                self.name_to_buffer,
+                self.blocks_to_lifted_attrs,
+                {},
+                self.name_to_constant,
+                self.name_to_attribute_fqn,
+            )
+            for name in arguments:
+                inner.name_to_node[name] = inner.fx_graph.placeholder(normalize_name(name))
+            converters.append(inner)
+        return [self.fx_graph.get_attr(self.add_subgraph(inner.convert())) for inner in converters], converters
 
 
 class _Interpreted(torch.nn.Module):

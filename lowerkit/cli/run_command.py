@@ -17,18 +17,33 @@ from lowerkit.cli.output import json_option, print_json, print_table
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The folder for the outputs, one NAME.npy each.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
 @click.option("--threads", type=int, help="Threads to run on. [default: the cores this process may use]")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="A folder of NAME.npy files, one a state: where the run takes up, and where its final states go.",
+)
 @json_option
 def command(
-    artifact: Path, inputs: tuple[str, ...], output: Path | None, seed: int, threads: int | None, as_json: bool
+    artifact: Path,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    seed: int,
+    threads: int | None,
+    state: Path | None,
+    as_json: bool,
 ) -> None:
     """Run ARTIFACT once; inputs that are not given are an error."""
     import numpy as np
 
-    from lowerkit.cli.session_inputs import read_inputs
+    from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.session import load
 
     session = load(artifact, threads=threads)
+    if state is not None:
+        session.set_state(read_states(session.signature, state))
     results = session.run(**read_inputs(session.signature, inputs, seed))
+    if state is not None:
+        write_states(session.state, state)
     rows: list[list[object]] = []
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lowerkit.errors import InputError, UsageError
+from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.manifest import Signature
 
 _NUMPY_NAMES = {
@@ -72,3 +73,35 @@ def _read(text: str, generator: np.random.Generator) -> tuple[str, np.ndarray[An
     if dtype.startswith("f"):
         return name, generator.standard_normal(shape).astype(_NUMPY_NAMES[dtype])
     return name, generator.integers(0, 2 if dtype == "i1" else RANDOM_INTEGERS_BELOW, shape).astype(_NUMPY_NAMES[dtype])
+
+
+def read_states(signature: Signature, folder: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns state name -> array for each state that has a file in ``folder``; none where there is no folder.
+
+    Raises:
+        InputError: LK1001, a file cannot be read.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for spec in signature.states:
+        path = _state_file(folder, spec.name)
+        if not path.exists():
+            continue
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError("LK1001", f"{path} cannot be read as .npy: {error}") from error
+        wanted = numpy_dtype(spec.dtype)
+        raw = array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize  # .npy has no name for bfloat16
+        arrays[spec.name] = array.view(wanted) if raw else array
+    return arrays
+
+
+def write_states(states: Mapping[str, np.ndarray[Any, Any]], folder: Path) -> None:
+    """Writes each state to ``NAME.npy`` in ``folder``, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in states.items():
+        np.save(_state_file(folder, name), value)
+
+
+def _state_file(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace('/', '_')}.npy"

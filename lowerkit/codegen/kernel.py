@@ -33,6 +33,8 @@ class KernelPlan:
         scratch_bytes: bytes of 64-byte aligned scratch that each thread needs, an expression likewise.
         packings: operand index -> layout in which that weight's bytes are handed to the kernel.
         note: why this kernel was chosen, shown by ``lowerkit inspect``.
+        in_place: result number -> the operand whose content that result holds before the kernel starts. The kernel
+            changes it and never reads the operand itself; the two may be the same memory.
     """
 
     family: str
@@ -41,6 +43,7 @@ class KernelPlan:
     scratch_bytes: KernelExpr = 0
     packings: Mapping[int, Packing] = field(default_factory=dict[int, "Packing"])
     note: str = ""
+    in_place: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(frozen=True)

@@ -35,20 +35,41 @@ class ArenaUse:
     peak_bytes: int
 
 
-def with_liveness(buffers: Sequence[Buffer], steps: Sequence[Step]) -> list[Buffer]:
-    """Returns ``buffers`` with the first and last step of each arena buffer filled in."""
+def with_liveness(
+    buffers: Sequence[Buffer], steps: Sequence[Step], loops: Sequence[tuple[int, int]] = ()
+) -> list[Buffer]:
+    """Returns ``buffers`` with the first and last step of each arena buffer filled in.
+
+    Args:
+        buffers: all buffers.
+        steps: all steps.
+        loops: first and last step of each loop, inner loops first. What was made before a loop and is read inside
+            lives until its end: the next turn reads it again.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, step in enumerate(steps):
         for buffer in step.buffers:
-            first.setdefault(buffer, number)
-            last[buffer] = number
+            root = root_of(buffers, buffer)
+            first.setdefault(root, number)
+            last[root] = number
+    for begin, end in loops:
+        for buffer, step in last.items():
+            if first[buffer] < begin <= step < end:
+                last[buffer] = end
     return [
         replace(buffer, first_step=first.get(number, -1), last_step=last.get(number, -1))
         if buffer.kind == "arena"
         else buffer
         for number, buffer in enumerate(buffers)
     ]
+
+
+def root_of(buffers: Sequence[Buffer], number: int) -> int:
+    """Returns the buffer that owns the memory which a buffer lies in."""
+    while buffers[number].kind == "alias":
+        number = buffers[number].target
+    return number
 
 
 def arena_use(buffers: Sequence[Buffer], dims: Mapping[str, int]) -> ArenaUse:

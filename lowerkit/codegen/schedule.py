@@ -16,18 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lowerkit.codegen.control_flow import branch, loop
+from lowerkit.codegen.in_place import incarnations, is_read_later
 from lowerkit.codegen.kernel import KernelPlan
 from lowerkit.codegen.ledger import LedgerEntry, Select, Selection
 from lowerkit.codegen.literals import literal_array
 from lowerkit.codegen.memory import VIEW_OPS, overwritten_in_use, with_liveness
 from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shapes import Shape, ShapeTable, dynamic_dims, result_shapes
+from lowerkit.codegen.step_draft import Source, StepDraft, byte_size, total
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.weight_table import StoredWeight, WeightTable
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
-from lowerkit.runtimes.expressions import Expr, simplify, substitute
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, Buffer, Signature, Step
+from lowerkit.runtimes.expressions import substitute
+from lowerkit.runtimes.manifest import Buffer, Signature, Step
 
 if TYPE_CHECKING:
     from lowerkit.capture.weights import WeightStore
@@ -56,14 +59,6 @@ class Schedule:
     state_initials: dict[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where a value lives: a buffer, or a weight that has no buffer before somebody reads it."""
-
-    buffer: int = -1
-    weight: str = ""
-
-
 def build_schedule(
     module: ir.Module,
     signature: Signature,
@@ -86,12 +81,19 @@ def build_schedule(
         UnsupportedError: LK4001/LK4002, an op has no kernel, or a shape depends on data.
         CodegenError: LK5001/LK5002, a kernel cannot be planned, or the module is not fused.
     """
-    builder = _Builder(module, signature, weights, select, cpu, on_progress)
+    builder = Walker(module, signature, weights, select, cpu, on_progress)
     with module.context, ir.Location.unknown():
         return builder.build()
 
 
-class _Builder:
+class Walker:
+    """Walks functions: ``@main``, and where control flow calls others, those in place of the call.
+
+    Attributes:
+        draft: the step table so far.
+        shapes: of the values of the function that is walked.
+    """
+
     def __init__(
         self,
         module: ir.Module,
@@ -101,72 +103,110 @@ class _Builder:
         cpu: CpuFeatures,
         on_progress: Callable[[str], None] | None,
     ) -> None:
-        functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
-        main = next((op for op in functions if ir.StringAttr(op.attributes["sym_name"]).value == "main"), None)
-        if main is None:
+        self.functions = {
+            ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation.regions[0].blocks[0]
+            for op in module.body.operations
+            if op.operation.name == "func.func"
+        }
+        if "main" not in self.functions:
             raise CodegenError("LK5002", "the fused module has no function @main")
-        self.block = main.regions[0].blocks[0]
         self.signature = signature
         self.select = select
         self.cpu = cpu
         self.on_progress = on_progress
         self.store = weights
-        self.weights = WeightTable(weights)
-        arguments = list(self.block.arguments)
-        self.shapes = ShapeTable(
-            {argument: spec.shape for argument, spec in zip(arguments, signature.inputs, strict=True)}
-        )
-        self.buffers: list[Buffer] = []
-        self.steps: list[Step] = []
-        self.plans: list[KernelPlan] = []
-        self.ledger: list[LedgerEntry] = []
-        self._sources: dict[ir.Value, _Source] = {}
-        self._weight_buffers: dict[str, int] = {}
+        self.draft = StepDraft(WeightTable(weights))
+        self.shapes = ShapeTable({})
+        self._sources: dict[ir.Value, Source] = {}
+        self._own_buffers = 0
         self._state_buffers: dict[str, int] = {}
+        self._incarnations: set[ir.Value] = set()
         self._selections: dict[tuple[object, ...], Selection] = {}
         self._views: dict[tuple[str, str], RegionView] = {}
-        self._plan_numbers: dict[str, int] = {}
-        for number, argument in enumerate(arguments):
-            buffer = self._add(Buffer("input", self._bytes(argument), index=number))
-            self._sources[argument] = _Source(buffer)
 
     def build(self) -> Schedule:
-        operations = [op.operation for op in self.block.operations]
-        for position, op in enumerate(operations):
-            if op.name == "lk.region":
-                self._region(op)
-            elif op.name == "lk.weight":
-                self._sources[op.results[0]] = _Source(weight=ir.StringAttr(op.attributes["symbol"]).value)
-            elif op.name in VIEW_OPS:
-                self._sources[op.results[0]] = self._sources[op.operands[0]]
-            elif op.name == "lk.state_read":
-                self._state_read(op, operations[position + 1 :])
-            elif op.name == "lk.state_write":
-                state = self._state(ir.StringAttr(op.attributes["symbol"]).value, op)
-                self._copy(self._buffer_of(op.operands[0]), state, op)
-            elif op.name == "func.return":
-                self._return(op)
-            elif op.name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
-                self._sources[op.results[0]] = _Source(self._stored(self.weights.constant(literal_array(op))))
-            elif op.name not in _IGNORED and not op.name.startswith("arith."):
-                raise CodegenError(
-                    "LK5002", f"{op.name} stands outside of a region", op=op.name, location=step_place(op)[1] or None
-                )
+        """Walks ``@main`` and settles its results."""
+        arguments = list(self.functions["main"].arguments)
+        shapes = [tuple(spec.shape) for spec in self.signature.inputs]
+        inputs = [
+            Source(self.draft.add(Buffer("input", byte_size(argument.type, shape), index=number)))
+            for number, (argument, shape) in enumerate(zip(arguments, shapes, strict=True))
+        ]
+        results, _ = self.walk("main", inputs, shapes)
+        returned = list(self.functions["main"].operations)[-1].operation
+        for number, result in enumerate(results):
+            self._return(result, number, returned)
+        draft = self.draft
         initials = {
-            spec.name: self.weights.plain(spec.name) for spec in self.signature.states if spec.name in self.store
+            spec.name: draft.weights.plain(spec.name) for spec in self.signature.states if spec.name in self.store
         }
         return Schedule(
-            with_liveness(self.buffers, self.steps),
-            self.steps,
-            self.plans,
-            self.weights.entries,
-            self.ledger,
+            with_liveness(draft.buffers, draft.steps, draft.loops),
+            draft.steps,
+            draft.plans,
+            draft.weights.entries,
+            draft.ledger,
             initials,
         )
 
+    def walk(
+        self, function: str, arguments: Sequence[Source], shapes: Sequence[Shape]
+    ) -> tuple[list[Source], list[Shape]]:
+        """Adds the steps of a function; returns where its results live, and their shapes."""
+        block = self.functions[function]
+        outer_shapes, outer_buffers = self.shapes, self._own_buffers
+        self.shapes = ShapeTable(dict(zip(block.arguments, shapes, strict=True)))
+        self._own_buffers = len(self.draft.buffers)
+        self._sources.update(zip(block.arguments, arguments, strict=True))
+        operations = [op.operation for op in block.operations]
+        for position, op in enumerate(operations[:-1]):
+            self._operation(op, operations[position + 1 :])
+        returned = list(operations[-1].operands)
+        results = [self._sources[value] for value in returned], [self.shapes.shape(value) for value in returned]
+        self.shapes, self._own_buffers = outer_shapes, outer_buffers
+        return results
+
+    def source(self, value: ir.Value) -> Source:
+        """Returns where a value lives."""
+        return self._sources[value]
+
+    def buffer(self, source: Source) -> int:
+        """Returns the buffer of a source; a weight gets one, in the layout that it has."""
+        return self.draft.stored(self.draft.weights.plain(source.weight)) if source.weight else source.buffer
+
+    def define(self, values: Sequence[ir.Value], buffers: Sequence[int], shapes: Sequence[Shape]) -> None:
+        """States where values live and what shapes they have."""
+        self.shapes.define(values, shapes)
+        self._sources.update((value, Source(buffer)) for value, buffer in zip(values, buffers, strict=True))
+
+    def _operation(self, op: ir.Operation, rest: Sequence[ir.Operation]) -> None:
+        if op.name == "lk.region":
+            self._region(op, rest)
+        elif op.name == "lk.weight":
+            self._sources[op.results[0]] = Source(weight=ir.StringAttr(op.attributes["symbol"]).value)
+        elif op.name in VIEW_OPS:
+            self._sources[op.results[0]] = self._sources[op.operands[0]]
+        elif op.name == "lk.state_read":
+            self._state_read(op, rest)
+        elif op.name == "lk.state_write":
+            state = self._state(ir.StringAttr(op.attributes["symbol"]).value, op)
+            if self._buffer_of(op.operands[0]) != state:  # else an update has changed it in place
+                self.draft.copy(self._buffer_of(op.operands[0]), state, op)
+        elif op.name == "lk.cond":
+            branch(self, op)
+        elif op.name == "lk.while":
+            loop(self, op)
+        elif op.name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
+            literal = self.draft.weights.constant(literal_array(op))
+            self._sources[op.results[0]] = Source(self.draft.stored(literal))
+        elif op.name not in _IGNORED and not op.name.startswith("arith."):
+            raise CodegenError(
+                "LK5002", f"{op.name} stands outside of a region", op=op.name, location=step_place(op)[1] or None
+            )
+
     # --- regions --------------------------------------------------------------------------------------------------
 
-    def _region(self, op: ir.Operation) -> None:
+    def _region(self, op: ir.Operation, rest: Sequence[ir.Operation]) -> None:
         name, location = step_place(op)
         operands = list(op.operands)
         sources = [self._sources[operand] for operand in operands]
@@ -182,18 +222,25 @@ class _Builder:
         results = result_shapes(view, shapes)
         self.shapes.define(op.results, results)
         used = [
-            self._packed(source, shape, plan, number) if number in plan.packings else self._buffer_of(operand)
+            self.draft.packed(source, shape, plan, number) if number in plan.packings else self._buffer_of(operand)
             for number, (operand, source, shape) in enumerate(zip(operands, sources, shapes, strict=True))
         ]
-        for value in op.results:
-            buffer = self._add(Buffer("arena", self._bytes(value)))
-            self._sources[value] = _Source(buffer)
+        moved = [self.draft.size(buffer) for buffer in used]
+        for number, value in enumerate(op.results):
+            target = plan.in_place.get(number)
+            if target is None:
+                buffer = self._arena(value)
+                moved.append(self.draft.size(buffer))
+            else:
+                buffer = self._updated(op, target, value, rest)
+                moved[target] = 0
+            self._sources[value] = Source(buffer)
             used.append(buffer)
         dims = dynamic_dims([*(operand.type for operand in operands), *(v.type for v in op.results)], shapes + results)
         kind = view.kind
-        self.ledger.append(
+        self.draft.ledger.append(
             LedgerEntry(
-                len(self.steps),
+                len(self.draft.steps),
                 name,
                 kind,
                 location,
@@ -202,9 +249,9 @@ class _Builder:
                 tuple((family, refusal.reason) for family, refusal in selection.refusals),
             )
         )
-        self.steps.append(
+        self.draft.steps.append(
             Step(
-                kernel=self._kernel(plan),
+                kernel=self.draft.kernel(plan),
                 buffers=used,
                 dims=dims,
                 tasks=substitute(plan.task_count, {}, dims),
@@ -214,58 +261,30 @@ class _Builder:
                 family=plan.family,
                 location=location,
                 flops=op.opview.flops() or 0,  # type: ignore[attr-defined]
-                bytes=_total([self.buffers[buffer].size for buffer in used]),
+                bytes=total(moved if not plan.in_place else moved * 2),
             )
         )
 
-    def _kernel(self, plan: KernelPlan) -> int:
-        number = self._plan_numbers.setdefault(plan.mlir, len(self.plans))
-        if number == len(self.plans):
-            self.plans.append(plan)
-        return number
-
-    def _packed(self, source: _Source, shape: Shape, plan: KernelPlan, number: int) -> int:
-        if not source.weight:
-            raise CodegenError("LK5002", f"family {plan.family} packs operand {number}, which is no weight")
-        extents = [extent for extent in shape if isinstance(extent, int)]
-        return self._stored(self.weights.packed(source.weight, extents, plan.packings[number]))
+    def _updated(self, op: ir.Operation, target: int, result: ir.Value, rest: Sequence[ir.Operation]) -> int:
+        """The buffer that an update changes: its operand's own where nobody needs the old value, else a copy."""
+        source = self._buffer_of(op.operands[target])
+        kind = self.draft.buffers[source].kind
+        old = [value for value, known in self._sources.items() if known.buffer == source]
+        others = [value for number, value in enumerate(op.operands) if number != target]
+        own = (kind == "arena" and source >= self._own_buffers) or (kind == "state" and result in self._incarnations)
+        if own and not any(value in old for value in others) and not is_read_later(old, rest):
+            return source
+        copy = self._arena(result)
+        self.draft.copy(source, copy, op)
+        return copy
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def _add(self, buffer: Buffer) -> int:
-        self.buffers.append(buffer)
-        return len(self.buffers) - 1
-
-    def _bytes(self, value: ir.Value) -> Expr:
-        element = str(ir.RankedTensorType(value.type).element_type)
-        size: Expr = ITEM_SIZES[element]
-        for extent in self.shapes.shape(value):
-            size = simplify(("mul", size, extent))
-        return size
+    def _arena(self, value: ir.Value) -> int:
+        return self.draft.add(Buffer("arena", byte_size(value.type, self.shapes.shape(value))))
 
     def _buffer_of(self, value: ir.Value) -> int:
-        source = self._sources[value]
-        return self._stored(self.weights.plain(source.weight)) if source.weight else source.buffer
-
-    def _stored(self, name: str) -> int:
-        if name not in self._weight_buffers:
-            self._weight_buffers[name] = self._add(Buffer("weight", self.weights.entries[name].nbytes, weight=name))
-        return self._weight_buffers[name]
-
-    def _copy(self, source: int, destination: int, op: ir.Operation) -> None:
-        name, location = step_place(op)
-        size = self.buffers[destination].size
-        self.steps.append(
-            Step(
-                kernel=COPY_KERNEL,
-                buffers=[source, destination],
-                name=name,
-                kind="copy",
-                family="copy",
-                location=location,
-                bytes=simplify(("mul", size, 2)),
-            )
-        )
+        return self.buffer(self._sources[value])
 
     # --- states and results ---------------------------------------------------------------------------------------
 
@@ -275,8 +294,8 @@ class _Builder:
             if symbol not in names:
                 raise CodegenError("LK5002", f"the signature has no state {symbol!r}", op=op.name)
             value = op.results[0] if len(op.results) else op.operands[0]
-            buffer = Buffer("state", self._bytes(value), index=names.index(symbol))
-            self._state_buffers[symbol] = self._add(buffer)
+            buffer = Buffer("state", byte_size(value.type, self.shapes.shape(value)), index=names.index(symbol))
+            self._state_buffers[symbol] = self.draft.add(buffer)
         return self._state_buffers[symbol]
 
     def _state_read(self, op: ir.Operation, rest: Sequence[ir.Operation]) -> None:
@@ -284,25 +303,18 @@ class _Builder:
         symbol = ir.StringAttr(op.attributes["symbol"]).value
         state = self._state(symbol, op)
         value = op.results[0]
+        self._incarnations |= incarnations(op, rest)
         if overwritten_in_use(value, symbol, rest):
-            copy = self._add(Buffer("arena", self._bytes(value)))
-            self._copy(state, copy, op)
+            copy = self._arena(value)
+            self.draft.copy(state, copy, op)
             state = copy
-        self._sources[value] = _Source(state)
+        self._sources[value] = Source(state)
 
-    def _return(self, op: ir.Operation) -> None:
-        """Results that a step computed become outputs; all others are copied."""
-        for number, value in enumerate(op.operands):
-            buffer = self._buffer_of(value)
-            if self.buffers[buffer].kind == "arena":
-                self.buffers[buffer] = Buffer("output", self.buffers[buffer].size, index=number)
-                continue
-            output = self._add(Buffer("output", self.buffers[buffer].size, index=number))
-            self._copy(buffer, output, op)
-
-
-def _total(sizes: Sequence[Expr]) -> Expr:
-    total: Expr = 0
-    for size in sizes:
-        total = simplify(("add", total, size))
-    return total
+    def _return(self, result: Source, number: int, op: ir.Operation) -> None:
+        """A result that a step computed becomes an output; all others are copied."""
+        buffer = self.buffer(result)
+        size = self.draft.size(buffer)
+        if self.draft.buffers[buffer].kind == "arena":
+            self.draft.buffers[buffer] = Buffer("output", size, index=number)
+        else:
+            self.draft.copy(buffer, self.draft.add(Buffer("output", size, index=number)), op)

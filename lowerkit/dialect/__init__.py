@@ -11,6 +11,7 @@ from lowerkit.dialect.ops import (
     AttentionOp,
     AvgPoolOp,
     CallOp,
+    CondOp,
     ConvOp,
     ConvTransposeOp,
     CumulativeOp,
@@ -31,6 +32,7 @@ from lowerkit.dialect.ops import (
     StateWriteOp,
     TopkOp,
     WeightOp,
+    WhileOp,
     YieldOp,
 )
 from lowerkit.dialect.shapes import DYNAMIC
@@ -44,6 +46,7 @@ __all__ = [
     "AttentionOp",
     "AvgPoolOp",
     "CallOp",
+    "CondOp",
     "ConvOp",
     "ConvTransposeOp",
     "CumulativeOp",
@@ -66,6 +69,7 @@ __all__ = [
     "StateWriteOp",
     "TopkOp",
     "WeightOp",
+    "WhileOp",
     "YieldOp",
     "load_dialect",
 ]

@@ -11,6 +11,7 @@ from lowerkit.dialect.ops import (
     AttentionOp,
     AvgPoolOp,
     CallOp,
+    CondOp,
     ConvOp,
     ConvTransposeOp,
     CumulativeOp,
@@ -31,6 +32,7 @@ from lowerkit.dialect.ops import (
     StateWriteOp,
     TopkOp,
     WeightOp,
+    WhileOp,
     YieldOp,
 )
 from lowerkit.mlir import func, ir
@@ -113,5 +115,11 @@ EXAMPLES: dict[type[LkOperation], Example] = {
     RegionOp: Example(("tensor<4x10xf32>",), _region),
     YieldOp: Example(("tensor<4x10xf32>",), _region),
     CallOp: Example(("tensor<4xf32>",), lambda x: CallOp.build([x], "vendor_kernel", [x.type])),
+    CondOp: Example(
+        ("tensor<i1>", "tensor<4x8xf32>"), lambda p, x: CondOp.build(p, [x], "main.large", "main.small", [x.type])
+    ),
+    WhileOp: Example(
+        ("tensor<i64>", "tensor<4x8xf32>"), lambda i, x: WhileOp.build([i, x], 2, "main.unfinished", "main.step")
+    ),
 }
 """By op class, in the order of the documentation."""

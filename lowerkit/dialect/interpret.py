@@ -13,7 +13,7 @@ import numpy as np
 
 from lowerkit.dialect import interpret_bodies, interpret_linalg, interpret_scalar, interpret_tensor
 from lowerkit.dialect.base import LkOperation
-from lowerkit.dialect.ops import CallOp, RegionOp, StateReadOp, StateWriteOp, WeightOp
+from lowerkit.dialect.ops import CallOp, CondOp, RegionOp, StateReadOp, StateWriteOp, WeightOp, WhileOp
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.shapes import is_dynamic, show
 from lowerkit.dialect.types import numpy_dtype
@@ -131,11 +131,23 @@ class Interpreter:
             return []
         if isinstance(view, RegionOp):
             return self.run_block(view.block, [values[operand] for operand in op.operands], {})
+        if isinstance(view, CondOp):
+            chosen = view.then_function if values[op.operands[0]].all() else view.else_function
+            return self.call(self.functions[chosen.value], [values[operand] for operand in view.inputs])
+        if isinstance(view, WhileOp):
+            return self._loop(view, [values[operand] for operand in view.inputs])
         if isinstance(view, CallOp) or not isinstance(view, LkOperation):
             raise UnsupportedError("LK4001", f"the interpreter cannot run {op.name}", location=str(op.location))
         fields, _, _, _ = ext.partition_fields(view._fields)
         operands = [getattr(view, field.name) for field in fields]
         return list(view.reference(*[None if operand is None else values[operand] for operand in operands]))
+
+    def _loop(self, op: WhileOp, inputs: list[Any]) -> list[Any]:
+        condition, body = self.functions[op.condition_function.value], self.functions[op.body_function.value]
+        count = len(op.operation.results)
+        while self.call(condition, inputs)[0].all():
+            inputs = [*self.call(body, inputs), *inputs[count:]]
+        return inputs[:count]
 
     def _state(self, name: str) -> Array:
         if name not in self.states:

@@ -47,6 +47,7 @@ def create_ragged(
     result_types: Sequence[ir.Type],
     attributes: Mapping[str, ir.Attribute],
     *,
+    first: Sequence[ir.Value] = (),
     regions: int = 0,
     operand_runs: int = OPERAND_RUNS,
     result_runs: int = RESULT_RUNS,
@@ -55,16 +56,21 @@ def create_ragged(
 ) -> Any:
     """Creates a ragged op; ``result_runs`` 0 is an op without results.
 
+    ``first`` are operands that have a field each, ahead of the ragged ones.
+
     Raises:
         VerifyError: there are more runs than fields.
     """
-    segments = {"operandSegmentSizes": segment_sizes([value.type for value in operands], operand_runs)}
+    sizes = segment_sizes([value.type for value in operands], operand_runs - len(first))
+    segments: dict[str, ir.Attribute] = {
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([*[1] * len(first), *ir.DenseI32ArrayAttr(sizes)])
+    }
     if result_runs:
         segments["resultSegmentSizes"] = segment_sizes(result_types, result_runs)
     operation = ir.Operation.create(
         name,
         results=list(result_types),
-        operands=list(operands),
+        operands=[*first, *operands],
         attributes={**attributes, **segments},
         regions=regions,
         loc=loc,

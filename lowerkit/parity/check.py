@@ -91,10 +91,13 @@ def check_program(
             credible(onnx_exact.get(spec.name), expected) for spec, expected in zip(output_specs, eager, strict=False)
         ]
     else:
-        exact = _float64_outputs(program, inputs, len(output_specs))
+        exact = _float64_outputs(program, inputs, len(output_specs) + len(program.signature.states))
+    states = compiled.session.state
+    compared = [(spec, "output", actual) for spec, actual in zip(output_specs, ours, strict=False)]
+    compared += [(spec, "state", states[spec.name]) for spec in program.signature.states]
     report.outputs = [
-        Row(spec.name, "output", "", spec.dtype, actual.shape, judge_model(spec.dtype, actual, expected, wanted))
-        for spec, actual, expected, wanted in zip(output_specs, ours, eager, exact, strict=False)
+        Row(spec.name, kind, "", spec.dtype, actual.shape, judge_model(spec.dtype, actual, expected, wanted))
+        for (spec, kind, actual), expected, wanted in zip(compared, eager, exact, strict=False)
     ]
     if taps:
         show("comparing op by op")
@@ -108,7 +111,7 @@ def check_program(
 
 
 def _float64_outputs(program: Program, inputs: Sequence[Array], count: int) -> Sequence[Array | None]:
-    """Returns the outputs in float64, None for each where there is no graph to run in float64."""
+    """Returns the outputs, then the final states, in float64; None for each where there is no graph to run."""
     if program.functional is None:
         return [None] * count
     from lowerkit.parity.reference import float64_outputs

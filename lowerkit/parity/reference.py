@@ -39,11 +39,12 @@ def node_values(
 
 
 def float64_outputs(program: FunctionalProgram, inputs: Sequence[Array], count: int) -> list[Array] | None:
-    """Returns the model's outputs in float64, in order; None where the graph returns other than ``count`` tensors."""
+    """Returns the model's outputs, then its final states, in float64; None where there are other than ``count``."""
     names = [
         spec.arg.name
+        for kind in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION)
         for spec in program.graph_signature.output_specs
-        if spec.kind == OutputKind.USER_OUTPUT and isinstance(spec.arg, TensorArgument)
+        if spec.kind == kind and isinstance(spec.arg, TensorArgument)
     ]
     values = node_values(program, inputs, names, float64=True)
     found = [values[name][0] for name in names if name in values]

@@ -51,7 +51,7 @@ Array = np.ndarray[Any, Any]
 
 _of_thread = threading.local()
 _FOLDABLE = ("lk.", "linalg.", "tensor.", "arith.", "math.")
-_NEVER = frozenset({"lk.region", "lk.call", "lk.state_read"})
+_NEVER = frozenset({"lk.region", "lk.call", "lk.cond", "lk.while", "lk.state_read"})
 # Cheaper to repeat than to load, or not data at all.
 _FREE = frozenset({"arith.constant", "tensor.empty", "linalg.fill", "lk.weight"})
 

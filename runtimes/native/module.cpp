@@ -104,9 +104,9 @@ Bits bfloat16_bits(const AnyArray &array) {
 
 StepTable make_step_table(std::vector<uint64_t> kernels, const Int64Array &tasks, const Int64Array &buffer_begin,
                            const Int64Array &base_index, const Int64Array &offsets, const Int64Array &dim_begin,
-                           const Int64Array &dims, int64_t base_count) {
+                           const Int64Array &dims, const Int64Array &targets, int64_t base_count) {
   return StepTable(StepTableParts{std::move(kernels), to_vector(tasks), to_vector(buffer_begin), to_vector(base_index),
-                                  to_vector(offsets), to_vector(dim_begin), to_vector(dims), base_count});
+                                  to_vector(offsets), to_vector(dim_begin), to_vector(dims), to_vector(targets), base_count});
 }
 
 void check_scratch(const ThreadPool &pool, const Memory &scratch, int64_t stride) {
@@ -114,10 +114,20 @@ void check_scratch(const ThreadPool &pool, const Memory &scratch, int64_t stride
     throw std::invalid_argument("the scratch memory is smaller than threads x stride");
 }
 
+// Lets Ctrl-C end a loop that does not end by itself. Looking costs a lock, so only twenty times a second.
+void heed_signals() {
+  using Clock = std::chrono::steady_clock;
+  thread_local Clock::time_point looked = Clock::now();
+  if (Clock::now() - looked < std::chrono::milliseconds(50)) return;
+  looked = Clock::now();
+  nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
 void run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch, int64_t stride) {
   check_scratch(pool, scratch, stride);
   nb::gil_scoped_release release;
-  table.run(pool, bases, scratch.data(), stride, nullptr);
+  table.run(pool, bases, scratch.data(), stride, nullptr, heed_signals);
 }
 
 NumpyInt64 profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
@@ -126,7 +136,7 @@ NumpyInt64 profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_
   std::vector<int64_t> nanoseconds(table.steps());
   {
     nb::gil_scoped_release release;
-    table.run(pool, bases, scratch.data(), stride, nanoseconds.data());
+    table.run(pool, bases, scratch.data(), stride, nanoseconds.data(), heed_signals);
   }
   return to_numpy(std::move(nanoseconds));
 }
@@ -175,12 +185,12 @@ NB_MODULE(_native, module) {
       .def("__init__",
            [](StepTable *self, std::vector<uint64_t> kernels, const Int64Array &tasks, const Int64Array &buffer_begin,
               const Int64Array &base_index, const Int64Array &offsets, const Int64Array &dim_begin,
-              const Int64Array &dims, int64_t base_count) {
+              const Int64Array &dims, const Int64Array &targets, int64_t base_count) {
              new (self) StepTable(make_step_table(std::move(kernels), tasks, buffer_begin, base_index, offsets,
-                                                  dim_begin, dims, base_count));
+                                                  dim_begin, dims, targets, base_count));
            },
            "kernels"_a, "tasks"_a, "buffer_begin"_a, "base_index"_a, "offsets"_a, "dim_begin"_a, "dims"_a,
-           "base_count"_a)
+           "targets"_a, "base_count"_a)
       .def_prop_ro("steps", &StepTable::steps)
       .def("run", &run, "pool"_a, "bases"_a, "scratch"_a, "scratch_stride"_a)
       .def("profile", &profile, "pool"_a, "bases"_a, "scratch"_a, "scratch_stride"_a);

@@ -40,12 +40,17 @@ void copy_kernel(void *const *buffers, const int64_t *dims, int64_t task_begin, 
 
 StepTable::StepTable(StepTableParts parts) : parts_(std::move(parts)), pointers_(parts_.offsets.size()) {
   const size_t steps = parts_.kernels.size();
-  if (parts_.tasks.size() != steps || parts_.base_index.size() != parts_.offsets.size())
+  if (parts_.tasks.size() != steps || parts_.targets.size() != steps || parts_.base_index.size() != parts_.offsets.size())
     throw std::invalid_argument("the step table's arrays differ in length");
   check_ranges(parts_.buffer_begin, steps, parts_.offsets.size(), "buffers");
   check_ranges(parts_.dim_begin, steps, parts_.dims.size(), "dims");
-  for (uint64_t kernel : parts_.kernels)
-    if (kernel == 0) throw std::invalid_argument("a step has no kernel");
+  for (size_t step = 0; step < steps; ++step) {
+    const int64_t target = parts_.targets[step];
+    if ((parts_.kernels[step] == 0) != (target >= 0)) throw std::invalid_argument("a step has no kernel");
+    if (target > static_cast<int64_t>(steps)) throw std::invalid_argument("a jump leads out of the step table");
+    if (target >= 0 && parts_.buffer_begin[step + 1] - parts_.buffer_begin[step] > 1)
+      throw std::invalid_argument("a jump has more than one buffer");
+  }
   for (int64_t base : parts_.base_index)
     if (base < 0 || base >= parts_.base_count)
       throw std::invalid_argument("a buffer refers to base " + std::to_string(base) + " of " +
@@ -53,7 +58,7 @@ StepTable::StepTable(StepTableParts parts) : parts_(std::move(parts)), pointers_
 }
 
 void StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch, int64_t scratch_stride,
-                    int64_t *nanoseconds) {
+                    int64_t *nanoseconds, void (*on_loop)()) {
   if (static_cast<int64_t>(bases.size()) != parts_.base_count)
     throw std::invalid_argument("the run has " + std::to_string(bases.size()) + " bases, the step table " +
                                 std::to_string(parts_.base_count));
@@ -63,15 +68,24 @@ void StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *
   ThreadPool::Lease lease(pool);
   using Clock = std::chrono::steady_clock;
   Clock::time_point before = nanoseconds ? Clock::now() : Clock::time_point();
-  for (size_t step = 0; step < steps(); ++step) {
+  for (size_t step = 0; step < steps();) {
+    if (parts_.targets[step] >= 0) {
+      const int64_t buffer = parts_.buffer_begin[step];
+      const bool taken = buffer == parts_.buffer_begin[step + 1] || *static_cast<const uint8_t *>(pointers_[buffer]) == 0;
+      const size_t next = taken ? static_cast<size_t>(parts_.targets[step]) : step + 1;
+      if (next <= step) on_loop();
+      step = next;
+      continue;
+    }
     Call call{reinterpret_cast<Kernel>(parts_.kernels[step]), pointers_.data() + parts_.buffer_begin[step],
               parts_.dims.data() + parts_.dim_begin[step], static_cast<uint8_t *>(scratch), scratch_stride};
     lease.run(parts_.tasks[step], run_tasks, &call);
     if (nanoseconds) {
       const Clock::time_point after = Clock::now();
-      nanoseconds[step] = std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count();
+      nanoseconds[step] += std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count();
       before = after;
     }
+    ++step;
   }
 }
 

@@ -3,6 +3,9 @@
 // A step is a kernel, its buffers, its dims and its task count. Buffers are (base, offset) pairs: bases are the arena,
 // the weights, states, inputs and outputs; their addresses come with each run, so that arena growth and new inputs
 // cost one addition per buffer (about a microsecond for a whole model) and nothing is ever stale.
+//
+// A jump is a step without a kernel. It is taken unless the byte in its buffer is not zero, and always if it has none; so
+// branches and loops that depend on data stay inside the one call.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +33,7 @@ struct StepTableParts {
   std::vector<int64_t> offsets;
   std::vector<int64_t> dim_begin;      // steps + 1 entries, into dims
   std::vector<int64_t> dims;
+  std::vector<int64_t> targets;        // the step that a jump leads to, -1 for a kernel
   int64_t base_count = 0;
 };
 
@@ -40,10 +44,11 @@ class StepTable {
 
   size_t steps() const { return parts_.kernels.size(); }
 
-  // Runs all steps. `scratch` holds pool.threads() areas of `scratch_stride` bytes. `nanoseconds`, if not null, gets
-  // the duration of each step. Not to be called twice at a time.
+  // Runs the steps. `scratch` holds pool.threads() areas of `scratch_stride` bytes. `nanoseconds`, if not null, gets
+  // the time spent in each step added. `on_loop` is called at every jump backwards and may throw, which ends the run:
+  // a loop need not end by itself. Not to be called twice at a time.
   void run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch, int64_t scratch_stride,
-           int64_t *nanoseconds);
+           int64_t *nanoseconds, void (*on_loop)());
 
  private:
   StepTableParts parts_;

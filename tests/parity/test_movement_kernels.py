@@ -10,6 +10,7 @@ import pytest
 from lowerkit.codegen.cpu.copy import CopyFamily
 from lowerkit.codegen.cpu.gather import GatherFamily
 from lowerkit.codegen.cpu.rope import RopeFamily
+from lowerkit.codegen.cpu.scatter import ScatterFamily
 from lowerkit.codegen.cpu.transpose import TransposeFamily
 from lowerkit.codegen.kernel import Refusal
 from tests.support.region_kernels import DTYPES, LEVELS, anchored, plan_region, random, run_region, tensor
@@ -51,6 +52,74 @@ def test_gather_clamps_what_lies_outside(level: str) -> None:
     text = anchored("gather", [tensor((5, 20), "f32"), tensor((4,), "i64")], tensor((4, 20), "f32"), "axis = 0 : i64")
     (result,) = run_region(GatherFamily(), text, [data, at], [(4, 20)], level)
     assert (result == data[[4, 4, 0, 0]]).all()
+
+
+def scatter(table: Any, indices: Any, updates: Any, axis: int) -> Any:
+    """What lk.scatter says, slice by slice; an index outside of the table leaves its update out."""
+    result = np.moveaxis(table.copy(), axis, 0)
+    count = indices.ndim
+    slices = np.moveaxis(updates, range(axis, axis + count), range(count)).reshape((-1, *result.shape[1:]))
+    for row, values in zip(indices.reshape(-1), slices, strict=True):
+        if -len(result) <= row < len(result):
+            result[row] = values
+    return np.ascontiguousarray(np.moveaxis(result, 0, axis))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("positions", ["i64", "i32"])
+@pytest.mark.parametrize(
+    ("table", "indices", "axis"),
+    [((50, 37), (3, 4), 0), ((5, 7), (6,), 1), ((4, 6, 9), (2, 2), 1), ((9,), (4,), 0), ((9, 4), (), 0),
+     ((2, 12, 65, 64), (3,), 2), ((40, 3, 700), (2,), 1)],
+)  # fmt: skip
+def test_scatter(
+    level: str, element: str, positions: str, table: tuple[int, ...], indices: tuple[int, ...], axis: int
+) -> None:
+    data = random(table, element)
+    updates = random((*table[:axis], *indices, *table[axis + 1 :]), element, seed=1)
+    at = np.random.default_rng(5).integers(-table[axis] - 1, table[axis] + 1, indices).astype(DTYPES[positions])
+    types = [tensor(table, element), tensor(indices, positions), tensor(updates.shape, element)]
+    text = anchored("scatter", types, tensor(table, element), f'axis = {axis} : i64, kind = "set"')
+    (result,) = run_region(ScatterFamily(), text, [data, np.asarray(at), updates], [table], level)
+    assert result.tobytes() == scatter(data, np.asarray(at), updates, axis).tobytes()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_scatter_far_outside(level: str) -> None:
+    data, updates = random((5, 20), "f32"), random((6, 20), "f32", seed=1)
+    at = np.array([5, 2**62, -6, -(2**62), 4, -5], np.int64)
+    types = [tensor((5, 20), "f32"), tensor((6,), "i64"), tensor((6, 20), "f32")]
+    text = anchored("scatter", types, tensor((5, 20), "f32"), 'axis = 0 : i64, kind = "set"')
+    (result,) = run_region(ScatterFamily(), text, [data, at, updates], [(5, 20)], level)
+    assert result.tobytes() == scatter(data, at, updates, 0).tobytes()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("heads", "length", "count"), [(1, 9, 1), (13, 300, 300), (3, 5, 0), (200, 7, 3)])
+def test_scatter_of_dynamic_sizes(level: str, heads: int, length: int, count: int) -> None:
+    data, updates = random((heads, length, 64), "f32"), random((heads, count, 64), "f32", seed=1)
+    at = np.random.default_rng(7).integers(-length, length, count)
+    types = [tensor(("?", "?", 64), "f32"), tensor(("?",), "i64"), tensor(("?", "?", 64), "f32")]
+    text = anchored("scatter", types, tensor(("?", "?", 64), "f32"), 'axis = 1 : i64, kind = "set"')
+    (result,) = run_region(ScatterFamily(), text, [data, at, updates], [data.shape], level)
+    assert result.tobytes() == scatter(data, at, updates, 1).tobytes()
+
+
+def test_scatters_that_the_family_leaves_alone() -> None:
+    types = [tensor((5, 20), "f32"), tensor((6,), "i64"), tensor((6, 20), "f32")]
+    text = anchored("scatter", types, tensor((5, 20), "f32"), 'axis = 0 : i64, kind = "add"')
+    _, answer = plan_region(ScatterFamily(), text)
+    assert isinstance(answer, Refusal)
+    assert "combines by add" in answer.reason
+    own = """func.func @region(%a: tensor<5x20xf32>, %i: tensor<5xi64>) -> tensor<5x20xf32> {
+  %r = "lk.scatter"(%a, %i, %a) {axis = 0 : i64, kind = "set"}
+    : (tensor<5x20xf32>, tensor<5xi64>, tensor<5x20xf32>) -> tensor<5x20xf32>
+  return %r : tensor<5x20xf32>
+}"""
+    _, answer = plan_region(ScatterFamily(), own)
+    assert isinstance(answer, Refusal)
+    assert "the table itself" in answer.reason
 
 
 @pytest.mark.parametrize("level", LEVELS)

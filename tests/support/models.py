@@ -18,6 +18,12 @@ def benchmark_models() -> ModuleType:
 
 
 @cache
+def decoders() -> ModuleType:
+    """Returns the module tools/bench/decoders.py."""
+    return _load("decoders")
+
+
+@cache
 def light_models() -> ModuleType:
     """Returns the module tools/bench/light_models.py."""
     return _load("light_models")

@@ -82,6 +82,7 @@ def run_region(
         for axis in range(type_.rank)
         if type_.is_dynamic_dim(axis)
     ]
+    _fill_in_place(plan, operands, results)
     call, tasks = LoadedKernel(plan, cpu_features(level)).bind(everything, dims)
     for task in reversed(range(tasks)):
         call(task, task + 1)
@@ -91,10 +92,17 @@ def run_region(
     copies = [result.copy() for result in results]
     for block, _ in blocks:
         block[_GUARD:-_GUARD] = 0
+    _fill_in_place(plan, operands, results)
     call(0, tasks)
     for copy, result in zip(copies, results, strict=True):
         assert copy.tobytes() == result.tobytes(), "the results depend on how tasks are grouped"
     return copies
+
+
+def _fill_in_place(plan: KernelPlan, operands: Sequence[Array], results: Sequence[Array]) -> None:
+    """Gives results that a kernel changes in place the content that they start from."""
+    for result, operand in plan.in_place.items():
+        results[result][...] = operands[operand]
 
 
 def _unaligned(array: Array) -> Array:

@@ -122,7 +122,7 @@ def _gpt2(tiny: bool) -> nn.Module:
 
     if tiny:
         config = GPT2Config(
-            vocab_size=100, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+            vocab_size=100, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
         )
     else:
         config = GPT2Config()

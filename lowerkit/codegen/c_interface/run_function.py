@@ -1,4 +1,4 @@
-"""LLVM IR of ``NAME_run`` and ``NAME_reset``: the step table of an artifact as straight-line calls of its kernels.
+"""LLVM IR of ``NAME_run`` and ``NAME_reset``: the step table of an artifact as calls of its kernels.
 
 Vocabulary
     arguments  the struct of the header: slots of eight bytes, in the order of :class:`Arguments`
@@ -6,15 +6,17 @@ Vocabulary
 
 ``int NAME_run(const NAME_arguments *)``: checks dims and pointers, then for each step stores its dims and the
 pointers of its buffers on the stack and calls its kernel: over all tasks at once, or through the caller's ``parallel``.
+Jumps of the step table become branches between blocks, one block a step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lowerkit.codegen.c_interface.layout import Layout
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import COPY_KERNEL, Manifest, Signature, Step
+from lowerkit.runtimes.manifest import COPY_KERNEL, JUMP_KERNEL, Manifest, Signature, Step
 
 BAD_DIM, NULL_POINTER = 1, 2
 """What ``NAME_run`` returns beside 0."""
@@ -111,8 +113,12 @@ class RunFunction:
             self._leave_if(writer.value(f"icmp eq ptr {pointer}, null"), NULL_POINTER)
         self.parallel, self.pool = self._slot(arguments.parallel, "ptr"), self._slot(arguments.pool, "ptr")
         self.scratch = writer.offset(self.arena, str(self.layout.arena_bytes))
-        for step in self.manifest.steps:
-            self._step(step)
+        steps = self.manifest.steps
+        if any(step.kernel == JUMP_KERNEL for step in steps):
+            self._steps_with_jumps(steps)
+        else:
+            for step in steps:
+                self._step(step)
         body = "\n".join(writer.lines)
         return f"define i32 @{self.name}_run(ptr %arguments) {{\n{body}\n  ret i32 0\n}}\n"
 
@@ -126,6 +132,32 @@ class RunFunction:
         leave, stay = f"leave{writer.count}", f"stay{writer.count}"
         writer.line(f"br i1 {condition}, label %{leave}, label %{stay}")
         writer.lines += [f"{leave}:", f"  ret i32 {status}", f"{stay}:"]
+
+    def _steps_with_jumps(self, steps: Sequence[Step]) -> None:
+        """Writes a block for each step; what expressions the steps need is computed ahead of all of them."""
+        writer = self.writer
+        for step in steps:
+            for number in step.buffers:
+                self._pointer(number)
+            if step.kernel == COPY_KERNEL:
+                self._expression(self.manifest.buffers[step.buffers[0]].size)
+            for expression in (*step.dims, step.tasks):
+                self._expression(expression)
+        for number, step in enumerate(steps):
+            writer.line(f"br label %step{number}")
+            writer.lines.append(f"step{number}:")
+            if step.kernel != JUMP_KERNEL:
+                self._step(step)
+                continue
+            if step.buffers:
+                byte = writer.value(f"load i8, ptr {self._pointer(step.buffers[0])}, align 1")
+                goes_on = writer.value(f"icmp ne i8 {byte}, 0")
+                writer.line(f"br i1 {goes_on}, label %behind{number}, label %step{step.target}")
+            else:
+                writer.line(f"br label %step{step.target}")
+            writer.lines.append(f"behind{number}:")
+        writer.line(f"br label %step{len(steps)}")
+        writer.lines.append(f"step{len(steps)}:")
 
     def _step(self, step: Step) -> None:
         writer = self.writer

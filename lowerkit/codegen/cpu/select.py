@@ -29,6 +29,7 @@ def default_families() -> tuple[KernelFamily, ...]:
     from lowerkit.codegen.cpu.reduce import ReduceFamily
     from lowerkit.codegen.cpu.rope import RopeFamily
     from lowerkit.codegen.cpu.row_norm import RowNormFamily
+    from lowerkit.codegen.cpu.scatter import ScatterFamily
     from lowerkit.codegen.cpu.softmax import SoftmaxFamily
     from lowerkit.codegen.cpu.transpose import TransposeFamily
 
@@ -44,6 +45,7 @@ def default_families() -> tuple[KernelFamily, ...]:
         PoolFamily(),
         ReduceFamily(),
         GatherFamily(),
+        ScatterFamily(),
         RopeFamily(),
         CumulativeFamily(),
         TransposeFamily(),

@@ -22,7 +22,7 @@ from lowerkit.codegen.cpu.select import select_kernel
 from lowerkit.codegen.ledger import LedgerEntry
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.codegen.weight_table import StoredWeight
-from lowerkit.runtimes.manifest import KernelEntry, Manifest
+from lowerkit.runtimes.manifest import JUMP_KERNEL, KernelEntry, Manifest
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -137,15 +137,22 @@ def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: S
             KernelEntry(offset, f"{plan.family}_{number}")
             for number, (offset, plan) in enumerate(zip(entries, schedule.plans, strict=True))
         ],
-        features=["states"] if program.signature.states else [],
+        features=_features(program, schedule),
         target="cpu",
         cpu=cpu.name,
         cpu_features=list(cpu.required),
         producer=_producer(),
         state_initials=schedule.state_initials,
         output_tree=program.output_tree,
+        input_tree=program.input_tree,
         metadata={"regions": [_region_entry(entry) for entry in schedule.ledger]},
     )
+
+
+def _features(program: Program, schedule: Schedule) -> list[str]:
+    """What a runtime must be able to do, beyond running steps in order."""
+    jumps = any(step.kernel == JUMP_KERNEL for step in schedule.steps)
+    return [*(["states"] if program.signature.states else []), *(["control_flow"] if jumps else [])]
 
 
 def _producer() -> dict[str, str]:

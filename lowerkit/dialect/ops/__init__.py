@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowerkit.dialect.ops.attention import AttentionOp
 from lowerkit.dialect.ops.call import CallOp
+from lowerkit.dialect.ops.control_flow import CondOp, WhileOp
 from lowerkit.dialect.ops.conv import ConvOp
 from lowerkit.dialect.ops.conv_transpose import ConvTransposeOp
 from lowerkit.dialect.ops.cumulative import CumulativeOp
@@ -25,6 +26,7 @@ __all__ = [
     "AttentionOp",
     "AvgPoolOp",
     "CallOp",
+    "CondOp",
     "ConvOp",
     "ConvTransposeOp",
     "CumulativeOp",
@@ -45,5 +47,6 @@ __all__ = [
     "StateWriteOp",
     "TopkOp",
     "WeightOp",
+    "WhileOp",
     "YieldOp",
 ]

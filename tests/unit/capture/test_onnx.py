@@ -254,7 +254,7 @@ def test_random_ops_are_refused() -> None:
         capture(make_model([helper.make_node("Bernoulli", ["x"], ["y"], "coin")], {"x": [3]}, {"y": [3]}))
 
 
-def test_control_flow_is_refused() -> None:
+def test_branches_whose_values_have_one_name() -> None:
     branch = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["r"])], "branch", [], [helper.make_tensor_value_info("r", 1, [3])]
     )
@@ -263,8 +263,9 @@ def test_control_flow_is_refused() -> None:
         helper.make_node("Cast", ["t"], ["c"], to=TensorProto.BOOL),
         helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch),
     ]
-    with pytest.raises(UnsupportedError, match="choice"):
-        capture(make_model(nodes, {"x": [3]}, {"y": [3]}))
+    for x in (np.zeros(3, np.float32), np.array([-1, 0, 3], np.float32)):
+        program = capture(make_model(nodes, {"x": [3]}, {"y": [3]}))
+        assert_same_as_eager(program, [x])
 
 
 @pytest.mark.parametrize("elements", [TensorProto.UINT4, TensorProto.FLOAT8E4M3FN, TensorProto.STRING])

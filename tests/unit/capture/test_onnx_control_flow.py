@@ -1,7 +1,8 @@
-"""Control flow of known course is written out; functions of the standard are expanded; parameters become constants."""
+"""Control flow: written out, or functions of the module; the standard's functions; parameters as constants."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,13 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.capture.onnx_parameters import parameter_inputs
+from lowerkit.capture.program import Program
+from lowerkit.compiler import compile_program
+from lowerkit.dialect.interpret import interpret
 from lowerkit.errors import UnsupportedError, UsageError
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.pipeline import run_stages
 from tests.unit.capture.onnx_models import Array, assert_close, by_onnxruntime, by_reference, one_node, ours
 
 RNG = np.random.default_rng()
@@ -43,7 +50,7 @@ def test_a_loop_of_known_length() -> None:
     assert_close(ours(model, [x]), by_reference(model, [x]))
 
 
-def test_a_loop_that_ends_by_a_condition_is_refused() -> None:
+def test_a_loop_that_ends_by_a_condition() -> None:
     model = parsed("""
         g (float[3] x) => (float[3] total) {
           trips = Constant <value = int64 {4}> ()
@@ -55,8 +62,8 @@ def test_a_loop_that_ends_by_a_condition_is_refused() -> None:
             d = Less (s, z)
           }>
         }""")
-    with pytest.raises(UnsupportedError, match="control flow"):
-        capture_onnx(model)
+    for x in (normal(3), np.array([-1, 0, 0.5], np.float32), np.ones(3, np.float32)):
+        assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 1e-6)
 
 
 @pytest.mark.parametrize("backward", [0, 1])
@@ -87,14 +94,116 @@ def test_a_branch_that_is_always_taken(condition: int) -> None:
     assert_close(ours(model, [x]), [x + np.maximum(x, 0) if condition else np.maximum(x, 0)], 0)
 
 
-def test_a_branch_taken_by_data_is_refused() -> None:
-    model = parsed("""
+BY_DATA = {
+    "branches": """
+        g (bool c, float[3] x) => (float[3] y, float[3] z) <float[3] w = {1.0, -2.0, 3.0}> {
+          h = Relu (x)
+          y, s = If (c) <then_branch = t () => (float[3] a, float[3] a2) {
+                           a = Mul (h, w)
+                           a2 = Identity (x) },
+                         else_branch = e () => (float[3] b, float[3] b2) {
+                           two = Constant <value = float[3] {2.0, 2.0, 2.0}> ()
+                           b = Add (x, two)
+                           b2 = Identity (two) }>
+          z = Neg (s)
+        }""",
+    "nested": """
         g (bool c, float[3] x) => (float[3] y) {
-          y = If (c) <then_branch = t () => (float[3] a) { a = Relu (x) },
+          m = ReduceMax <keepdims = 0> (x)
+          zero = Constant <value = float {0.0}> ()
+          y = If (c) <then_branch = t () => (float[3] a) {
+                        d = Greater (m, zero)
+                        a = If (d) <then_branch = tt () => (float[3] aa) { aa = Exp (x) },
+                                    else_branch = te () => (float[3] ab) { ab = Sub (x, m) }> },
                       else_branch = e () => (float[3] b) { b = Neg (x) }>
-        }""")
-    with pytest.raises(UnsupportedError, match="control flow"):
-        capture_onnx(model)
+        }""",
+    "loop": """
+        g (bool c, float[3] x) => (float[3] y, int64[1] n) {
+          one = Constant <value = int64[1] {1}> ()
+          limit = Constant <value = float {50.0}> ()
+          trips = Constant <value = int64 {600}> ()
+          n0 = Constant <value = int64[1] {0}> ()
+          y, n = Loop (trips, c, x, n0) <body = b (int64 i, bool going, float[3] v, int64[1] k)
+                => (bool on, float[3] w, int64[1] k1) {
+              w = Add (v, x)
+              k1 = Add (k, one)
+              big = ReduceMax <keepdims = 0> (w)
+              on = Less (big, limit) }>
+        }""",
+    "loop without a trip count": """
+        g (bool c, float[3] x) => (float[3] y) {
+          y = Loop (, c, x) <body = b (int64 i, bool going, float[3] v) => (bool on, float[3] w) {
+              f = Cast <to = 1> (i)
+              w = Add (v, f)
+              six = Constant <value = int64 {6}> ()
+              on = Less (i, six) }>
+        }""",
+    "branch in a loop": """
+        g (bool c, float[3] x) => (float[3] y) <float[3] w = {1.0, -2.0, 3.0}> {
+          s = ReduceSum <keepdims = 0> (x)
+          a = Abs (s)
+          t = Cast <to = 7> (a)
+          y = Loop (t, c, x) <body = b (int64 i, bool going, float[3] v) => (bool on, float[3] u) {
+              two = Constant <value = int64 {2}> ()
+              m = Mod (i, two)
+              even = Cast <to = 9> (m)
+              u = If (even) <then_branch = p () => (float[3] q) { q = Mul (v, w) },
+                             else_branch = r () => (float[3] z) { z = Add (v, x) }>
+              on = Identity (going) }>
+        }""",
+}
+
+
+@pytest.mark.parametrize("name", BY_DATA)
+def test_control_flow_by_data(name: str) -> None:
+    model = parsed(BY_DATA[name])
+    program = capture_onnx(model)
+    run_stages(program, "raised", PassContext(weights=program.weights))
+    interpreted = interpreter(program)
+    compiled = compile_program(program)
+    assert "control_flow" in compiled.parts.manifest.features
+    for condition in (True, False):
+        for shift in (-3, 0, 3):
+            inputs = [np.asarray(condition), normal(3) + np.float32(shift)]
+            expected = by_onnxruntime(model, inputs)
+            assert_close(interpreted(inputs), expected, 1e-6)
+            assert_close(compiled.session.run(*inputs), expected, 1e-6)
+
+
+def interpreter(program: Program) -> Callable[[list[Any]], list[Any]]:
+    text, context = program.text(), program.context
+    return lambda inputs: interpret(ir.Module.parse(text, context=context), inputs, program.weights.get)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "reason"),
+    [
+        ("""g (bool c, float[3] x) => (float[k] y) {
+              y = If (c) <then_branch = t () => (float[3] a) { a = Relu (x) },
+                          else_branch = e () => (float[6] b) { b = Concat <axis = 0> (x, x) }>
+            }""", "LK4002", r"\[3\],f32> and .*\[6\],f32"),
+        ("""g (int64 n, bool c, float[3] x) => (float[k, 3] y) {
+              last, y = Loop (n, c, x) <body = b (int64 i, bool going, float[3] v)
+                    => (bool on, float[3] w, float[3] row) {
+                  w = Add (v, x)
+                  row = Identity (w)
+                  on = Identity (going) }>
+            }""", "LK4001", "collects a value of each turn"),
+        ("""g (int64 n, bool c, float[3] x) => (float[k] y) {
+              y = Loop (n, c, x) <body = b (int64 i, bool going, float[m] v) => (bool on, float[l] w) {
+                  w = Concat <axis = 0> (v, x)
+                  on = Identity (going) }>
+            }""", "LK400", "shape|types"),
+        ("""g (bool c, uint32[3] x) => (uint32[3] y) {
+              y = If (c) <then_branch = t () => (uint32[3] a) { a = Identity (x) },
+                          else_branch = e () => (uint32[3] b) { b = Add (x, x) }>
+            }""", "LK4001", "uint32"),
+    ],
+)  # fmt: skip
+def test_control_flow_that_is_refused(text: str, code: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        capture_onnx(parsed(text))
+    assert caught.value.code.startswith(code)
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])

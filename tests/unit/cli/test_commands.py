@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import lowerkit
 from tests.unit.cli.conftest import RunCommand
 
 
@@ -130,3 +132,31 @@ def test_bench_interleaves_with_eager(exported: Path, lowerkit_command: RunComma
     document = json.loads(outcome.out)
     assert document["lowerkit"]["median_ms"] > 0
     assert document["peers"]["eager"]["median_ms"] > 0 and document["peers"]["eager"]["sqnr_db"] > 100
+
+
+class Total(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.full((3,), 10.0, dtype=torch.bfloat16))
+        self.total: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total * 2
+
+
+def test_states_go_from_run_to_run(tmp_path: Path, lowerkit_command: RunCommand) -> None:
+    """Each run is a process of its own in real life: the folder carries the state from one to the next."""
+    artifact, states = tmp_path / "total.lk", tmp_path / "states"
+    lowerkit.compile(Total().eval(), (torch.ones(3),)).save(artifact)
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
+    for expected in (11, 12):
+        run = lowerkit_command("run", artifact, "--input", f"x=@{tmp_path}/x.npy", "--state", states)
+        assert run.code == 0, run.err
+        assert np.load(states / "total.npy").view(ml_dtypes.bfloat16).astype(np.float32).tolist() == [expected] * 3
+    np.save(states / "total.npy", np.zeros(4, np.float32))
+    run = lowerkit_command("run", artifact, "--input", f"x=@{tmp_path}/x.npy", "--state", states)
+    assert run.code == 8
+    assert "state 'total' has dtype f32, expected bf16" in run.err
+    inspected = json.loads(lowerkit_command("inspect", artifact, "--json").out)
+    assert inspected["states"] == [{"name": "total", "dtype": "bf16", "shape": [3]}]

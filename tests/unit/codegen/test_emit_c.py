@@ -214,6 +214,32 @@ def test_one_object_for_many_shapes(tmp_path: Path) -> None:
     build(tmp_path / "c", "-x", "c++", "-fpermissive", "-w", "example.c", "-x", "none", "-o", "example")
 
 
+class Collatz(torch.nn.Module):
+    """A loop with a branch in it; how often it turns depends on the input."""
+
+    def forward(self, n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def turn(n: torch.Tensor, count: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            after = torch.cond(n % 2 == 0, lambda n: n // 2, lambda n: 3 * n + 1, (n,))
+            return after, count + 1, torch.tanh(y + x)
+
+        return torch.while_loop(lambda n, count, y: n > 1, turn, (n, torch.tensor(0), x * 2))
+
+
+@needs_compiler
+def test_branches_and_loops(tmp_path: Path) -> None:
+    dims = {"n": None, "x": {0: Dim("rows", min=1, max=9)}}
+    compiled = lowerkit.compile(Collatz(), (torch.tensor(6), torch.randn(4, 3)), dynamic_shapes=dims)
+    files = emit(compiled, tmp_path)
+    library = shared_library(tmp_path / "c")
+    for n, rows in ((1, 2), (6, 9), (27, 1)):
+        inputs = [np.asarray(n), np.random.default_rng(n).standard_normal((rows, 3), np.float32)]
+        expected = compiled.session.run(*inputs)
+        outputs = [np.zeros_like(array) for array in expected]
+        assert library.model_run(Struct(rows, *inputs, *outputs, aligned(files.arena_bytes), 0, 0).data) == 0
+        for actual, wanted in zip(outputs, expected, strict=True):
+            assert_same_bits(actual, wanted)
+
+
 @needs_compiler
 def test_states(tmp_path: Path) -> None:
     compiled = lowerkit.compile(Counter(), (torch.ones(2, 3),))
@@ -222,7 +248,7 @@ def test_states(tmp_path: Path) -> None:
     state, arena = aligned(1024), aligned(files.arena_bytes + 64)
     for _ in range(2):
         library.model_reset(ctypes.c_void_p(state.ctypes.data))
-        compiled.session.reset_state()
+        compiled.session.reset()
         for _ in range(3):
             x = torch.randn(2, 3)
             expected = compiled.session.run(x)

@@ -151,7 +151,7 @@ def test_states_live_between_runs_until_they_are_reset(tmp_path: Path) -> None:
     one = np.ones(4, np.float32)
     assert session.run(one)[0].tolist() == [11, 21, 31, 41]
     assert session.run(one)[0].tolist() == [12, 22, 32, 42]
-    session.reset_state()
+    session.reset()
     assert session.run(one)[0].tolist() == [11, 21, 31, 41]
 
 

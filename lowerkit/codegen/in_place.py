@@ -1,0 +1,63 @@
+"""Which values may be changed where they lie: a state that is updated, a temporary that nobody reads again.
+
+Vocabulary
+    update       a region whose only op is one ``lk.scatter`` of an operand: its result is the operand, partly changed.
+    incarnation  a value that a state takes on its way from ``lk.state_read`` through updates to ``lk.state_write``. All
+                 of them may live in the memory of the state, so that writing one token into a cache moves one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from lowerkit.codegen.memory import VIEW_OPS
+from lowerkit.mlir import ir
+
+
+def incarnations(read: ir.Operation, following: Sequence[ir.Operation]) -> set[ir.Value]:
+    """Returns the results of updates that lead from ``read`` to the only write of its state; empty without such a path.
+
+    Args:
+        read: an ``lk.state_read``.
+        following: the ops after it, in order.
+    """
+    symbol = ir.StringAttr(read.attributes["symbol"]).value
+    writes = [op for op in following if op.name == "lk.state_write" and _symbol(op) == symbol]
+    if len(writes) != 1:
+        return set()
+    found: set[ir.Value] = set()
+    value = writes[0].operands[0]
+    while value != read.results[0]:
+        owner = value.owner
+        if isinstance(owner, ir.Block) or (operand := updated_operand(owner.operation)) is None:
+            return set()
+        found.add(value)
+        value = owner.operation.operands[operand]
+    return found
+
+
+def updated_operand(op: ir.Operation) -> int | None:
+    """Returns the number of the operand that an update changes; None for any other op."""
+    if op.name != "lk.region":
+        return None
+    block = op.regions[0].blocks[0]
+    body = [inner.operation for inner in block.operations]
+    if len(body) != 2 or body[0].name != "lk.scatter" or list(body[1].operands) != [body[0].results[0]]:
+        return None
+    table = body[0].operands[0]
+    return ir.BlockArgument(table).arg_number if isinstance(table.owner, ir.Block) else None
+
+
+def is_read_later(values: Collection[ir.Value], following: Sequence[ir.Operation]) -> bool:
+    """Whether an op of ``following`` reads one of ``values``, or a view of one that is made there."""
+    views = set(values)
+    for op in following:
+        if any(operand in views for operand in op.operands):
+            if op.name not in VIEW_OPS:
+                return True
+            views.update(op.results)
+    return False
+
+
+def _symbol(op: ir.Operation) -> str:
+    return ir.StringAttr(op.attributes["symbol"]).value
