@@ -224,7 +224,7 @@ class _NodeImporter(upstream.NodeImporter):
         known = self._gi.initializer_map
         parameters = [numpy_helper.to_array(known[name]) if name in known else None for name in node.input[1:] if name]
         kinds = [self._gi.find_type_proto_for_name(name) for name in (node.input[0], node.output[0])]
-        floats, integers = (kind.tensor_type.elem_type for kind in kinds if kind is not None)
+        floats, integers = (kind.tensor_type.elem_type for kind in kinds)
         if node.op_type == "DequantizeLinear":
             floats, integers = integers, floats
         block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
