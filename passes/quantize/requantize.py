@@ -65,7 +65,7 @@ class Requantize(Pass):
         before, after = scaling_of(dequantize, context), scaling_of(op, context)
         if before is None or after is None or not after.per_tensor or np.any(before.zero_point != 0):
             context.remark(
-                self.name, f"left lk.quantize at {describe(op)} alone: its parameters are no usable constants"
+                self.name, f"left lk.quantize at {describe(op)} alone: parameters that are no usable constants"
             )
             return None
         try:
