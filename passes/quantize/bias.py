@@ -30,6 +30,12 @@ class Bias:
     weight: str
     scale: Array | None
 
+    def largest(self, scale: Array, context: PassContext) -> float:
+        """Returns the largest magnitude in units of ``scale``; infinite for a NaN."""
+        found = np.abs(context.weights.get(self.weight).reshape(-1).astype(np.float64))
+        units = found / scale if self.scale is None else found * self.scale / scale
+        return float(np.nan_to_num(units, nan=np.inf, posinf=np.inf).max(initial=0.0))
+
     def in_units(self, given: Array, scale: Array) -> Array:
         """Returns the bias in units of ``scale``, int64.
 

@@ -12,7 +12,8 @@ Steps for each ``lk.matmul`` or ``lk.conv`` whose operands are dequantized:
        of 4, which dot products of bytes want;
     3. fold the bias that is added next: given in int32 by the exporter, or rounded to units of ``sx * sw``.
 
-Sums must fit 32 bits whatever the data: ``K * 255 * 128`` at most ``2^31``.
+Sums stay below 2^29 in magnitude whatever the data, and so does what is added: ``K * 255 * 128`` is at most 2^28, a
+bias below 2^28. ``requantize`` relies on it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from lowerkit.dialect.scalar_builder import constant
 from lowerkit.mlir import arith, ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import build_elementwise, identity_map
+from lowerkit.passes.layout.transposes import build_transpose
 from lowerkit.passes.quantize.bias import Bias, bias_after
 from lowerkit.passes.quantize.parameters import Array, Scaling, as_weight, constant_parameter, derived, scaling_of
 from lowerkit.passes.rewriting import defined_by, empty_like, erase_dead, main_block, operations, shape_of
 from lowerkit.passes.source_location import describe
 
-_LARGEST_DEPTH = (1 << 31) // (255 * 128) - 1
+_LARGEST_BIAS = 1 << 28
+_LARGEST_DEPTH = _LARGEST_BIAS // (255 * 128)
 _DOT = 4
 """Products that one instruction sums."""
 
@@ -113,7 +116,11 @@ class IntegerProducts(Pass):
             except _RefusalError as reason:
                 context.remark(self.name, f"left {op.name} at {describe(op)} in floats: {reason}")
                 continue
-            _write(product, bias_after(op, product.channel_axis, context), context)
+            bias = bias_after(op, product.channel_axis, context)
+            if bias is not None and bias.largest(product.scaling.scale * product.weight_scale, context) > _LARGEST_BIAS:
+                context.remark(self.name, f"did not fold the bias of {op.name} at {describe(op)}: it is too large")
+                bias = None
+            _write(product, bias, context)
             changed = True
         erase_dead(block)
         return changed
@@ -145,7 +152,7 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
         raise _RefusalError("the weight is reshaped before it is dequantized")
     depth = math.prod(shape) // shape[output_axis] if shape[output_axis] else 0
     if not 0 < depth <= _LARGEST_DEPTH:
-        raise _RefusalError(f"sums of {depth} products could leave 32 bits")
+        raise _RefusalError(f"sums of {depth} products could leave 29 bits")
     if op.name == "lk.conv" and ir.IntegerAttr(op.attributes["groups"]).value > 1 and shape[1] % _DOT:
         raise _RefusalError(f"{shape[1]} channels a group; integer dot products take multiples of {_DOT}")
     return _Product(
@@ -160,8 +167,6 @@ def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
         return 0, 1
     if rank != 2:
         raise _RefusalError("the right operand has batches")
-    if ir.BoolAttr(op.attributes["transpose_lhs"]).value:
-        raise _RefusalError("the left operand is transposed")
     transposed = ir.BoolAttr(op.attributes["transpose_rhs"]).value
     return (0, 1) if transposed else (1, 0)
 
@@ -200,6 +205,9 @@ def _build_sums(product: _Product, context: PassContext) -> ir.Value:
         weight = derived(context, f"{weight_name}.bytes", [weight_name], prepare, dtype="i8", shape=shape)
     point = int(product.scaling.zero_point) + (0 if product.scaling.unsigned else 128)
     if not product.is_conv:
+        if ir.BoolAttr(op.attributes["transpose_lhs"]).value:
+            rank = len(shape_of(data))
+            data = build_transpose(data, [*range(rank - 2), rank - 1, rank - 2])
         data = _padded(data, len(shape_of(data)) - 1, missing)
         transposed = ir.BoolAttr(op.attributes["transpose_rhs"]).value
         return IntegerMatmulOp.build(data, weight, transpose_rhs=transposed, unsigned=True)
@@ -254,8 +262,6 @@ def _add_offsets(product: _Product, sums: ir.Value, scale: Array, bias: Bias | N
         total = -point * signed.astype(np.int64).sum(summed)
         if bias is not None:
             total = total + bias.in_units(given[0], scale)
-        if np.any(np.abs(total) >= 1 << 31):
-            raise ValueError(f"the bias of {product.weight!r} does not fit 32 bits in units of its scales")
         return total.astype(np.int32)
 
     vector = derived(context, f"{product.weight}.offset", parents, offsets, dtype="i32", shape=[outputs])

@@ -2,8 +2,9 @@
 
     quantize(dequantize(sums, s), t, z)  ->  requant(sums, s / t, z)
 
-The factor ``s / t`` becomes a multiplier of 31 bits and a shift (:func:`multiplier_of`), rounded half to even: what the
-quotient in floats would round to, except within 2^-23 of a tie. A ReLU in between becomes a higher minimum, a clip
+The factor ``s / t`` becomes a multiplier of 24 bits and a shift (:func:`multiplier_of`), rounded half to even: what the
+quotient in floats would round to, except within 2^-24 of a tie. Sums that ``integer-products`` built stay below 2^29,
+so that products are exact in f64; other integers get 31 bits. A ReLU in between becomes a higher minimum, a clip
 both bounds.
 """
 
@@ -21,7 +22,16 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import as_elementwise, identity_map
 from lowerkit.passes.quantize.parameters import Array, Scaling, constant_parameter, scaling_of, small_constant
-from lowerkit.passes.rewriting import constant_of, defined_by, element_of, erase_dead, main_block, operations, replace
+from lowerkit.passes.rewriting import (
+    constant_of,
+    defined_by,
+    defining_op,
+    element_of,
+    erase_dead,
+    main_block,
+    operations,
+    replace,
+)
 from lowerkit.passes.source_location import describe
 
 
@@ -33,12 +43,12 @@ class Requantize(Pass):
 
     Attributes:
         rounding: of ``lk.requant``.
-        mult_bits: of ``lk.requant``.
+        mult_bits: of ``lk.requant``; 0 is 25 where the sums allow it, else 32.
     """
 
     name: ClassVar[str] = "requantize"
     rounding: str = "half_even"
-    mult_bits: int = 32
+    mult_bits: int = 0
 
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
@@ -68,8 +78,9 @@ class Requantize(Pass):
                 self.name, f"left lk.quantize at {describe(op)} alone: parameters that are no usable constants"
             )
             return None
+        bits = self.mult_bits or (25 if _is_product(dequantize.operands[0]) else 32)
         try:
-            multiplier, shift = multiplier_of(_exact(dequantize, context, before) / after.scale, self.mult_bits)
+            multiplier, shift = multiplier_of(_exact(dequantize, context, before) / after.scale, bits)
         except ValueError as reason:
             context.remark(self.name, f"left lk.quantize at {describe(op)} alone: {reason}")
             return None
@@ -82,12 +93,20 @@ class Requantize(Pass):
             constant_parameter(context, "zero_point", point),
             axis=before.axis if multiplier.ndim else 0,
             rounding=self.rounding,
-            mult_bits=self.mult_bits,
+            mult_bits=bits,
             minimum=_bound(low, after, minimum, maximum),
             maximum=_bound(high, after, minimum, maximum),
             unsigned=after.unsigned,
             storage=element_of(op.results[0]),
         )
+
+
+def _is_product(value: ir.Value) -> bool:
+    """Whether ``integer-products`` built these sums, and may have added an offset."""
+    op = defining_op(value)
+    if op is not None and op.name == "linalg.generic":
+        op = defining_op(op.operands[0])
+    return op is not None and op.name in ("lk.integer_matmul", "lk.integer_conv")
 
 
 def _exact(dequantize: ir.Operation, context: PassContext, scaling: Scaling) -> Array:

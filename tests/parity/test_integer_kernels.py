@@ -29,8 +29,8 @@ LEVELS = [
     for name in ("x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids")
 ]
 REQUANT = (
-    'axis = {axis} : i64, rounding = "{rounding}", mult_bits = 32 : i64, minimum = {low} : i64, maximum = {high} : i64,'
-    " unsigned_input = false, unsigned = {unsigned}, storage = i8"
+    'axis = {axis} : i64, rounding = "{rounding}", mult_bits = {bits} : i64, minimum = {low} : i64,'
+    " maximum = {high} : i64, unsigned_input = false, unsigned = {unsigned}, storage = i8"
 )
 
 
@@ -47,6 +47,7 @@ class Problem:
     result: tuple[int, ...]
     channel_axis: int
     rounding: str = "half_even"
+    mult_bits: int = 32
     unsigned_result: bool = True
     bare: bool = False
 
@@ -62,7 +63,7 @@ class Problem:
             return f"func.func @region(%a: {data}, %w: {weight}) -> {sums} {{\n{head}\nreturn %r : {sums}\n}}"
         low, high = (0, 255) if self.unsigned_result else (-128, 127)
         attributes = REQUANT.format(
-            axis=self.channel_axis, rounding=self.rounding, low=low, high=high,
+            axis=self.channel_axis, rounding=self.rounding, bits=self.mult_bits, low=low, high=high,
             unsigned=str(self.unsigned_result).lower(),
         )  # fmt: skip
         return (
@@ -77,9 +78,10 @@ class Problem:
         if self.bare:
             return products
         # Sums of random products are some thousands: these factors bring them to the range of a byte and beyond.
-        multiplier = random.integers(1 << 30, 1 << 31, self.channels).astype(np.int32)
-        shift = random.integers(36, 42, self.channels).astype(np.int32)
-        multiplier[0], shift[0] = 1 << 30, 38  # a power of two has ties
+        top = self.mult_bits - 1
+        multiplier = random.integers(1 << (top - 1), 1 << top, self.channels).astype(np.int32)
+        shift = random.integers(top + 5, top + 11, self.channels).astype(np.int32)
+        multiplier[0], shift[0] = 1 << (top - 1), top + 7  # a power of two has ties
         return [*products, multiplier, shift, random.integers(0, 100, self.channels).astype(np.int32)]
 
     def check(self, family: KernelFamily, level: str, ranges: int) -> None:
@@ -136,6 +138,7 @@ def conv(
 
 MATMULS = {
     "small": matmul((3,), 4, 5),
+    "exact in f64": matmul((9,), 128, 70, mult_bits=25),
     "bare": matmul((13,), 64, 33, bare=True),
     "odd": matmul((7,), 68, 47, rounding="single"),
     "transposed": matmul((29,), 96, 64, transposed=True, rounding="half_away"),
@@ -144,6 +147,7 @@ MATMULS = {
     "several blocks": matmul((130,), 772, 96),
 }
 CONVS = {
+    "exact in f64": conv((1, 6, 7, 16), (33, 16, 3, 3), padding=(1, 1, 1, 1), value=3, mult_bits=25),
     "pointwise": conv((2, 7, 5, 32), (24, 32, 1, 1)),
     "padded": conv((1, 9, 8, 16), (40, 16, 3, 3), padding=(1, 1, 1, 1), value=131),
     "strided": conv((2, 11, 13, 4), (16, 4, 7, 7), padding=(3, 2, 3, 3), stride=2, value=255, rounding="single"),

@@ -64,13 +64,31 @@ def requant(
     *,
     axis: int,
     rounding: str,
+    mult_bits: int,
     minimum: int,
     maximum: int,
     unsigned_input: bool,
     element: ir.Type,
 ) -> ir.Value:
-    """Scales integers by ``multiplier / 2^shift``."""
+    """Scales integers by ``multiplier / 2^shift``: in f64 where products are exact in it, else in i64."""
     wide = ir.IntegerType.get_signless(64)
+    operands = [(value, None), (multiplier, axis), (shift, axis), (zero_point, axis)]
+    if rounding == "half_even" and mult_bits <= 25:
+
+        def exact(number: ir.Value, factor: ir.Value, places: ir.Value, offset: ir.Value) -> ir.Value:
+            f64, i32 = ir.F64Type.get(), ir.IntegerType.get_signless(32)
+            # 2^-places by its bits. Loops over channels are outside of this where they can be.
+            exponent = scalar.subtract(scalar.constant(1023, wide), scalar.convert(places, wide))
+            power = arith.BitcastOp(f64, arith.ShLIOp(exponent, scalar.constant(52, wide)).result).result
+            ratio = scalar.multiply(scalar.convert(factor, f64), power)
+            product = scalar.multiply(scalar.convert(_read(number, unsigned_input, i32), f64), ratio)
+            shifted = scalar.add(math.RoundEvenOp(product).result, scalar.convert(offset, f64))
+            # No NaN comes here: a comparison and a selection are one instruction.
+            bounded = _select_float("gt", shifted, scalar.constant(minimum, f64))
+            bounded = _select_float("lt", bounded, scalar.constant(maximum, f64))
+            return scalar.convert(scalar.convert(bounded, i32), element)
+
+        return _map(operands, element, exact)
 
     def body(number: ir.Value, factor: ir.Value, places: ir.Value, offset: ir.Value) -> ir.Value:
         product = scalar.multiply(_read(number, unsigned_input, wide), scalar.convert(factor, wide))
@@ -81,7 +99,12 @@ def requant(
         )
         return scalar.convert(bounded, element)
 
-    return _map([(value, None), (multiplier, axis), (shift, axis), (zero_point, axis)], element, body)
+    return _map(operands, element, body)
+
+
+def _select_float(predicate: str, value: ir.Value, bound: ir.Value) -> ir.Value:
+    """Returns ``value`` where it compares so with ``bound``, else the bound."""
+    return scalar.select(scalar.compare(predicate, value, bound), value, bound)
 
 
 def _shift_right(product: ir.Value, places: ir.Value, rounding: str) -> ir.Value:

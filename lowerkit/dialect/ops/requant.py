@@ -37,7 +37,8 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
     Attributes:
         axis: the dimension along which the parameters lie; 0 where they have rank 0.
         rounding: ``half_even``, ``half_away``, ``single``, ``double`` or ``floor``.
-        mult_bits: 32 or 16, the bits that a multiplier has with its sign.
+        mult_bits: 32, 25 or 16, the bits that a multiplier has with its sign. With 25, a float's 24 bits, the input
+            must stay below 2^29 in magnitude: products are then exact in f64, which is how vectors compute them.
         minimum: the smallest number that is stored.
         maximum: the largest number that is stored.
         unsigned_input: the stored bits of the input are read as unsigned numbers.
@@ -93,8 +94,8 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
         check_along(data, axis, parameters)
         if rounding not in numpy_quantize.ROUNDINGS:
             fail(f"attribute rounding must be one of {', '.join(numpy_quantize.ROUNDINGS)}, found {rounding!r}")
-        if mult_bits not in (16, 32):
-            fail(f"attribute mult_bits must be 16 or 32, found {mult_bits}")
+        if mult_bits not in (16, 25, 32):
+            fail(f"attribute mult_bits must be 32, 25 or 16, found {mult_bits}")
         if not is_integer(storage) or is_bool(storage) or storage.width > 32:
             fail(f"attribute storage must be i8, i16 or i32, found {storage}")
         low, high = storage_range(storage, unsigned)
@@ -156,7 +157,7 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
         """Builds one elementwise linalg.generic."""
         parameters = self.parameters()
         element = parameters.pop("storage")
-        del parameters["unsigned"], parameters["mult_bits"]
+        del parameters["unsigned"]
         operands = (self.input, self.multiplier, self.shift, self.zero_point)
         return [lowering.requant(*operands, element=element, **parameters)]
 

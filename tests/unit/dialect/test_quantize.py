@@ -113,6 +113,23 @@ def test_requant(rounding: str, dtype: Any, check_lowering: Any, random: Any) ->
             )
 
 
+def test_requant_in_f64_is_exact(check_lowering: Any, random: Any) -> None:
+    """The vector form of 24-bit multipliers, on random sums, on ties and at the edge of what it is for."""
+    edge = (1 << 29) - 1
+    numbers = random.integers(-edge, edge, (60, 6), endpoint=True).astype(np.int32)
+    numbers[0], numbers[1] = edge, -edge
+    numbers[2:20] = random.integers(-4000, 4000, (18, 6)) * 2 + 1
+    multiplier = random.integers(1 << 23, 1 << 24, 6).astype(np.int32)
+    multiplier[0] = 1 << 23
+    shift = np.array([24, 30, 40, 50, 1, 62], np.int32)
+    check_lowering(
+        lambda x, m, s, z: RequantOp.build(x, m, s, z, axis=1, mult_bits=25),
+        [numbers, multiplier, shift, np.full(6, 5, np.int32)],
+        relative=0,
+        absolute=0,
+    )
+
+
 def exactly(product: int, shift: int, rounding: str) -> int:
     """The definition, on exact rational numbers."""
     value = Fraction(product, 1 << shift)
@@ -145,7 +162,7 @@ def test_shift_right_rounds_as_it_says(number: int, multiplier: int, shift: int,
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.floats(2.0**-60, 2.0**13.9), st.sampled_from([16, 32]))
+@given(st.floats(2.0**-60, 2.0**13.9), st.sampled_from([16, 25, 32]))
 def test_multiplier_is_the_nearest(ratio: float, bits: int) -> None:
     multiplier, shift = reference.multiplier_of(np.array(ratio), bits)
     assert 1 <= shift <= reference.LARGEST_SHIFT
