@@ -10,7 +10,8 @@ Steps for each ``lk.matmul`` or ``lk.conv`` whose operands are dequantized:
     1. check: one scale for the activation, a constant 8-bit weight with one scale or one per output channel, symmetric;
     2. bring the activation to unsigned and the weight to signed storage (a flip of the highest bit), K to a multiple
        of 4, which dot products of bytes want;
-    3. fold the bias that is added next: given in int32 by the exporter, or rounded to units of ``sx * sw``.
+    3. fold the bias that is added next: given in int32 by the exporter, or rounded. A rounded one would be off by half
+       a unit of ``sx * sw``, which short sums notice: sums are shifted left as far as 2^28 allows before it is added.
 
 Sums stay below 2^29 in magnitude whatever the data, and so does what is added: ``K * 255 * 128`` is at most 2^28, a
 bias below 2^28. ``requantize`` relies on it.
@@ -120,7 +121,7 @@ class IntegerProducts(Pass):
             if bias is not None and bias.largest(product.scaling.scale * product.weight_scale, context) > _LARGEST_BIAS:
                 context.remark(self.name, f"did not fold the bias of {op.name} at {describe(op)}: it is too large")
                 bias = None
-            _write(product, bias, context)
+            _write(product, bias, 0 if bias is None else _spare_bits(product, bias, context), context)
             changed = True
         erase_dead(block)
         return changed
@@ -171,13 +172,24 @@ def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
     return (0, 1) if transposed else (1, 0)
 
 
-def _write(product: _Product, bias: Bias | None, context: PassContext) -> None:
+def _spare_bits(product: _Product, bias: Bias, context: PassContext) -> int:
+    """Returns by how much sums can be shifted left, so that a bias in floats is rounded to finer units."""
+    if bias.scale is not None:
+        return 0
+    depth = math.prod(product.weight_shape) // product.outputs
+    bits = (_LARGEST_BIAS // (255 * 128 * depth)).bit_length() - 1
+    while bits and bias.largest(product.scaling.scale * product.weight_scale / 2.0**bits, context) > _LARGEST_BIAS:
+        bits -= 1
+    return bits
+
+
+def _write(product: _Product, bias: Bias | None, bits: int, context: PassContext) -> None:
     """Builds the integer product where its bias is added, or where it stands, and replaces both."""
     place = product.op if bias is None else bias.op
     with ir.InsertionPoint(place), product.op.location:
         sums = _build_sums(product, context)
-        scale = product.scaling.scale * product.weight_scale
-        shifted = _add_offsets(product, sums, scale, bias, context)
+        scale = product.scaling.scale * product.weight_scale / 2.0**bits
+        shifted = _add_offsets(product, sums, scale, bias, bits, context)
         axis = product.channel_axis if scale.ndim else 0
         zero = constant_parameter(context, "zero_point", np.zeros(scale.shape, np.int32))
         factors = constant_parameter(context, f"{product.weight}.scale", scale)
@@ -248,8 +260,10 @@ def _flipped(data: ir.Value) -> ir.Value:
     return build_elementwise([data], [identity_map(rank)], [init], write, ir.Location.current).results[0]
 
 
-def _add_offsets(product: _Product, sums: ir.Value, scale: Array, bias: Bias | None, context: PassContext) -> ir.Value:
-    """Adds ``bias - zx * sum w`` to each output channel."""
+def _add_offsets(
+    product: _Product, sums: ir.Value, scale: Array, bias: Bias | None, bits: int, context: PassContext
+) -> ir.Value:
+    """Shifts sums left and adds ``bias - zx * sum w``, in the same units, to each output channel."""
     parents = [product.weight, *([] if bias is None else [bias.weight])]
     point = int(product.scaling.zero_point) + (0 if product.scaling.unsigned else 128)
     summed = tuple(index for index in range(len(product.weight_shape)) if index != product.output_axis)
@@ -259,7 +273,7 @@ def _add_offsets(product: _Product, sums: ir.Value, scale: Array, bias: Bias | N
 
     def offsets(weight: Array, *given: Array) -> Array:
         signed = (weight.view(np.uint8) ^ 128).view(np.int8) if flip else weight
-        total = -point * signed.astype(np.int64).sum(summed)
+        total = -point * signed.astype(np.int64).sum(summed) << bits
         if bias is not None:
             total = total + bias.in_units(given[0], scale)
         return total.astype(np.int32)
@@ -268,7 +282,10 @@ def _add_offsets(product: _Product, sums: ir.Value, scale: Array, bias: Bias | N
     rank = len(shape_of(sums))
 
     def write(elements: list[ir.Value]) -> list[ir.Value]:
-        return [arith.AddIOp(elements[0], elements[1]).result]
+        number, offset = elements
+        if bits:
+            number = arith.ShLIOp(number, constant(bits, number.type)).result
+        return [arith.AddIOp(number, offset).result]
 
     init = empty_like(sums, range(rank), ir.RankedTensorType(sums.type).element_type)
     maps = [identity_map(rank), (product.channel_axis,)]
