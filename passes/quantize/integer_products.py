@@ -151,15 +151,28 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
         raise _RefusalError("the right operand is no constant")
     if context.weights.spec(symbol)[1] != shape:
         raise _RefusalError("the weight is reshaped before it is dequantized")
-    depth = math.prod(shape) // shape[output_axis] if shape[output_axis] else 0
-    if not 0 < depth <= _LARGEST_DEPTH:
-        raise _RefusalError(f"sums of {depth} products could leave 29 bits")
-    if op.name == "lk.conv" and ir.IntegerAttr(op.attributes["groups"]).value > 1 and shape[1] % _DOT:
-        raise _RefusalError(f"{shape[1]} channels a group; integer dot products take multiples of {_DOT}")
+    reason = depth_refusal(op, shape)
+    if reason is not None:
+        raise _RefusalError(reason)
     return _Product(
         op, data.operands[0], scaling, symbol, shape, weight_scaling.scale, weight_scaling.unsigned, output_axis,
         depth_axis,
     )  # fmt: skip
+
+
+def depth_refusal(op: ir.Operation, shape: tuple[int, ...]) -> str | None:
+    """Returns why sums over the weight of this shape are not taken in integers, None where they are."""
+    if op.name == "lk.matmul" and len(shape) != 2:
+        return "the right operand has batches"
+    grouped = op.name == "lk.conv" and ir.IntegerAttr(op.attributes["groups"]).value > 1
+    last = op.name == "lk.matmul" and not ir.BoolAttr(op.attributes["transpose_rhs"]).value
+    outputs = shape[-1] if last else shape[0]
+    depth = math.prod(shape) // outputs if outputs else 0
+    if not 0 < depth <= _LARGEST_DEPTH:
+        return f"sums of {depth} products could leave 29 bits"
+    if grouped and shape[1] % _DOT:
+        return f"{shape[1]} channels a group; integer dot products take multiples of {_DOT}"
+    return None
 
 
 def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
