@@ -39,9 +39,20 @@ def command(
     if as_json:
         print_json("check", report.to_json())
     else:
+        if report.integers:
+            print_integers(report, verbose)
         print_report(report, verbose)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
+    wrong = report.first_integer_failure
+    if wrong is not None:
+        raise ParityError(
+            "LK6001",
+            f"{wrong.name} fails: {wrong.verdict}",
+            op=wrong.kind,
+            location=wrong.location or None,
+            hint="it was given what the regions before it gave: the error is its own",
+        )
     failure = report.first_failure
     if failure is not None:
         raise ParityError(
@@ -62,6 +73,29 @@ def print_report(report: Report, verbose: bool) -> None:
     title = f"{report.source}: {sum(row.verdict.passed for row in report.ops)} of {len(report.ops)} ops hold gate A"
     columns = ["value", "kind", "dtype", "shape", "SQNR dB", "max error", "verdict", "source"]
     print_table(title, columns, [_cells(row) for row in [*ops, *report.outputs]])
+
+
+def print_integers(report: Report, verbose: bool) -> None:
+    """Prints the regions of a quantized model: those that fail, or differ from anyone (all with ``verbose``)."""
+    rows = report.integers
+    shown = [row for row in rows if verbose or not row.passed or row.differing or row.owner_differing]
+    exact = [row for row in rows if row.exact]
+    owned = [row for row in rows if row.owner_differing is not None]
+    title = (
+        f"{report.source}: {sum(row.passed for row in rows)} of {len(rows)} regions hold; "
+        f"{sum(row.differing == 0 for row in exact)} of {len(exact)} exact ones give the interpreter's bits; "
+        f"{len(owned)} compared with the owner's values"
+    )
+    columns = ["value", "kind", "elements", "differ", "LSB", "owner: differ", "LSB", "verdict", "source"]
+    cells = [
+        [
+            row.name, row.kind, row.elements, row.differing, row.largest,
+            "" if row.owner_differing is None else row.owner_differing,
+            "" if row.owner_largest is None else row.owner_largest, row.verdict, row.location,
+        ]
+        for row in shown
+    ]  # fmt: skip
+    print_table(title, columns, cells)
 
 
 def _cells(row: Row) -> list[object]:

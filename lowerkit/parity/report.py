@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lowerkit.parity.gates import Verdict
+from lowerkit.parity.integer_row import IntegerRow
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,20 @@ class Report:
     outputs: list[Row]
     ops: list[Row]
     skipped: list[str] = field(default_factory=list[str])
+    integers: list[IntegerRow] = field(default_factory=list[IntegerRow])
+    """Of a quantized model: its regions against the int64 interpreter, in place of ``ops``."""
 
     @property
     def passed(self) -> bool:
         """Whether every output and every op holds gate A."""
-        return all(row.verdict.passed for row in [*self.outputs, *self.ops])
+        return all(row.verdict.passed for row in [*self.outputs, *self.ops]) and all(
+            row.passed for row in self.integers
+        )
+
+    @property
+    def first_integer_failure(self) -> IntegerRow | None:
+        """The first region of a quantized model, in program order, that fails."""
+        return next((row for row in self.integers if not row.passed), None)
 
     @property
     def first_failure(self) -> Row | None:
@@ -60,4 +70,5 @@ class Report:
             "outputs": [row.to_json() for row in self.outputs],
             "ops": [row.to_json() for row in self.ops],
             "skipped": self.skipped,
+            "integers": [row.to_json() for row in self.integers],
         }

@@ -49,8 +49,8 @@ def add_taps(program: Program) -> list[Tap]:
             continue
         result = operation.operation.results[-1]
         tensor_type = ir.RankedTensorType(result.type)
-        last = _last_op(operation.operation)
-        source = origin_of(_last_part(last.location))
+        last = last_op(operation.operation)
+        source = origin_of(last_part(last.location))
         if not source.node or not tensor_type.has_static_shape or _is_part_of_a_node(last):
             continue
         if finishing[source.node] != operation.operation:
@@ -112,20 +112,20 @@ def _is_part_of_a_node(operation: ir.Operation) -> bool:
     return operation.name.startswith("lk.") and isinstance(operation.location, ir.FusedLoc)
 
 
-def _last_part(location: ir.Location) -> ir.Location:
+def last_part(location: ir.Location) -> ir.Location:
     """Returns the last part of a fused location: passes fuse in program order."""
     while isinstance(location, ir.FusedLoc):
         location = location.locations[-1]
     return location
 
 
-def _last_op(region: ir.Operation) -> ir.Operation:
-    """Returns the op, deep inside a region, that makes its last result.
+def last_op(region: ir.Operation, result: int = -1) -> ir.Operation:
+    """Returns the op, deep inside a region, that makes one of its results.
 
     A region and a fused ``linalg.generic`` carry the locations of all that was fused into them; the scalar op that is
     yielded belongs to the last one alone.
     """
-    operation, result = region, -1
+    operation = region
     while operation.regions and len(operation.regions[0].blocks):
         terminator = list(operation.regions[0].blocks[0].operations)[-1].operation
         owner = terminator.operands[result].owner
