@@ -97,7 +97,12 @@ def quantize(
     if isinstance(calibration, Mapping):
         samples = samples_of(program.signature, calibration)
     else:
-        samples = [[np.asarray(value) for value in sample] for sample in calibration]
+        from lowerkit.capture.dtypes import to_numpy
+
+        samples = [
+            [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
+            for sample in calibration
+        ]
     settings = Quantization(method, percentile)
     return quantize_program(program, samples, settings, CompileOptions(cpu=cpu))
 

@@ -89,20 +89,17 @@ def test_decomposed_graphs(dtype: torch.dtype) -> None:
 
 
 def test_graphs_of_torchao() -> None:
-    pytest.importorskip("torchao")
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
-        X86InductorQuantizer,
-        get_default_x86_inductor_quantization_config,
-    )
+    pytest.importorskip("torchao")  # not among the packages of the set-up: importing it changes how others load
+    pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+    x86: Any = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
 
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 7)).eval()
     x = torch.randn(2, 3, 8, 8)
-    quantizer = X86InductorQuantizer()
-    quantizer.set_global(get_default_x86_inductor_quantization_config())
-    prepared = prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = pt2e.prepare_pt2e(torch.export.export(module, (x,)).module(), quantizer)
     prepared(x)
-    converted = convert_pt2e(prepared)
+    converted = pt2e.convert_pt2e(prepared)
     program = capture(converted, (x,))
     lower_program(program, "canonical", CompileOptions())
     text = program.text()

@@ -1,0 +1,102 @@
+"""The check of quantized models: it passes on what is right and names the region whose kernel is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lowerkit
+from lowerkit.capture.capture import capture
+from lowerkit.compiler import CompileOptions, lower_program
+from lowerkit.dialect.ops import IntegerMatmulOp
+from lowerkit.parity.gates import judge_quantized
+from lowerkit.parity.integer_check import check_integers, holds_quantization
+from lowerkit.parity.integer_row import IntegerRow
+from tests.parity.test_quantized_graphs import Fake, Weight
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Weight(16, 12), Weight(6, 16)
+        self.bias = nn.Parameter(torch.randn(16))
+        self.enter, self.middle = Fake(0.02, 120, torch.uint8), Fake(0.013, 9, torch.uint8)
+        self.leave = Fake(0.02, 101, torch.uint8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.linear(self.enter(x), self.first(), self.bias)
+        x = self.middle(nn.functional.gelu(x))
+        return torch.softmax(self.leave(nn.functional.linear(x, self.second(), None)), -1)
+
+
+def test_a_right_model_passes() -> None:
+    report = lowerkit.check(Layers().eval(), (torch.randn(9, 12),))
+    assert report.passed, report.to_json()
+    assert not report.ops
+    kinds = {row.name: row for row in report.integers}
+    assert len(kinds) >= 3
+    assert all(row.differing == 0 for row in report.integers if row.exact)
+    assert any(row.owner_differing is not None for row in report.integers)
+    assert any(row.sqnr_db is not None for row in report.integers)
+
+
+def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = capture(Layers().eval(), (x := torch.randn(9, 12),))
+    lower_program(program, "fused", CompileOptions())
+    assert holds_quantization(program)
+    right = IntegerMatmulOp.reference
+
+    def wrong(self: Any, lhs: Any, rhs: Any) -> Any:
+        (sums,) = right(self, lhs, rhs)
+        return (sums + (sums > 0) * 4000,)
+
+    monkeypatch.setattr(IntegerMatmulOp, "reference", wrong)  # the interpreter differs from the kernel
+    rows = check_integers(program, [x.numpy()], CompileOptions(golden=False))
+    failed = [row for row in rows if not row.passed]
+    assert failed
+    assert all(row.kind == "matmul" for row in failed)
+    assert "FAIL" in failed[0].verdict
+
+
+def test_a_float_model_is_no_concern_of_it() -> None:
+    program = capture(nn.Linear(4, 3).eval(), (torch.randn(2, 4),))
+    lower_program(program, "fused", CompileOptions())
+    assert not holds_quantization(program)
+
+
+def row(**fields: Any) -> IntegerRow:
+    return IntegerRow("a", "conv", "", 10_000, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "passed"),
+    [
+        ({"exact": True}, True),
+        ({"exact": True, "differing": 1, "largest": 1}, False),
+        ({"exact": False, "differing": 10, "largest": 1}, True),
+        ({"exact": False, "differing": 11, "largest": 1}, False),
+        ({"exact": False, "differing": 1, "largest": 2}, False),
+        ({"exact": True, "owner_differing": 10, "owner_largest": 1}, True),
+        ({"exact": True, "owner_differing": 11, "owner_largest": 1}, False),
+        ({"exact": False, "sqnr_db": 120.0}, True),
+        ({"exact": False, "sqnr_db": 60.0}, False),
+    ],
+)
+def test_budgets(fields: dict[str, Any], passed: bool) -> None:
+    assert row(**fields).passed is passed
+    assert row(**fields).to_json()["passed"] is passed
+    assert row(**fields).verdict.startswith("ok" if passed else "FAIL")
+
+
+def test_outputs_of_quantized_models() -> None:
+    owner = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    near, far = owner + np.float32(1e-4), owner + np.float32(0.05)
+    assert judge_quantized(near, owner, []).passed
+    assert not judge_quantized(far, owner, []).passed
+    assert judge_quantized(far, owner, [row(exact=True)]).passed
+    assert not judge_quantized(far, owner, [row(exact=True), row(exact=True, differing=1)]).passed
+    assert not judge_quantized(np.full_like(owner, np.nan), owner, [row(exact=True)]).passed
