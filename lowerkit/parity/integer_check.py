@@ -14,6 +14,7 @@ the region ends in: an error is that of this region's arithmetic, not inherited.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from lowerkit.dialect.ops import RegionOp
 from lowerkit.mlir import func, ir, run_pipeline, walk
 from lowerkit.parity.integer_row import IntegerRow
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.taps import align, last_op, last_part
+from lowerkit.parity.taps import last_op, last_part
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -185,7 +186,7 @@ class _Walk:
                 continue
             unsigned = _holds_unsigned(region)
             differing, largest = _difference(given[place], expected[place], unsigned)
-            row = replace(row, differing=differing, largest=largest)
+            row = replace(row, differing=differing, largest=largest, roundings=_roundings(region))
             if quantized and found is not None:
                 differing, largest = _difference(meant[place], found, unsigned)
                 row = replace(row, owner_differing=differing, owner_largest=largest)
@@ -210,11 +211,27 @@ class _Walk:
         return _to_layout(value, like)
 
 
-def _to_layout(value: Array, like: Array) -> Array | None:
-    """Returns ``value`` permuted or reshaped to what ``like`` is nearest to."""
-    if value.shape == like.shape and np.array_equal(value, like):
+def _to_layout(value: Array, like: Array) -> Array:
+    """Returns ``value`` permuted and reshaped to what ``like`` is nearest to: passes move views off the way."""
+    if value.shape == like.shape and (value.ndim < 2 or np.array_equal(value, like)):
         return value
-    return align(value, like)
+    orders = itertools.permutations(range(value.ndim)) if value.ndim <= 5 else [tuple(range(value.ndim))]
+    candidates = (value.transpose(order).reshape(like.shape) for order in orders)
+    wanted = like.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return min(candidates, key=lambda candidate: float(np.nansum(np.abs(candidate.astype(np.float64) - wanted))))
+
+
+def _roundings(region: ir.Operation) -> int:
+    """Returns how often the region rounds to stored integers, at least once."""
+    count = 0
+
+    def visit(op: ir.Operation) -> None:
+        nonlocal count
+        count += op.name == "arith.trunci" and str(op.results[0].type) in ("i8", "i16")
+
+    walk(region, visit)
+    return max(1, count)
 
 
 def _holds_unsigned(region: ir.Operation) -> bool:

@@ -19,6 +19,8 @@ class IntegerRow:
     Attributes:
         name, kind, location: as of a row of a report.
         elements: how many there are.
+        roundings: how often numbers are rounded to stored integers on the way; each is an op of the owner's with a
+            budget of its own.
         exact: the kernel has to give the bits of the interpreter.
         differing, largest: elements that differ from the interpreter, and by how many LSB at most.
         owner_differing, owner_largest: the interpreter against the model's owner; None where it has no such value.
@@ -35,16 +37,19 @@ class IntegerRow:
     owner_differing: int | None = None
     owner_largest: int | None = None
     sqnr_db: float | None = None
+    roundings: int = 1
 
     @property
     def passed(self) -> bool:
         """Whether the kernel gives its definition's bits, and the definition is within the budget of its owner."""
         if self.sqnr_db is not None:
             return self.sqnr_db >= GATES["f32"].model_sqnr_db
-        own = self.differing == 0 if self.exact else _within(self.differing, self.largest, self.elements)
+        own = (
+            self.differing == 0 if self.exact else _within(self.differing, self.largest, self.elements, self.roundings)
+        )
         if self.owner_differing is None or self.owner_largest is None:
             return own
-        return own and _within(self.owner_differing, self.owner_largest, self.elements)
+        return own and _within(self.owner_differing, self.owner_largest, self.elements, self.roundings)
 
     @property
     def verdict(self) -> str:
@@ -54,7 +59,7 @@ class IntegerRow:
         if self.exact and self.differing:
             return f"FAIL: {self.differing} elements are not the interpreter's, by up to {self.largest} LSB"
         if not self.passed:
-            return f"FAIL: more than {OWNER_LSB} LSB on {OWNER_SHARE:.1%}"
+            return f"FAIL: more than {OWNER_LSB} LSB on {OWNER_SHARE:.1%}, {self.roundings} times"
         return "ok: exact" if self.exact else "ok: within a tie"
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +69,7 @@ class IntegerRow:
             "kind": self.kind,
             "location": self.location,
             "elements": self.elements,
+            "roundings": self.roundings,
             "exact": self.exact,
             "passed": self.passed,
             "differing": self.differing,
@@ -74,5 +80,5 @@ class IntegerRow:
         }
 
 
-def _within(differing: int, largest: int, elements: int) -> bool:
-    return largest <= OWNER_LSB and differing <= max(1, OWNER_SHARE * elements)
+def _within(differing: int, largest: int, elements: int, roundings: int) -> bool:
+    return largest <= OWNER_LSB * roundings and differing <= max(1, OWNER_SHARE * roundings * elements)

@@ -260,3 +260,30 @@ def test_the_sums_of_two_products_are_narrowed_apart(check: Check) -> None:
         // CHECK-NOT: linalg.generic
     """,
     )
+
+
+def test_sums_are_not_narrowed_in_loops_of_another_shape(check: Check) -> None:
+    check(
+        """
+        func.func @main(%x: tensor<8xi32>) -> tensor<1x8xi8> {
+          %i = tensor.empty() : tensor<8xi8>
+          %j = tensor.empty() : tensor<1x8xi8>
+          %p = linalg.generic {indexing_maps = [affine_map<(m) -> (m)>, affine_map<(m) -> (m)>],
+                               iterator_types = ["parallel"]} ins(%x : tensor<8xi32>) outs(%i : tensor<8xi8>) {
+          ^bb0(%a: i32, %o: i8):
+            %t = arith.trunci %a : i32 to i8
+            linalg.yield %t : i8
+          } -> tensor<8xi8>
+          %r = linalg.generic {indexing_maps = [affine_map<(l, m) -> (m)>, affine_map<(l, m) -> (l, m)>],
+                               iterator_types = ["parallel", "parallel"]}
+               ins(%p : tensor<8xi8>) outs(%j : tensor<1x8xi8>) {
+          ^bb0(%a: i8, %o: i8):
+            %t = arith.addi %a, %a : i8
+            linalg.yield %t : i8
+          } -> tensor<1x8xi8>
+          return %r : tensor<1x8xi8>
+        }
+        """,
+        "fuse-elementwise",
+        "// CHECK-COUNT-2: linalg.generic",
+    )
