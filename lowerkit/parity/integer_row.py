@@ -44,9 +44,9 @@ class IntegerRow:
         """Whether the kernel gives its definition's bits, and the definition is within the budget of its owner."""
         if self.sqnr_db is not None:
             return self.sqnr_db >= GATES["f32"].model_sqnr_db
-        own = (
-            self.differing == 0 if self.exact else _within(self.differing, self.largest, self.elements, self.roundings)
-        )
+        own = self.differing == 0
+        if not self.exact:
+            own = _within(self.differing, self.largest, self.elements, self.roundings)
         if self.owner_differing is None or self.owner_largest is None:
             return own
         return own and _within(self.owner_differing, self.owner_largest, self.elements, self.roundings)

@@ -1,6 +1,7 @@
 """Brings quantization together with the products it belongs to: views and copies go out from between them.
 
     view(dequantize(x))            ->  dequantize(view(x))           reshapes and transposes of one scale for all
+    gather(dequantize(x), i)       ->  dequantize(gather(x, i))      of one scale for all: a table of bytes stays one
     quantize(view(x))              ->  view(quantize(x))             where nothing else reads the view
     quantize(dequantize(x, p), p)  ->  x                             the same parameters: exact
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lowerkit.dialect import GatherOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.layout.transposes import build_transpose, permutation_of
@@ -65,6 +67,8 @@ class MoveViews(Pass):
 def _rewritten(op: ir.Operation, context: PassContext) -> ir.Value | None:
     if op.name in _VIEWS:
         return _below_dequantize(op)
+    if op.name == "lk.gather":
+        return _gathered(op)
     if op.name == "lk.quantize":
         return _cancelled(op, context) or _above_quantize(op)
     return None
@@ -78,6 +82,16 @@ def _below_dequantize(op: ir.Operation) -> ir.Value | None:
         return None  # floats are wanted; there the view belongs to whoever reads them
     moved = _apply(op, dequantize.operands[0])
     return None if moved is None else _again(dequantize, moved, shape_of(op.results[0]))
+
+
+def _gathered(op: ir.Operation) -> ir.Value | None:
+    dequantize = defined_by(op.operands[0], "lk.dequantize")
+    if dequantize is None or not _has_one_scale(dequantize):
+        return None
+    axis = ir.IntegerAttr(op.attributes["axis"]).value
+    return _again(
+        dequantize, GatherOp.build(dequantize.operands[0], op.operands[1], axis=axis), shape_of(op.results[0])
+    )
 
 
 def _above_quantize(op: ir.Operation) -> ir.Value | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from lowerkit.passes.base import PassContext
@@ -77,3 +78,20 @@ def test_a_scale_per_channel_does_not_move(check: Check) -> None:
         // CHECK-NEXT: tensor.expand_shape {{.*}} tensor<6x4xf32>
         """,
     )
+
+
+def test_rows_of_a_table_are_gathered_as_bytes(check: Check) -> None:
+    text = """
+    func.func @main(%i: tensor<2x3xi64>) -> tensor<2x3x4xf32> {
+      %t = "lk.weight"() {symbol = "t"} : () -> tensor<9x4xi8>
+      %s = arith.constant dense<0.05> : tensor<f32>
+      %z = arith.constant dense<3> : tensor<i32>
+      %d = "lk.dequantize"(%t, %s, %z) {axis = 0 : i64, unsigned = true}
+           : (tensor<9x4xi8>, tensor<f32>, tensor<i32>) -> tensor<9x4xf32>
+      %g = "lk.gather"(%d, %i) {axis = 0 : i64} : (tensor<9x4xf32>, tensor<2x3xi64>) -> tensor<2x3x4xf32>
+      return %g : tensor<2x3x4xf32>
+    }
+    """
+    weights = {"t": np.random.default_rng().integers(-128, 128, (9, 4)).astype(np.int8)}
+    check(text, "move-views", '// CHECK: "lk.gather"({{.*}}tensor<9x4xi8>\n// CHECK: "lk.dequantize"', weights)
+    assert_same_results(text, "move-views", [np.array([[0, 8, 3], [1, 1, 7]])], weights)
