@@ -76,25 +76,23 @@ def print_report(report: Report, verbose: bool) -> None:
 
 
 def print_integers(report: Report, verbose: bool) -> None:
-    """Prints the regions of a quantized model: those that fail, or differ from anyone (all with ``verbose``)."""
-    rows = report.integers
-    shown = [row for row in rows if verbose or not row.passed or row.differing or row.owner_differing]
+    """Prints what of a quantized model fails or differs at all; everything with ``verbose``."""
+    rows, owners = report.integers, report.owners
     exact = [row for row in rows if row.exact]
-    owned = [row for row in rows if row.owner_differing is not None]
     title = (
         f"{report.source}: {sum(row.passed for row in rows)} of {len(rows)} regions hold; "
-        f"{sum(row.differing == 0 for row in exact)} of {len(exact)} exact ones give the interpreter's bits; "
-        f"{len(owned)} compared with the owner's values"
+        f"{sum(row.differing == 0 for row in exact)} of {len(exact)} exact ones give the interpreter's bits"
     )
-    columns = ["value", "kind", "elements", "differ", "LSB", "owner: differ", "LSB", "verdict", "source"]
+    shown = [row for row in rows if verbose or not row.passed or row.differing]
+    columns = ["region", "kind", "elements", "differ", "LSB", "verdict", "source"]
+    cells = [[row.name, row.kind, row.elements, row.differing, row.largest, row.verdict, row.location] for row in shown]
+    print_table(title, columns, cells)
+    title = f"{sum(row.passed for row in owners)} of {len(owners)} ops are the owner's within 1 LSB on 0.1 %"
+    differing = [row for row in owners if verbose or row.differing]
+    columns = ["op", "kind", "elements", "differ", "LSB", "verdict", "source"]
     cells = [
-        [
-            row.name, row.kind, row.elements, row.differing, row.largest,
-            "" if row.owner_differing is None else row.owner_differing,
-            "" if row.owner_largest is None else row.owner_largest, row.verdict, row.location,
-        ]
-        for row in shown
-    ]  # fmt: skip
+        [row.name, row.kind, row.elements, row.differing, row.largest, row.verdict, row.location] for row in differing
+    ]
     print_table(title, columns, cells)
 
 

@@ -15,7 +15,7 @@ from lowerkit.parity.report import Report, Row
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
-    from lowerkit.parity.integer_row import IntegerRow
+    from lowerkit.parity.integer_row import IntegerRow, OwnerRow
     from lowerkit.parity.taps import Tap
 
 Array = np.ndarray[Any, Any]
@@ -66,11 +66,18 @@ def check_program(
     output_specs = list(program.signature.outputs)
     taps: list[Tap] = []
     integers: list[IntegerRow] = []
+    owners: list[OwnerRow] = []
+    missing: list[str] = []
     quantized = False
     if per_op:
         from lowerkit.parity.integer_check import check_integers, holds_quantization
+        from lowerkit.parity.owner_check import check_owner, holds_roundings
         from lowerkit.parity.taps import add_taps
 
+        lower_program(program, "canonical", options, on_progress)
+        if holds_roundings(program) and not program.signature.dims:
+            show("comparing with the owner")
+            owners, missing = check_owner(program, inputs)
         lower_program(program, "fused", options, on_progress)
         quantized = holds_quantization(program)
         if quantized and not program.signature.dims:
@@ -84,10 +91,18 @@ def check_program(
     show("running eager")
     eager = program.eager(*inputs)
     show("running eager in float64")
-    report = Report(program.source, [], [], integers=integers)
+    report = Report(program.source, [], [], missing, integers, owners)
     if quantized:
+        checked = [*integers, *owners] if owners else []
         report.outputs = [
-            Row(spec.name, "output", "", spec.dtype, actual.shape, judge_quantized(actual, expected, integers))
+            Row(
+                spec.name,
+                "output",
+                "",
+                spec.dtype,
+                actual.shape,
+                judge_quantized(actual, expected, [*integers, *owners] if owners else []),
+            )
             for spec, actual, expected in zip(output_specs, ours, eager, strict=False)
         ]
         return report

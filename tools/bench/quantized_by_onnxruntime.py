@@ -1,6 +1,6 @@
 """Models as ONNX Runtime's own quantizer writes them: static, QDQ, int8 weights per channel, uint8 activations.
 
-``python tools/bench/quantized_by_onnxruntime.py NAME FOLDER`` writes ``NAME.onnx`` and ``NAME.q.onnx`` and returns.
+:func:`quantize` writes ``NAME.onnx`` and ``NAME.q.onnx`` into a folder; ``tools/bench/int8.py`` calls it.
 Calibration: min-max over a few seeded inputs, as the quantizer does by default.
 """
 
@@ -54,7 +54,3 @@ def quantize(name: str, folder: Path, *, tiny: bool = False) -> Path:
             quant_format=QuantFormat.QDQ,
         )
     return quantized
-
-
-if __name__ == "__main__":
-    print(quantize(sys.argv[1], Path(sys.argv[2])))
