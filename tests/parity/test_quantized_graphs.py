@@ -115,7 +115,7 @@ def test_graphs_of_torchao() -> None:
     assert np.abs(eager).max() > 10 * step
 
 
-def qdq_model(activation: int, *, per_channel: bool) -> onnx.ModelProto:
+def qdq_model(activation: int, *, per_channel: bool, batch: int | str = 2) -> onnx.ModelProto:
     """x -> conv 3x3 -> relu -> conv 1x1 -> add -> mean over pixels -> gemm, with a pair around everything."""
     random = np.random.default_rng()
     constants: dict[str, Array] = {}
@@ -158,7 +158,7 @@ def qdq_model(activation: int, *, per_channel: bool) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "qdq",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 9, 7))],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (batch, 3, 9, 7))],
         [helper.make_tensor_value_info("m.d", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
@@ -185,6 +185,22 @@ def test_qdq_models(activation: int, per_channel: bool) -> None:
     (theirs,) = session.run(None, {"x": x})
     assert np.abs(np.rint((ours - theirs) / 0.015)).max() <= 1
     assert np.unique(ours).size > 3
+
+
+def test_a_symbolic_batch() -> None:
+    import onnxruntime
+
+    model = qdq_model(TensorProto.UINT8, per_channel=True, batch="n")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    program = capture_onnx(model)
+    compiled = compile_program(program, CompileOptions())
+    assert not [remark for remark in compiled.remarks if "left" in remark]
+    for batch in (1, 3):
+        x = np.random.default_rng().standard_normal((batch, 3, 9, 7)).astype(np.float32)
+        (theirs,) = session.run(None, {"x": x})
+        (ours,) = compiled.session.run(x)
+        assert ours.shape == theirs.shape
+        assert np.abs(np.rint((ours - theirs) / 0.015)).max() <= 1
 
 
 def test_integers_at_the_boundary() -> None:
