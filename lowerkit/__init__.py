@@ -15,15 +15,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lowerkit.compiler import Compiled, compile
     from lowerkit.parity.check import check
+    from lowerkit.parity.gate_b import GateB
     from lowerkit.parity.report import Report
+    from lowerkit.quantization.quantize import Quantized, quantize
     from lowerkit.runtimes.session import Session, load
 
 __version__ = "0.1.0"
-__all__ = ["Compiled", "Report", "Session", "__version__", "check", "compile", "load"]
+__all__ = [
+    "Compiled",
+    "GateB",
+    "Quantized",
+    "Report",
+    "Session",
+    "__version__",
+    "check",
+    "compile",
+    "load",
+    "quantize",
+]
 
 _HOMES = {
     "Compiled": "lowerkit.compiler",
     "compile": "lowerkit.compiler",
+    "GateB": "lowerkit.parity.gate_b",
+    "Quantized": "lowerkit.quantization.quantize",
+    "quantize": "lowerkit.quantization.quantize",
     "Report": "lowerkit.parity.report",
     "check": "lowerkit.parity.check",
     "Session": "lowerkit.runtimes.session",

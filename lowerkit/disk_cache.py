@@ -5,8 +5,8 @@ Vocabulary
     entry  one file ``<folder>/<key[:2]>/<key>``: a magic word, the sha-256 of key and result, the result.
 
 An entry is written under a temporary name and renamed: readers and any number of writers see it whole or not at all.
-Its checksum is verified at each read, so a cut, altered or renamed entry is dropped and compiled again, never run. Reading an
-entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
+Its checksum is verified at each read, so a cut, altered or renamed entry is dropped and made again, never used. Reading
+an entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
 cannot be written slows compilation down and is reported, it does not stop it.
 """
 

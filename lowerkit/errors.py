@@ -34,6 +34,7 @@ CODES: dict[str, str] = {
     "LK5001": "a kernel could not be compiled",
     "LK5002": "an invariant of lowerkit does not hold",
     "LK6001": "the outputs differ from the reference by more than the budget",
+    "LK6002": "the quantized model differs from the float model by more than gate B allows",
     "LK7001": "out of disk space",
     "LK7002": "out of memory",
     "LK7003": "a worker process could not be started",

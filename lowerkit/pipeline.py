@@ -39,6 +39,10 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
     from lowerkit.passes.layout.channels_last import ChannelsLast
     from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
+    from lowerkit.passes.quantize.integer_products import IntegerProducts
+    from lowerkit.passes.quantize.lower_quantization import LowerQuantization
+    from lowerkit.passes.quantize.move_views import MoveViews
+    from lowerkit.passes.quantize.requantize import Requantize
     from lowerkit.passes.raising import raising_passes
 
     match stage:
@@ -47,6 +51,9 @@ def stage_passes(stage: str) -> list[Pass]:
         case "canonical":
             return [
                 Simplify(),
+                MoveViews(),
+                IntegerProducts(),
+                Requantize(),
                 ResolveShapes(),
                 SimplifyElementwise(),
                 FoldPadding(),
@@ -55,7 +62,14 @@ def stage_passes(stage: str) -> list[Pass]:
                 CommonSubexpressions(),
             ]
         case "layout":
-            return [ChannelsLast(), PropagateTransposes(), Simplify(), SimplifyElementwise(), FoldConstants()]
+            return [
+                LowerQuantization(),
+                ChannelsLast(),
+                PropagateTransposes(),
+                Simplify(),
+                SimplifyElementwise(),
+                FoldConstants(),
+            ]
         case "fused":
             return [SinkReshapes(), FuseElementwise(), FuseEpilogue(), FormRegions()]
         case _:

@@ -263,3 +263,11 @@ def weight_symbol(value: ir.Value) -> str | None:
     """Returns the name of the weight that ``value`` is."""
     op = defined_by(value, "lk.weight")
     return None if op is None else ir.StringAttr(op.attributes["symbol"]).value
+
+
+def scalar_tensor(number: float, element: ir.Type) -> ir.Value:
+    """Builds a constant tensor of rank 0 at the current insertion point."""
+    floating = isinstance(element, (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type))
+    value = ir.FloatAttr.get(element, number) if floating else ir.IntegerAttr.get(element, int(number))
+    kind = ir.RankedTensorType.get([], element)
+    return arith.ConstantOp(kind, ir.DenseElementsAttr.get_splat(kind, value)).result

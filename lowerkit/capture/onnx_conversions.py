@@ -16,7 +16,7 @@ def convert_integers(value: ir.Value, wanted: ir.Type) -> ir.Value:
         value: a ``!torch.vtensor`` of integers.
         wanted: the same shape with another width.
     """
-    source, target = _builtin(value.type), _builtin(wanted)
+    source, target = builtin_type(value.type), builtin_type(wanted)
     if source == target:
         return _converted(value, wanted, None)
     wider = target.element_type.width > source.element_type.width
@@ -25,7 +25,7 @@ def convert_integers(value: ir.Value, wanted: ir.Type) -> ir.Value:
 
 def reinterpret_bits(value: ir.Value, wanted: ir.Type) -> ir.Value:
     """Gives the bits of the elements of a torch tensor another type of the same width; a bool is a byte, 0 or 1."""
-    source, target = _builtin(value.type).element_type, _builtin(wanted).element_type
+    source, target = builtin_type(value.type).element_type, builtin_type(wanted).element_type
     if source == target:
         return _converted(value, wanted, None)
     boolean = ir.IntegerType.get_signless(1)
@@ -33,7 +33,8 @@ def reinterpret_bits(value: ir.Value, wanted: ir.Type) -> ir.Value:
     return _converted(value, wanted, name)
 
 
-def _builtin(kind: ir.Type) -> ir.RankedTensorType:
+def builtin_type(kind: ir.Type) -> ir.RankedTensorType:
+    """Returns the builtin tensor type of a torch tensor type of known rank; integers have no sign in it."""
     found = _TENSOR.fullmatch(str(kind))
     assert found is not None, f"{kind} is no tensor of known rank"
     sizes, letters, width = found.groups()
@@ -46,7 +47,7 @@ def _builtin(kind: ir.Type) -> ir.RankedTensorType:
 
 def _converted(value: ir.Value, wanted: ir.Type, name: str | None) -> ir.Value:
     """Applies the arith op ``name`` to each element, None for types that differ in their sign only."""
-    source, target = _builtin(value.type), _builtin(wanted)
+    source, target = builtin_type(value.type), builtin_type(wanted)
     value = ir.Operation.create("torch_c.to_builtin_tensor", results=[source], operands=[value]).result
     if name is not None:
         value = _mapped(value, source, target, name)

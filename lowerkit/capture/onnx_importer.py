@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from lowerkit.capture.locations import frames_of_trace, make_location
 from lowerkit.capture.onnx_calls import import_if, import_loop
 from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
 from lowerkit.capture.onnx_graph import expand_ops
+from lowerkit.capture.onnx_quantized import QUANTIZATION, import_quantization, takes
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
 from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
@@ -237,6 +239,9 @@ class NodeImporter(upstream.NodeImporter):
             if node.op_type == "BitCast":
                 self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
                 return
+            if self._is_quantization(node):
+                self._nv_map[node.output[0]] = import_quantization(node, operands, types[0], self._literal)
+                return
             narrow = None
             if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
                 # torch-mlir converts to 32 bits, and not to 16.
@@ -249,6 +254,22 @@ class NodeImporter(upstream.NodeImporter):
             self._nv_map.update(zip(names, operation.results, strict=True))
             if narrow is not None:
                 self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
+
+    def _is_quantization(self, node: NodeProto) -> bool:
+        """Whether a node becomes an lk op; the rewrites have written the others in floats."""
+        if node.op_type not in QUANTIZATION:
+            return False
+        known = self._gi.initializer_map
+        parameters = [numpy_helper.to_array(known[name]) if name in known else None for name in node.input[1:] if name]
+        kinds = [self._gi.find_type_proto_for_name(name) for name in (node.input[0], node.output[0])]
+        floats, integers = (kind.tensor_type.elem_type for kind in kinds)
+        if node.op_type == "DequantizeLinear":
+            floats, integers = integers, floats
+        block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
+        return takes(node.op_type, integers, floats, parameters, block)
+
+    def _literal(self, name: str) -> np.ndarray[Any, Any]:
+        return numpy_helper.to_array(self._gi.initializer_map[name])
 
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)

@@ -19,6 +19,8 @@ from lowerkit.errors import CaptureError
 
 LITERAL_INTEGERS = 1024
 """Integer and bool constants of at most so many elements are literals."""
+LITERAL_PARAMETERS = 1 << 18
+"""Parameters of at most so many elements are literals: a scale for each of as many channels."""
 
 _INTEGERS = frozenset(
     {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL}
@@ -106,7 +108,9 @@ def is_literal(data_type: int, shape: tuple[int, ...], is_parameter: bool) -> bo
     count = 1
     for extent in shape:
         count *= extent
-    return count <= LITERAL_INTEGERS and (data_type in _INTEGERS or count == 1 or is_parameter)
+    if is_parameter:
+        return count <= LITERAL_PARAMETERS
+    return count <= LITERAL_INTEGERS and (data_type in _INTEGERS or count == 1)
 
 
 def _parameter_names(nodes: Iterable[NodeProto]) -> set[str]:

@@ -55,6 +55,8 @@ def command(
     if as_json:
         print_json("check", report.to_json())
     else:
+        if report.integers:
+            print_integers(report, verbose)
         print_report(report, verbose)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
@@ -63,6 +65,15 @@ def command(
     hint = "ops before it in the table agree with eager"
     if report.bisection is not None:
         hint = describe(report.bisection, reproducer, quiet=quiet or as_json) or hint
+    wrong = report.first_integer_failure
+    if wrong is not None:
+        raise ParityError(
+            "LK6001",
+            f"{wrong.name} fails: {wrong.verdict}",
+            op=wrong.kind,
+            location=wrong.location or None,
+            hint="it was given what the regions before it gave: the error is its own",
+        )
     failure = report.first_failure
     if failure is None and report.bisection is not None and report.bisection.finding is not None:
         found = report.bisection.finding
@@ -137,6 +148,27 @@ def print_report(report: Report, verbose: bool) -> None:
     title = f"{report.source}: {sum(row.verdict.passed for row in report.ops)} of {len(report.ops)} ops hold gate A"
     columns = ["value", "kind", "dtype", "shape", "SQNR dB", "max error", "verdict", "source"]
     print_table(title, columns, [_cells(row) for row in [*ops, *report.outputs]])
+
+
+def print_integers(report: Report, verbose: bool) -> None:
+    """Prints what of a quantized model fails or differs at all; everything with ``verbose``."""
+    rows, owners = report.integers, report.owners
+    exact = [row for row in rows if row.exact]
+    title = (
+        f"{report.source}: {sum(row.passed for row in rows)} of {len(rows)} regions hold; "
+        f"{sum(row.differing == 0 for row in exact)} of {len(exact)} exact ones give the interpreter's bits"
+    )
+    shown = [row for row in rows if verbose or not row.passed or row.differing]
+    columns = ["region", "kind", "elements", "differ", "LSB", "verdict", "source"]
+    cells = [[row.name, row.kind, row.elements, row.differing, row.largest, row.verdict, row.location] for row in shown]
+    print_table(title, columns, cells)
+    title = f"{sum(row.passed for row in owners)} of {len(owners)} ops are the owner's within 1 LSB on 0.1 %"
+    differing = [row for row in owners if verbose or row.differing]
+    columns = ["op", "kind", "elements", "differ", "LSB", "verdict", "source"]
+    cells = [
+        [row.name, row.kind, row.elements, row.differing, row.largest, row.verdict, row.location] for row in differing
+    ]
+    print_table(title, columns, cells)
 
 
 def _cells(row: Row) -> list[object]:

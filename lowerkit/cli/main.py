@@ -14,6 +14,7 @@ from lowerkit.cli.diagnostics import exit_with_diagnostic
 
 COMMANDS: dict[str, str] = {
     "compile": "Compile a model into one artifact file.",
+    "quantize": "Quantize a float model to int8 with calibration data, and compile it.",
     "run": "Run an artifact on inputs.",
     "check": "Compare a compiled model with eager, op by op and as a whole.",
     "inspect": "Show the ops, regions, memory, FLOPs and bytes of a model or artifact.",

@@ -10,11 +10,12 @@ import numpy as np
 
 from lowerkit.errors import UsageError
 from lowerkit.parity.compare_taps import compare_taps, credible, references_of
-from lowerkit.parity.gates import judge_model
+from lowerkit.parity.gates import judge_model, judge_quantized
 from lowerkit.parity.report import Report, Row
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
+    from lowerkit.parity.integer_row import IntegerRow, OwnerRow
     from lowerkit.parity.taps import Tap
 
 Array = np.ndarray[Any, Any]
@@ -73,18 +74,47 @@ def check_program(
     options = CompileOptions(cpu=cpu, golden=False)
     output_specs = list(program.signature.outputs)
     taps: list[Tap] = []
+    integers: list[IntegerRow] = []
+    owners: list[OwnerRow] = []
+    missing: list[str] = []
+    quantized = False
     if per_op:
+        from lowerkit.parity.integer_check import check_integers, holds_quantization
+        from lowerkit.parity.owner_check import check_owner, holds_roundings
         from lowerkit.parity.taps import add_taps
 
+        lower_program(program, "canonical", options, on_progress)
+        if holds_roundings(program) and not program.signature.dims:
+            show("comparing with the owner")
+            owners, missing = check_owner(program, inputs)
         lower_program(program, "fused", options, on_progress)
-        taps = add_taps(program)
+        quantized = holds_quantization(program)
+        if quantized and not program.signature.dims:
+            show("comparing with the int64 interpreter")
+            integers = check_integers(program, inputs, options)
+        elif not quantized:
+            taps = add_taps(program)
     compiled = compile_program(program, options, on_progress)
     show("running")
     ours = compiled.session.run(*inputs)
     show("running eager")
     eager = program.eager(*inputs)
     show("running eager in float64")
-    report = Report(program.source, [], [])
+    report = Report(program.source, [], [], missing, integers=integers, owners=owners)
+    if quantized:
+        checked = [*integers, *owners] if owners else []
+        report.outputs = [
+            Row(
+                spec.name,
+                "output",
+                "",
+                spec.dtype,
+                actual.shape,
+                judge_quantized(actual, expected, checked),
+            )
+            for spec, actual, expected in zip(output_specs, ours, eager, strict=False)
+        ]
+        return report
     onnx_exact = _onnx_float64_values(program, inputs, report)
     if program.onnx_model is not None:
         exact = [

@@ -7,6 +7,7 @@ from typing import Any
 
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.gates import Verdict
+from lowerkit.parity.integer_row import IntegerRow, OwnerRow
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,22 @@ class Report:
     ops: list[Row]
     skipped: list[str] = field(default_factory=list[str])
     bisection: Bisection | None = None
+    integers: list[IntegerRow] = field(default_factory=list[IntegerRow])
+    """Of a quantized model: its regions against the int64 interpreter, in place of ``ops``."""
+    owners: list[OwnerRow] = field(default_factory=list[OwnerRow])
+    """Of a quantized model: what its ops mean against the model's owner."""
 
     @property
     def passed(self) -> bool:
         """Whether every output and every op holds gate A."""
-        return all(row.verdict.passed for row in [*self.outputs, *self.ops])
+        return all(row.verdict.passed for row in [*self.outputs, *self.ops]) and all(
+            row.passed for row in [*self.integers, *self.owners]
+        )
+
+    @property
+    def first_integer_failure(self) -> IntegerRow | OwnerRow | None:
+        """The first region of a quantized model, in program order, that fails; or the first op."""
+        return next((row for row in [*self.integers, *self.owners] if not row.passed), None)
 
     @property
     def first_failure(self) -> Row | None:
@@ -66,4 +78,6 @@ class Report:
             "ops": [row.to_json() for row in self.ops],
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
+            "integers": [row.to_json() for row in self.integers],
+            "owners": [row.to_json() for row in self.owners],
         }

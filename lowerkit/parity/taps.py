@@ -112,13 +112,13 @@ def _is_part_of_a_node(operation: ir.Operation) -> bool:
     return operation.name.startswith("lk.") and isinstance(operation.location, ir.FusedLoc)
 
 
-def last_op(region: ir.Operation) -> ir.Operation:
-    """Returns the op, deep inside a region, that makes its last result.
+def last_op(region: ir.Operation, result: int = -1) -> ir.Operation:
+    """Returns the op, deep inside a region, that makes one of its results.
 
     A region and a fused ``linalg.generic`` carry the locations of all that was fused into them; the scalar op that is
     yielded belongs to the last one alone.
     """
-    operation, result = region, -1
+    operation = region
     while operation.regions and len(operation.regions[0].blocks):
         terminator = list(operation.regions[0].blocks[0].operations)[-1].operation
         owner = terminator.operands[result].owner

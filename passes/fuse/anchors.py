@@ -7,7 +7,9 @@ from lowerkit.passes.rewriting import shape_of
 
 _ANCHORS: dict[str, str] = {
     "lk.matmul": "matmul",
+    "lk.integer_matmul": "matmul",
     "lk.conv": "conv",
+    "lk.integer_conv": "conv",
     "lk.conv_transpose": "conv_transpose",
     "lk.attention": "attention",
     "lk.softmax": "softmax",

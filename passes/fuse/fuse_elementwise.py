@@ -4,7 +4,9 @@ Steps, from the last op of the function to the first, so that all readers of an 
     1. take the op apart (:mod:`lowerkit.passes.elementwise`); leave it if it is not elementwise;
     2. look for the cluster of its readers: all of them, or the earliest one if the others come later (then the op's
        value stays a result as well);
-    3. join if that saves memory traffic and repeats no expensive work; otherwise start a cluster of its own;
+    3. join if that saves memory traffic and repeats no expensive work; otherwise start a cluster of its own. Sums are
+       narrowed to bytes where they are made: not in loops of another shape, and not beside those of another product,
+       for which they would have to be stored;
     4. write each cluster with several members as one ``linalg.generic``.
 
 Bytes: two per member and element are saved (a store and a load). Nothing is computed twice, except cheap bodies
@@ -25,6 +27,7 @@ from lowerkit.passes.rewriting import (
     OpMap,
     ancestor_in,
     defining_op,
+    element_of,
     erase_dead,
     main_block,
     operations,
@@ -92,6 +95,10 @@ class FuseElementwise(Pass):
         access = cluster.access_to(value)
         if access is None or not _pays(view, access, cluster, stored=bool(outside)):
             return None
+        if _narrows(view):
+            whole = access == identity_map(cluster.root.rank) and view.shape == cluster.root.shape
+            if not whole or any(_narrows(member) for member in cluster.members):
+                return None
         if cluster.input_count() + len(view.inputs) - 1 > self.max_inputs:
             return None
         cluster.add(view, access, preserve=bool(outside))
@@ -123,4 +130,11 @@ def _finishes_an_anchor(view: Elementwise) -> bool:
         and is_anchor(producer)
         and users(value) == [view.op]
         for value, index_map in zip(view.inputs, view.maps, strict=True)
+    )
+
+
+def _narrows(view: Elementwise) -> bool:
+    """Whether an op makes bytes of 32-bit integers: it should run on the sums of a product while they are there."""
+    return str(element_of(view.op.results[0])) == "i8" and any(
+        str(element_of(value)) == "i32" for value in view.inputs[:1]
     )

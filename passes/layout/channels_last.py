@@ -20,7 +20,7 @@ from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.layout.transposes import build_transpose, channels_to_last, channels_to_second
 from lowerkit.passes.rewriting import main_block, operations, shape_of
 
-_CONVOLUTIONS = frozenset({"lk.conv", "lk.conv_transpose"})
+_CONVOLUTIONS = frozenset({"lk.conv", "lk.conv_transpose", "lk.integer_conv"})
 _COMPANIONS = frozenset({"lk.max_pool", "lk.avg_pool", "lk.group_norm", "lk.resize"})
 
 

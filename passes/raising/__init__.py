@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ORDER = (
     "simplify-torch",
+    "raise-quantization",
     "decompose-lists",
     "recognize-linear",
     "recognize-gelu",

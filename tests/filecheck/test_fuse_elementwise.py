@@ -224,3 +224,66 @@ def test_dynamic_shapes(check: Check) -> None:
     )  # fmt: skip
     check(text, "fuse-elementwise", "// CHECK-COUNT-1: linalg.generic\n// CHECK-NOT: linalg.generic")
     assert_same_results(text, "fuse-elementwise", [random_array(5, 8), random_array(8, seed=1)])
+
+
+def test_the_sums_of_two_products_are_narrowed_apart(check: Check) -> None:
+    maps = "affine_map<(m) -> (m)>"
+    narrow = """
+      %NAME = linalg.generic {indexing_maps = [MAP, MAP], iterator_types = ["parallel"]}
+              ins(SOURCE : tensor<8xi32>) outs(%i : tensor<8xi8>) {
+      ^bb0(%a: i32, %o: i8):
+        %t = arith.trunci %a : i32 to i8
+        linalg.yield %t : i8
+      } -> tensor<8xi8>
+    """
+    text = """
+    func.func @main(%x: tensor<8xi32>, %y: tensor<8xi32>) -> tensor<8xi8> {
+      %i = tensor.empty() : tensor<8xi8>
+    """
+    text += narrow.replace("NAME", "p").replace("SOURCE", "%x") + narrow.replace("NAME", "q").replace("SOURCE", "%y")
+    text += """
+      %r = linalg.generic {indexing_maps = [MAP, MAP, MAP], iterator_types = ["parallel"]}
+           ins(%p, %q : tensor<8xi8>, tensor<8xi8>) outs(%i : tensor<8xi8>) {
+      ^bb0(%a: i8, %b: i8, %o: i8):
+        %t = arith.addi %a, %b : i8
+        linalg.yield %t : i8
+      } -> tensor<8xi8>
+      return %r : tensor<8xi8>
+    }
+    """
+    check(
+        text.replace("MAP", maps),
+        "fuse-elementwise",
+        """
+        // CHECK: linalg.generic {{.*}} ins(%{{.*}} : tensor<8xi32>)
+        // CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}} : tensor<8xi32>, tensor<8xi8>)
+        // CHECK-NOT: linalg.generic
+    """,
+    )
+
+
+def test_sums_are_not_narrowed_in_loops_of_another_shape(check: Check) -> None:
+    check(
+        """
+        func.func @main(%x: tensor<8xi32>) -> tensor<1x8xi8> {
+          %i = tensor.empty() : tensor<8xi8>
+          %j = tensor.empty() : tensor<1x8xi8>
+          %p = linalg.generic {indexing_maps = [affine_map<(m) -> (m)>, affine_map<(m) -> (m)>],
+                               iterator_types = ["parallel"]} ins(%x : tensor<8xi32>) outs(%i : tensor<8xi8>) {
+          ^bb0(%a: i32, %o: i8):
+            %t = arith.trunci %a : i32 to i8
+            linalg.yield %t : i8
+          } -> tensor<8xi8>
+          %r = linalg.generic {indexing_maps = [affine_map<(l, m) -> (m)>, affine_map<(l, m) -> (l, m)>],
+                               iterator_types = ["parallel", "parallel"]}
+               ins(%p : tensor<8xi8>) outs(%j : tensor<1x8xi8>) {
+          ^bb0(%a: i8, %o: i8):
+            %t = arith.addi %a, %a : i8
+            linalg.yield %t : i8
+          } -> tensor<1x8xi8>
+          return %r : tensor<1x8xi8>
+        }
+        """,
+        "fuse-elementwise",
+        "// CHECK-COUNT-2: linalg.generic",
+    )

@@ -249,7 +249,7 @@ def _wrong_decomposition(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wrong_literal(patch: pytest.MonkeyPatch) -> None:
-    importer: Any = fx_importer._NodeImporter
+    importer: Any = fx_importer.NodeImporter
     right = importer._import_literal
 
     def wrong(self: Any, value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+import numpy as np
 import pytest
 
 from lowerkit import errors
@@ -216,6 +217,8 @@ def test_quick_start_of_the_readme(
     text = read("README.md")
     model = next(match for match in _RUNNABLE.finditer(text) if match["file"])
     (tmp_path / str(model["file"])).write_text(model["text"])
+    samples = np.random.default_rng(0).standard_normal((8, 4, 64)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=samples)  # which the README says that the user has
     monkeypatch.chdir(tmp_path)
     block = next(fence["text"] for fence in _FENCE.finditer(text, model.end()))
     lines = [line.partition("#")[0].split() for line in block.splitlines()]
@@ -237,4 +240,4 @@ def test_quick_start_of_the_readme(
         row = re.sub(r"\([^()]*\)", "", row)
         assert set(re.findall(r"`(\w+)`", row)) == document.keys() - {"version"}, schema
         ran.append(schema)
-    assert ran == ["compile", "inspect", "run", "verify", "check", "targets", "doctor", "passes"]
+    assert ran == ["compile", "inspect", "run", "verify", "check", "quantize", "targets", "doctor", "passes"]

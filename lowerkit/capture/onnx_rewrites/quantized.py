@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from lowerkit.capture.onnx_quantized import takes
 from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
 
 _RANGES: dict[int, tuple[int, int]] = {
@@ -24,6 +25,8 @@ def quantize_linear(b: Rewriter) -> None:
     to = b.dtype(b.output(0))
     if to not in _RANGES:
         raise NoRewriteError("other than 8 or 16 bits")
+    if _is_imported(b, to, b.dtype(b.input(0))):
+        raise NoRewriteError("the importer takes it as it is")
     low, high = _RANGES[to]
     x, scale = (b.cast(b.input(index), TensorProto.FLOAT) for index in (0, 1))
     rounded = b.op("Round", b.op("Div", x, _spread(b, scale, 1)))
@@ -37,11 +40,19 @@ def dequantize_linear(b: Rewriter) -> None:
     """Writes a DequantizeLinear of integers."""
     if is_float(b.dtype(b.input(0))):
         raise NoRewriteError("floats of 8 bits")
+    if _is_imported(b, b.dtype(b.input(0)), b.dtype(b.output(0))):
+        raise NoRewriteError("the importer takes it as it is")
     x = b.cast(b.input(0), TensorProto.INT32)
     if b.input(2):
         x = b.op("Sub", x, _spread(b, b.cast(b.input(2), TensorProto.INT32), 2))
     scaled = b.op("Mul", b.cast(x, TensorProto.FLOAT), _spread(b, b.cast(b.input(1), TensorProto.FLOAT), 1))
     b.give(b.cast(scaled, b.dtype(b.output(0))))
+
+
+def _is_imported(b: Rewriter, integers: int, floats: int) -> bool:
+    """Whether the importer makes an lk op of the node."""
+    parameters = [b.value(b.input(index)) for index in (1, 2) if b.input(index)]
+    return takes(b.node.op_type, integers, floats, parameters, b.attribute("block_size", 0))
 
 
 def _spread(b: Rewriter, name: str, index: int) -> str:

@@ -1,5 +1,7 @@
 """Convolution with a fused epilogue: channels-last ``lk.conv`` as register tiles over packed filters (BRGEMM).
 
+``lk.integer_conv`` is the same over elements of four bytes (:mod:`lowerkit.codegen.cpu.conv_problem`).
+
 Vocabulary
     line: one row of output pixels; tile: output pixels of one line (or several whole short lines) x a filter panel.
     panel: output channels of one register tile; the filter lies as [group, panel, kernel..., channel, panel width].
@@ -46,9 +48,9 @@ class ConvFamily(KernelFamily):
     name = "conv"
 
     def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
-        """Plans a region whose anchor is ``lk.conv`` with a constant filter; only the batch may be dynamic."""
+        """Plans a region whose anchor is a convolution with a constant filter; only the batch may be dynamic."""
         frame = KernelFrame(region.buffer_types)
-        frame.text.native_bf16 = cpu.avx512_bf16
+        frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
         problem = read_conv(region, frame)
         if isinstance(problem, Refusal):
             return problem
@@ -99,7 +101,8 @@ class _Writer:
             f"blocks of {scheme.block_groups} tile rows"
             + (", padded input lines in scratch" if scheme.padded is not None else ""),
         )
-        packing = Packing.of("conv_panels", panel=scheme.tile.panel, groups=problem.groups)
+        kind = "conv_quads" if problem.element == "i32" else "conv_panels"
+        packing = Packing.of(kind, panel=scheme.tile.panel, groups=problem.groups)
         return KernelPlan(
             plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
         )

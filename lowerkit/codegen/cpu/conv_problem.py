@@ -1,8 +1,13 @@
-"""A channels-last ``lk.conv`` with a constant filter, read and checked for the convolution families."""
+"""A channels-last convolution with a constant filter, read and checked for the convolution families.
+
+An ``lk.integer_conv`` is read as one over a quarter of the channels: an ``i32`` element stands for the bytes of four
+channels that follow each other, and one multiplication of two elements sums four products.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lowerkit.codegen.cpu.conv_window import Window
 from lowerkit.codegen.cpu.kernel_frame import KernelFrame
@@ -29,7 +34,8 @@ class ConvProblem:
         input: the input; filter: the filter, a weight.
         filter_operand: number of the filter among the operands.
         filter_rank: dimensions of the filter.
-        element: element type of input, filter and result.
+        element: element type of input, filter and result; ``i32`` for four bytes.
+        padding_value: what positions outside the input hold, an element.
     """
 
     images: Index
@@ -45,11 +51,12 @@ class ConvProblem:
     filter_operand: int
     filter_rank: int
     element: str
+    padding_value: int = 0
 
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return "f64" if self.element == "f64" else "f32"
+        return self.element if self.element in ("f64", "i32") else "f32"
 
     @property
     def group_channels(self) -> int:
@@ -72,16 +79,14 @@ class ConvProblem:
 def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
     """Checks the anchor of a region; refuses what the convolution families do not take."""
     anchor_view = region.anchor
-    if anchor_view is None or anchor_view.operation.name != "lk.conv":
-        return Refusal("the anchor is not lk.conv")
+    if anchor_view is None or anchor_view.operation.name not in ("lk.conv", "lk.integer_conv"):
+        return Refusal("the anchor is not lk.conv or lk.integer_conv")
     anchor = anchor_view.operation
     parameters = anchor_view.parameters()  # type: ignore[attr-defined]
     result = ir.RankedTensorType(anchor.results[0].type)
-    element = str(result.element_type)
-    if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
-        return Refusal(f"element type {element}: only floating point convolutions are taken")
-    if str(parameters["accumulate"]) != ("f64" if element == "f64" else "f32"):
-        return Refusal(f"sums in {parameters['accumulate']}")
+    element = _element(anchor, parameters)
+    if isinstance(element, Refusal):
+        return element
     if not parameters["channels_last"]:
         return Refusal("channels are not last")
     data, taps = (source_of(value, frame) for value in anchor.operands)
@@ -96,6 +101,9 @@ def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
     out = [int(size) for size in list(result.shape)[1:-1]]
     if 0 in (outputs, channels, *kernel, *spatial, *out):
         return Refusal("an empty convolution")
+    per_element = 4 if element == "i32" else 1
+    if channels // parameters["groups"] % per_element:
+        return Refusal("the channels of a group are no multiple of four bytes")
     padding = parameters["padding"]
     windows = [
         Window(size, o, k, s, low, d)
@@ -106,7 +114,27 @@ def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
     windows = [Window(1, 1, 1, 1, 0, 1)] * (3 - len(windows)) + windows
     images = data.sizes[0]
     extent = images if isinstance(images, int) else frame.extents[data.operand][0]
+    around = four_bytes(parameters["padding_value"]) if element == "i32" else 0
     return ConvProblem(
-        images, extent, windows[0], windows[1], windows[2], channels, parameters["groups"], outputs, data.buffer,
-        taps.buffer, taps.operand, len(kernel) + 2, element,
+        images, extent, windows[0], windows[1], windows[2], channels // per_element, parameters["groups"], outputs,
+        Buffer(data.buffer.pointer, element), Buffer(taps.buffer.pointer, element), taps.operand, len(kernel) + 2,
+        element, around,
     )  # fmt: skip
+
+
+def _element(anchor: ir.Operation, parameters: dict[str, Any]) -> str | Refusal:
+    """What one element of the kernel is, by the types of the op."""
+    if anchor.name == "lk.integer_conv":
+        return "i32" if parameters["unsigned"] else Refusal("the input is signed: byte products take unsigned ones")
+    element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
+    if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
+        return Refusal(f"element type {element}: only floating point convolutions are taken")
+    if str(parameters["accumulate"]) != ("f64" if element == "f64" else "f32"):
+        return Refusal(f"sums in {parameters['accumulate']}")
+    return element
+
+
+def four_bytes(number: int) -> int:
+    """Returns an i32 that holds the unsigned byte ``number`` four times."""
+    pattern = number * 0x01010101
+    return pattern - (1 << 32) if pattern >= 1 << 31 else pattern

@@ -66,7 +66,7 @@ def choose_scheme(problem: ConvProblem, cpu: CpuFeatures) -> ConvScheme:
     padded = None
     if copied:
         lines = (block_groups * most_lines - 1) * height.copy_stride + (height.kernel - 1) * height.dilation + 1
-        padded = PaddedLines(problem.depth, height, width, problem.channels, pitch, lines)
+        padded = PaddedLines(problem.depth, height, width, problem.channels, pitch, lines, problem.padding_value)
     return ConvScheme(tile, panels, line_groups, columns, block_groups, padded)
 
 

@@ -71,6 +71,7 @@ class PaddedLines:
         channels: channels of a pixel.
         pitch: elements from one pixel of the copy to the next.
         lines: most lines of the copy.
+        fill_value: the element around the input.
     """
 
     depth: Window
@@ -79,6 +80,7 @@ class PaddedLines:
     channels: int
     pitch: int
     lines: int
+    fill_value: int = 0
 
     @property
     def pixels(self) -> int:
@@ -146,7 +148,7 @@ class PaddedLines:
                 with text.when(exists):
                     self._line(text, here, there, lanes)
                 with text.when(text.binary("arith.xori", exists, text.constant(1, "i1"))):
-                    _zero(text, there, 0, self.line, lanes)
+                    _fill(text, there, 0, self.line, lanes, self.fill_value)
 
     def _line(self, text: KernelText, here: Buffer, there: Buffer, lanes: int) -> None:
         """One line: zeros, the pixels inside, zeros."""
@@ -154,8 +156,8 @@ class PaddedLines:
         step = width.copy_step
         first = -(-width.low // step)
         end = max(first, min(self.pixels, -(-(width.size + width.low) // step)))
-        _zero(text, there, 0, first * self.pitch, lanes)
-        _zero(text, there, end * self.pitch, (self.pixels - end) * self.pitch, lanes)
+        _fill(text, there, 0, first * self.pitch, lanes, self.fill_value)
+        _fill(text, there, end * self.pitch, (self.pixels - end) * self.pitch, lanes, self.fill_value)
         start = (first * step - width.low) * channels
         source, target = text.part(here, start), text.part(there, first * self.pitch)
 
@@ -174,9 +176,9 @@ class PaddedLines:
             text.strip(channels, lanes, copy, unroll=4)
 
 
-def _zero(text: KernelText, target: Buffer, start: int, count: int, lanes: int) -> None:
+def _fill(text: KernelText, target: Buffer, start: int, count: int, lanes: int, value: int) -> None:
     def body(at: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
-        text.write(text.constant(0, target.element, lanes), target, text.iadd(at, start), mask)
+        text.write(text.constant(value, target.element, lanes), target, text.iadd(at, start), mask)
         return carried
 
     if count > 0:

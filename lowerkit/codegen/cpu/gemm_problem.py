@@ -22,7 +22,7 @@ class RowGemm:
         batch_extents: the same as expressions for the runtime.
         rows, rows_extent: rows of A and of the result, likewise.
         columns, depth: N and K.
-        a, b: the operands, of ``element``.
+        a, b: the operands, of ``element``; ``i32`` stands for four bytes that follow each other along the depth.
         a_batch, b_batch: elements from one matrix to the next along each batch dimension (0 where it is broadcast).
         a_row, a_depth: elements between neighbours of A along rows and depth.
         b_transposed: B lies as [columns, depth].
@@ -50,7 +50,7 @@ class RowGemm:
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return "f64" if self.element == "f64" else "f32"
+        return self.element if self.element in ("f64", "i32") else "f32"
 
 
 def column_masks(frame: KernelFrame, columns: int, tile: Tile, column: Index) -> list[Value | None]:

@@ -6,6 +6,8 @@ Vocabulary
     chain: one of several accumulator sets that share the depth, so that a small tile is not bound by FMA latency.
     run: the part of the depth that is summed from zero; the runs' sums are added to the totals.
 
+An element is a number, or four bytes: then the FMA is a dot product of bytes (``byte_dots``) and sums are integers.
+
 Steps, per element of depth: load ``vectors`` registers of B (contiguous), broadcast one element of A per row, and
 ``rows * vectors`` FMAs. A's rows lie at constant distances from one pointer, which become x86 displacements. After
 each run the sums go to the totals, which LLVM keeps on the stack: a sum of n terms in one chain has an error that
@@ -22,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lowerkit.codegen.cpu.byte_dots import dot_bytes
 from lowerkit.codegen.cpu.kernel_text import Index, KernelText
 from lowerkit.codegen.cpu.text_builder import Value
 from lowerkit.codegen.cpu.tile_choice import Tile
@@ -92,7 +95,8 @@ def accumulate(
     """
     lanes, vectors = tile.lanes, tile.vectors
     size = len(rows) * vectors
-    loops, rest, boundary = _cut_into_runs(loops)
+    multiply_add = dot_bytes if element == "i32" else KernelText.fma
+    loops, rest, boundary = (list(loops), None, 0) if element == "i32" else _cut_into_runs(loops)
     steps = _steps(loops[-1].count, tile.chains(len(rows)), unroll)
     chains = min(tile.chains(len(rows)), max(steps, 1))
     masks = b_masks or [None] * vectors
@@ -112,7 +116,7 @@ def accumulate(
             wide = text.broadcast(scalar, lanes)
             for v in range(vectors):
                 at = chain + r * vectors + v
-                values[at] = text.fma(wide, b_row[v], values[at])
+                values[at] = multiply_add(text, wide, b_row[v], values[at])
 
     whole_steps = loops[-1].count // steps
     total_steps = max(1, math.prod(loop.count for loop in loops[:-1]) * whole_steps)

@@ -8,6 +8,8 @@ Layouts (row-major, edges padded with zeros)::
 
     matmul_panels       [..., K, N] or [..., N, K]       -> [..., panels, K, panel]
     conv_panels         [Cout, Cin/groups, kernel...]    -> [groups, panels, kernel..., Cin/groups, panel]
+    matmul_quads        as matmul_panels and conv_panels, of elements of four bytes that follow each other along K or
+    conv_quads          Cin/groups: panel has four times its width
     depthwise_channels  [C, 1, kernel...]                -> [kernel..., C]
     matmul_tiles        [..., K, N] or [..., N, K]       -> [..., panels, K/32, 2, 16, 16, 2]: AMX tiles of 16 pairs
     conv_tiles          [Cout, Cin/groups, kernel...]       along K x 16 columns, two beside each other per panel
@@ -187,6 +189,38 @@ def _conv_tiles_apply(array: Array, parameters: dict[str, int]) -> Array:
     return _tiles_of(grouped.transpose(order).reshape(groups, -1, outputs // groups))
 
 
+def _quads(array: Array) -> Array:
+    """The last dimension, bytes, as elements of four."""
+    return np.ascontiguousarray(array).view(np.int32)
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(np.int8)
+
+
+def _matmul_quads_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    depth, width = (shape[-1], shape[-2]) if parameters["transposed"] else (shape[-2], shape[-1])
+    panel = parameters["panel"]
+    return (*shape[:-2], -(-width // panel), depth // 4, 4 * panel)
+
+
+def _matmul_quads_apply(array: Array, parameters: dict[str, int]) -> Array:
+    rows = array if parameters["transposed"] else np.swapaxes(array, -1, -2)
+    return _bytes(_matmul_apply(_quads(rows), {**parameters, "transposed": 1}))
+
+
+def _conv_quads_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+    outputs, depth, *kernel = shape
+    groups, panel = parameters["groups"], parameters["panel"]
+    return (groups, -(-(outputs // groups) // panel), *kernel, depth // 4, 4 * panel)
+
+
+def _conv_quads_apply(array: Array, parameters: dict[str, int]) -> Array:
+    return _bytes(_conv_apply(np.moveaxis(_quads(np.moveaxis(array, 1, -1)), -1, 1), parameters))
+
+
+register_layout("matmul_quads", Layout(_matmul_quads_shape, _matmul_quads_apply))
+register_layout("conv_quads", Layout(_conv_quads_shape, _conv_quads_apply))
 register_layout("matmul_tiles", Layout(_matmul_tiles_shape, _matmul_tiles_apply))
 register_layout("conv_tiles", Layout(_conv_tiles_shape, _conv_tiles_apply))
 register_layout("matmul_panels", Layout(_matmul_shape, _matmul_apply))

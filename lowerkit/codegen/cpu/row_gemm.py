@@ -107,11 +107,12 @@ def plan_row_gemm(
     writer = _Writer(problem, scheme, frame, epilogue)
     writer.write()
     packings: dict[int, Packing] = {}
+    elements = "quads" if problem.element == "i32" else "panels"
     if problem.b_weight is not None:
         packings[problem.b_weight] = (
-            Packing.of("conv_panels", panel=scheme.tile.panel, groups=1)
+            Packing.of(f"conv_{elements}", panel=scheme.tile.panel, groups=1)
             if problem.b_is_filter
-            else Packing.of("matmul_panels", panel=scheme.tile.panel, transposed=int(problem.b_transposed))
+            else Packing.of(f"matmul_{elements}", panel=scheme.tile.panel, transposed=int(problem.b_transposed))
         )
     tiles = expression("ceildiv", problem.rows_extent, scheme.tile.rows)
     plan = frame.plan(

@@ -24,6 +24,7 @@ def default_families() -> tuple[KernelFamily, ...]:
     from lowerkit.codegen.cpu.gather import GatherFamily
     from lowerkit.codegen.cpu.generic import GenericFamily
     from lowerkit.codegen.cpu.group_norm import GroupNormFamily
+    from lowerkit.codegen.cpu.integer_matmul import IntegerMatmulFamily
     from lowerkit.codegen.cpu.matmul import MatmulFamily
     from lowerkit.codegen.cpu.pool import PoolFamily
     from lowerkit.codegen.cpu.reduce import ReduceFamily
@@ -36,6 +37,7 @@ def default_families() -> tuple[KernelFamily, ...]:
     return (
         EmptyFamily(),
         MatmulFamily(),
+        IntegerMatmulFamily(),
         DepthwiseFamily(),
         ConvFamily(),
         AttentionFamily(),

@@ -35,6 +35,8 @@ class TextBuilder:
         self.lines: list[str] = []
         self.native_bf16 = False
         """Round to bf16 with the CPU's instruction (AVX512_BF16): denormal results become zero."""
+        self.vnni = False
+        """Sum products of bytes with the CPU's instruction (AVX512_VNNI)."""
         self._indent = indent
         self._names = 0
 

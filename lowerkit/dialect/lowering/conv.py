@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from lowerkit.dialect import linalg_builder as build
 from lowerkit.dialect import scalar_builder as scalar
-from lowerkit.dialect.lowering.matmul import multiply_accumulate
+from lowerkit.dialect.lowering.matmul import Body, multiply_accumulate
 from lowerkit.dialect.window import channel_axis, padding_pairs, spatial_axes
 from lowerkit.mlir import ir
 
@@ -27,9 +27,11 @@ def conv(
     groups: int,
     accumulate: ir.Type,
     result_element: ir.Type,
+    padding_value: int = 0,
+    body: Body = multiply_accumulate,
 ) -> ir.Value:
     """Convolves ``NC...`` or ``N...C`` with ``[Cout, Cin/groups, kernel...]``."""
-    padded = _pad_spatial(source, padding, channels_last)
+    padded = _pad_spatial(source, padding, channels_last, padding_value)
     kernel = filters.type.shape[2:]
     count = len(kernel)
     outputs = [
@@ -51,6 +53,7 @@ def conv(
         filter_output_first=True,
         channels_last=channels_last,
         accumulate=accumulate,
+        body=body,
     )
     return build.convert_elements(_join_channels(total, groups, channels_last), result_element)
 
@@ -123,6 +126,7 @@ def _contract(
     filter_output_first: bool,
     channels_last: bool,
     accumulate: ir.Type,
+    body: Body = multiply_accumulate,
 ) -> ir.Value:
     """Sums over input channels and kernel positions; ``positions`` index the spatial dimensions of the input."""
     count = len(outputs)
@@ -144,18 +148,16 @@ def _contract(
         shape, order = [build.size_of(source, 0), *result_channels, *outputs], [0, *channel_loops, *spatial]
     sums = build.filled(shape, scalar.constant(0, accumulate))
     iterators = ["parallel"] * reduced + ["reduction"] * (1 + count)
-    return build.generic(
-        [(source, data), (filters, taps)], [(sums, build.loops(order))], iterators, multiply_accumulate
-    )[0]
+    return build.generic([(source, data), (filters, taps)], [(sums, build.loops(order))], iterators, body)[0]
 
 
-def _pad_spatial(source: ir.Value, padding: Sequence[int], channels_last: bool) -> ir.Value:
+def _pad_spatial(source: ir.Value, padding: Sequence[int], channels_last: bool, value: int) -> ir.Value:
     low, high = [0] * source.type.rank, [0] * source.type.rank
     for axis, (before, after) in zip(
         spatial_axes(source.type.rank, channels_last), padding_pairs(padding), strict=True
     ):
         low[axis], high[axis] = before, after
-    return build.pad(source, low, high, scalar.constant(0, source.type.element_type)) if any(low + high) else source
+    return build.pad(source, low, high, scalar.constant(value, source.type.element_type)) if any(low + high) else source
 
 
 def _split_channels(value: ir.Value, groups: int, channels_last: bool) -> ir.Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lowerkit.dialect import linalg_builder as build
 from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.mlir import ir
@@ -13,6 +15,10 @@ def multiply_accumulate(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.
     return scalar.add(total, scalar.multiply(scalar.convert(left, wide), scalar.convert(right, wide)))
 
 
+Body = Callable[[ir.Value, ir.Value, ir.Value], ir.Value]
+"""Adds one product to a sum: (left, right, total) -> total."""
+
+
 def matmul(
     lhs: ir.Value,
     rhs: ir.Value,
@@ -21,6 +27,7 @@ def matmul(
     transpose_rhs: bool,
     accumulate: ir.Type,
     result_element: ir.Type,
+    body: Body = multiply_accumulate,
 ) -> ir.Value:
     """Multiplies matrices; batch dimensions broadcast where their size is statically 1."""
     batch_rank = max(lhs.type.rank, rhs.type.rank) - 2
@@ -33,7 +40,7 @@ def matmul(
     sums = build.filled([*batch, rows, columns], scalar.constant(0, accumulate))
     iterators = ["parallel"] * (batch_rank + 2) + ["reduction"]
     output = build.loops(range(batch_rank + 2))
-    total = build.generic([(lhs, left), (rhs, right)], [(sums, output)], iterators, multiply_accumulate)[0]
+    total = build.generic([(lhs, left), (rhs, right)], [(sums, output)], iterators, body)[0]
     return build.convert_elements(total, result_element)
 
 

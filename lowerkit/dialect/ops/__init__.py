@@ -9,11 +9,14 @@ from lowerkit.dialect.ops.conv import ConvOp
 from lowerkit.dialect.ops.conv_transpose import ConvTransposeOp
 from lowerkit.dialect.ops.cumulative import CumulativeOp
 from lowerkit.dialect.ops.gather import GatherOp
+from lowerkit.dialect.ops.integer import IntegerConvOp, IntegerMatmulOp
 from lowerkit.dialect.ops.matmul import MatmulOp
 from lowerkit.dialect.ops.norm import GroupNormOp, LayerNormOp, RmsNormOp
 from lowerkit.dialect.ops.pool import AvgPoolOp, MaxPoolOp
+from lowerkit.dialect.ops.quantize import DequantizeOp, QuantizeOp
 from lowerkit.dialect.ops.reduce import ReduceOp
 from lowerkit.dialect.ops.region import RegionOp, YieldOp
+from lowerkit.dialect.ops.requant import RequantOp
 from lowerkit.dialect.ops.resize import ResizeOp
 from lowerkit.dialect.ops.rope import RopeOp
 from lowerkit.dialect.ops.scatter import ScatterOp
@@ -30,13 +33,18 @@ __all__ = [
     "ConvOp",
     "ConvTransposeOp",
     "CumulativeOp",
+    "DequantizeOp",
     "GatherOp",
     "GroupNormOp",
+    "IntegerConvOp",
+    "IntegerMatmulOp",
     "LayerNormOp",
     "MatmulOp",
     "MaxPoolOp",
+    "QuantizeOp",
     "ReduceOp",
     "RegionOp",
+    "RequantOp",
     "ResizeOp",
     "RmsNormOp",
     "RopeOp",

@@ -42,3 +42,33 @@ def test_conv_panels(shape: tuple[int, ...], groups: int, panel: int) -> None:
         target = (group, output // panel, *place, channel, output % panel)
         expected[target] = weight[(group * per_group + output, channel, *place)]
     assert np.array_equal(packed, expected)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("panel", [1, 16, 48])
+def test_matmul_quads(transposed: int, panel: int) -> None:
+    weight = np.random.default_rng().integers(-128, 128, (33, 12) if transposed else (12, 33)).astype(np.int8)
+    packing = Packing.of("matmul_quads", transposed=transposed, panel=panel)
+    packed = packing.apply(weight)
+    seen = weight.T if transposed else weight
+    assert packed.shape == packing.packed_shape(weight.shape)
+    expected = np.zeros((packed.shape[0], 3, panel, 4), np.int8)
+    for depth, column in np.ndindex(12, 33):
+        expected[column // panel, depth // 4, column % panel, depth % 4] = seen[depth, column]
+    assert np.array_equal(packed.reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("panel", [1, 16])
+def test_conv_quads(groups: int, panel: int) -> None:
+    weight = np.random.default_rng().integers(-128, 128, (6, 8, 3, 2)).astype(np.int8)
+    packing = Packing.of("conv_quads", groups=groups, panel=panel)
+    packed = packing.apply(weight)
+    per_group = 6 // groups
+    assert packed.shape == packing.packed_shape(weight.shape)
+    expected = np.zeros((groups, -(-per_group // panel), 3, 2, 2, panel, 4), np.int8)
+    for output, channel, y, x in np.ndindex(6, 8, 3, 2):
+        group, place = divmod(output, per_group)
+        value = weight[output, channel, y, x]
+        expected[group, place // panel, y, x, channel // 4, place % panel, channel % 4] = value
+    assert np.array_equal(packed.reshape(expected.shape), expected)

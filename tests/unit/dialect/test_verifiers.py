@@ -15,6 +15,11 @@ WINDOW = "padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>, dilation
 CONV = f"accumulate = f32, channels_last = false, {WINDOW}"
 POOL = f"channels_last = false, kernel = array<i64: 2, 2>, {WINDOW}"
 MATMUL = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
+QUANTIZE = 'axis = 1, formula = "divide", minimum = -128, maximum = 127, unsigned = false, storage = i8'
+REQUANT = (
+    'axis = 1, rounding = "half_even", mult_bits = 32, minimum = 0, maximum = 255, unsigned_input = false, '
+    "unsigned = true, storage = i8"
+)
 RESIZE = 'channels_last = false, mode = "linear", nearest_rounding = "floor", coordinates = "half_pixel"'
 
 REJECTED = [
@@ -164,6 +169,22 @@ REJECTED = [
         ["4xf32"],
         ["4xf32"],
         ["one of sum", "mean"],
+    ),
+    ("quantize", QUANTIZE, ["2x4xf32", "4xf32", "3xi32"], ["2x4xi8"], ["scale", "zero_point", "must be equal"]),
+    ("quantize", QUANTIZE, ["2x4xi32", "4xf32", "4xi32"], ["2x4xi8"], ["floating point", "i32"]),
+    ("quantize", QUANTIZE, ["2x4xf32", "4xf16", "4xi32"], ["2x4xi8"], ["scale", "f32 or f64", "f16"]),
+    ("dequantize", "axis = 0, unsigned = false", ["2x4xi8", "4xf32", "4xi32"], ["2x4xf32"], ["dimension 0"]),
+    ("dequantize", "axis = 0, unsigned = false", ["2x4xf32", "f32", "i32"], ["2x4xf32"], ["8 to 32 bits", "f32"]),
+    ("requant", REQUANT, ["2x4xi32", "4xi32", "4xi32", "i32"], ["2x4xi8"], ["multiplier", "zero_point", "equal"]),
+    ("requant", REQUANT.replace("255", "256"), ["2x4xi32", "4xi32", "4xi32", "4xi32"], ["2x4xi8"], ["0 to 256"]),
+    ("requant", REQUANT.replace("= 32", "= 24"), ["2x4xi32", "4xi32", "4xi32", "4xi32"], ["2x4xi8"], ["found 24"]),
+    ("integer_matmul", "transpose_rhs = true, unsigned = true", ["2x4xi8", "4x3xi8"], ["2x4xi32"], ["K = 4", "K = 3"]),
+    (
+        "integer_conv",
+        f"channels_last = false, {WINDOW}, groups = 1, padding_value = -1, unsigned = true",
+        ["1x3x8x8xi8", "4x3x3x3xi8"],
+        ["1x4x6x6xi32"],
+        ["padding_value is -1", "0 to 255"],
     ),
 ]
 

@@ -1,0 +1,111 @@
+"""`lowerkit quantize`: a float model and calibration data in, an int8 artifact and the verdict of gate B out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lowerkit.cli.compile_command import check_output, describe
+from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.errors import ParityError
+from lowerkit.parity.gate_b import GateB
+from lowerkit.quantization.methods import METHODS
+
+
+@click.command("quantize")
+@model_options
+@click.option(
+    "--calib",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="An .npz file: for each input an array of its shape, or with samples in front.",
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The artifact to write.")
+@click.option(
+    "--method", type=click.Choice(list(METHODS)), default="min-max", show_default=True, help="How ranges are chosen."
+)
+@click.option("--percentile", default=99.99, show_default=True, help="Of --method percentile.")
+@click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
+@json_option
+@verbose_option
+@quiet_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    calib: Path,
+    output: Path,
+    method: str,
+    percentile: float,
+    cpu: str,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+) -> None:
+    """Quantize MODEL (f32) to int8 with calibration data and compile it; exit code 6 when gate B does not hold."""
+    check_output(model, output)
+    from lowerkit.compiler import CompileOptions
+    from lowerkit.quantization.calibration_data import read_calibration, samples_of
+    from lowerkit.quantization.quantize import Quantization, quantize_program
+
+    arrays = read_calibration(calib)
+    with progress(quiet) as show:
+        show("capturing")
+        program = capture_model(model, inputs, dynamic, seed)
+        samples = samples_of(program.signature, arrays)
+        settings = Quantization(method, percentile)
+        quantized = quantize_program(program, samples, settings, CompileOptions(cpu=cpu), show)
+        show("writing")
+        quantized.compiled.save(output)
+    report, summary = quantized.report, quantized.compiled.summary()
+    if verbose:
+        for remark in quantized.compiled.remarks:
+            note(f"remark: {remark}")
+    for line in report.refused:
+        note(f"left in floats: {line}", quiet)
+    if as_json:
+        document = {"output": str(output), "bytes": output.stat().st_size, **summary, **report.to_json()}
+        print_json("quantize", document)
+    else:
+        print_report(report, verbose)
+        click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB, {describe(summary)}")
+    if not report.passed:
+        failure = report.first_failure
+        raise ParityError(
+            "LK6002",
+            "the quantized model is too far from the float model (gate B)",
+            op=None if failure is None else failure.name,
+            location=None if failure is None or not failure.location else failure.location,
+            hint=f"the artifact is written; more calibration data or another --method may help ({', '.join(METHODS)})",
+        )
+
+
+def print_report(report: GateB, verbose: bool) -> None:
+    """Prints the outputs and the ten worst activations (all with ``verbose``)."""
+    worst = sorted(report.activations, key=lambda row: row.cumulative.sqnr_db)[:10]
+    shown = [row for row in report.activations if verbose or row in worst]
+    title = f"{report.source}: {len(report.activations)} activations, {report.method} over {report.samples} samples"
+    columns = ["activation of", "scale", "zero", "saturated", "local dB", "SQNR dB", "verdict", "source"]
+    rows = [
+        [
+            row.name,
+            f"{row.scale:.4g}",
+            row.zero_point,
+            f"{row.saturated:.3%}",
+            f"{row.local.sqnr_db:.1f}",
+            f"{row.cumulative.sqnr_db:.1f}",
+            row.verdict,
+            row.location,
+        ]
+        for row in shown
+    ]
+    print_table(title, columns, rows)
+    for output in report.outputs:
+        verdict = "ok" if output.passed else "FAIL"
+        metrics = output.metrics
+        click.echo(
+            f"output {output.name}: SQNR {metrics.sqnr_db:.1f} dB, cosine {metrics.cosine:.6f}, gate B: {verdict}"
+        )

@@ -1,0 +1,1 @@
+"""Our own quantization: ranges from calibration data, explicit quantize and dequantize ops around products."""
