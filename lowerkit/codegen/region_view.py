@@ -8,11 +8,15 @@ change them; a family that rewrites the body works on :meth:`RegionView.clone_mo
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from lowerkit.mlir import ir, run_pipeline
+
+if TYPE_CHECKING:
+    from lowerkit.codegen.cpu.packing import Packing
 
 REGION_FUNCTION = "region"
 
@@ -43,6 +47,8 @@ class RegionView:
         kind: the anchor's short name, as the fusion pass wrote it.
         operands: the operands, in order.
         results: the result types, in order.
+        layouts: operand number -> the layout in which a weight is stored for another region, so that this one should
+            read it there; families that cannot do without.
         module: the module that holds the body as ``@region``.
         location: ``file:line`` of the anchor in the user's code, for messages.
     """
@@ -67,6 +73,7 @@ class RegionView:
             for index, (argument, name) in enumerate(zip(arguments, names, strict=True))
         ]
         self.results = [ir.RankedTensorType(value.type) for value in self.returned]
+        self.layouts: Mapping[int, Packing] = {}
 
     @classmethod
     def from_region(
@@ -102,6 +109,12 @@ class RegionView:
             replace(operand, is_weight=bool(name), weight_name=name)
             for operand, name in zip(self.operands, weight_names, strict=True)
         ]
+        return view
+
+    def with_layouts(self, layouts: Mapping[int, Packing]) -> RegionView:
+        """Returns a view of the same region whose weights lie in ``layouts``."""
+        view = copy.copy(self)
+        view.layouts = layouts
         return view
 
     @classmethod
@@ -157,9 +170,9 @@ class RegionView:
         return tuple(operand.is_weight for operand in self.operands)
 
     @property
-    def key(self) -> tuple[str, str, tuple[bool, ...]]:
+    def key(self) -> tuple[object, ...]:
         """Regions with equal keys get equal plans."""
-        return self.kind, self.text, self.weight_flags
+        return self.kind, self.text, self.weight_flags, tuple(self.layouts.items())
 
     @property
     def buffer_types(self) -> list[ir.RankedTensorType]:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from lowerkit.codegen.control_flow import branch, loop
 from lowerkit.codegen.in_place import incarnations, is_read_later
 from lowerkit.codegen.kernel import KernelPlan
-from lowerkit.codegen.ledger import LedgerEntry, Select, Selection
+from lowerkit.codegen.ledger import LedgerEntry, Select
 from lowerkit.codegen.literals import literal_array
 from lowerkit.codegen.memory import VIEW_OPS, overwritten_in_use, with_liveness
-from lowerkit.codegen.region_view import RegionView
+from lowerkit.codegen.region_planner import RegionPlanner
 from lowerkit.codegen.shapes import Shape, ShapeTable, dynamic_dims, result_shapes
 from lowerkit.codegen.step_draft import Source, StepDraft, byte_size, total
 from lowerkit.codegen.step_place import step_place
@@ -111,8 +111,6 @@ class Walker:
         if "main" not in self.functions:
             raise CodegenError("LK5002", "the fused module has no function @main")
         self.signature = signature
-        self.select = select
-        self.cpu = cpu
         self.on_progress = on_progress
         self.store = weights
         self.draft = StepDraft(WeightTable(weights))
@@ -121,8 +119,7 @@ class Walker:
         self._own_buffers = 0
         self._state_buffers: dict[str, int] = {}
         self._incarnations: set[ir.Value] = set()
-        self._selections: dict[tuple[object, ...], Selection] = {}
-        self._views: dict[tuple[str, str], RegionView] = {}
+        self._planner = RegionPlanner([op.operation for op in self.functions["main"].operations], select, cpu)
 
     def build(self) -> Schedule:
         """Walks ``@main`` and settles its results."""
@@ -211,12 +208,9 @@ class Walker:
         operands = list(op.operands)
         sources = [self._sources[operand] for operand in operands]
         names = [source.weight for source in sources]
-        view = RegionView.from_region(op, names, location=location, known=self._views)
         if self.on_progress is not None:
-            self.on_progress(f"planning {view.kind} {name}")
-        selection = self._selections.get(view.key)
-        if selection is None:
-            selection = self._selections[view.key] = self.select(view, self.cpu)
+            self.on_progress(f"planning {name}")
+        view, selection = self._planner.plan(op, names)
         plan = selection.plan
         shapes = [self.shapes.shape(operand) for operand in operands]
         results = result_shapes(view, shapes)

@@ -1,12 +1,14 @@
 """``lk.gather``: slices of a table by index, such as the rows of an embedding.
 
-A slice is one contiguous run (everything after the indexed axis), copied in whole vectors. Negative indices count from
-the end; others outside the table are clamped, so no input makes the kernel read outside of it. Bytes: the indices
-once, the slices asked for once, the result once.
+A slice is one contiguous run (everything after the indexed axis), copied in whole vectors. The rows of a table that a
+product has in panels (:mod:`lowerkit.codegen.shared_tables`) are read from there, elements a panel's width apart.
+Negative indices count from the end; others outside the table are clamped, so no input makes the kernel read outside of
+it. Bytes: the indices once, the slices asked for once, the result once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from lowerkit.codegen.cpu.epilogue import make_epilogue
@@ -45,6 +47,8 @@ class GatherFamily(KernelFamily):
         if isinstance(epilogue, Refusal):
             return epilogue
         axis = ir.IntegerAttr(operation.attributes["axis"]).value
+        packing = region.layouts.get(data.operand) if axis == 0 and len(data.sizes) == 2 else None
+        panel = 1 if packing is None else dict(packing.parameters)["panel"]
         index_rank, rank = len(indices.sizes), len(data.sizes) + len(indices.sizes) - 1
         result = [list(range(axis)), list(range(axis, axis + index_rank)), list(range(axis + index_rank, rank))]
         merged = epilogue.collapsed(result, 2)
@@ -62,17 +66,26 @@ class GatherFamily(KernelFamily):
             with text.span(first, text.imin(text.imul(outer, count), text.iadd(first, grain))) as loop:
                 block, position = text.unravel(loop.index, [outer, count])
                 row = _position(text, text.read(indices.buffer, position), size)
-                start = text.imul(text.iadd(text.imul(block, size), row), inner)
+                if panel == 1:
+                    start = text.imul(text.iadd(text.imul(block, size), row), inner)
+                else:
+                    first_of_panel = text.imul(text.imul(text.idiv(row, panel), panel), inner)
+                    start = text.iadd(first_of_panel, text.irem(row, panel))
 
                 def copy(index: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
-                    value = text.read(data.buffer, text.iadd(start, index), lanes, mask)
+                    place = text.iadd(start, text.imul(index, panel))
+                    value = text.strided_read(data.buffer, place, panel, lanes, mask)
                     merged.store(value, [block, position, index], 2, mask)
                     return carried
 
                 text.strip(inner, lanes, copy, unroll=4)
         table, positions = frame.extents[data.operand], frame.extents[indices.operand]
         rows = product([*table[:axis], *positions])
-        return frame.plan(self.name, expression("ceildiv", rows, grain), note=f"slices of {inner}, {lanes} lanes")
+        plan = frame.plan(self.name, expression("ceildiv", rows, grain), note=f"slices of {inner}, {lanes} lanes")
+        if packing is None:
+            return plan
+        note = f"{plan.note}, from panels of {panel} that a product reads"
+        return replace(plan, packings={data.operand: packing}, note=note)
 
 
 def _position(text: KernelText, raw: Value, size: Index) -> Index:
