@@ -19,7 +19,6 @@ from lowerkit.dialect.interpret import Interpreter
 from lowerkit.mlir import ir, run_pipeline
 from lowerkit.parity.integer_row import OwnerRow, difference
 
-
 Array = np.ndarray[Any, Any]
 
 _ROUNDING = frozenset({"lk.quantize", "lk.requant"})
