@@ -70,7 +70,7 @@ def bind_model(
     """
     try:
         return _Binder(manifest, dims, weights).bind(kernel_address)
-    except (ExpressionError, ValueError) as error:
+    except (ExpressionError, ValueError, OverflowError) as error:
         raise _contradiction(str(error), dims) from None
 
 
@@ -100,7 +100,7 @@ def bind_steps(
     """
     try:
         return _Binder(manifest, dims, weights).bind_steps(kernel_address)
-    except (ExpressionError, ValueError) as error:
+    except (ExpressionError, ValueError, OverflowError) as error:
         raise _contradiction(str(error), dims) from None
 
 

@@ -19,6 +19,7 @@ def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -
         *_buffer_problems(manifest, weights),
         *_step_problems(manifest),
         *_state_problems(manifest, weights),
+        *_code_problems(manifest),
         *_import_problems(manifest),
     ]
 
@@ -102,6 +103,15 @@ def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> 
     for state, weight in manifest.state_initials.items():
         if state not in names or weight not in weights:
             yield f"state {state!r} starts from the weight {weight!r}: one of them does not exist"
+
+
+def _code_problems(manifest: Manifest) -> Iterator[str]:
+    """Offsets into the code are checked against its size by the native loader, which takes 64 bits."""
+    for number, kernel in enumerate(manifest.kernels):
+        if not 0 <= kernel.offset < 1 << 62:
+            yield f"kernel {number} starts at {kernel.offset}, outside of the code"
+    if not 0 <= manifest.import_table_offset < 1 << 62:
+        yield f"an import table at {manifest.import_table_offset} does not fit the code"
 
 
 def _import_problems(manifest: Manifest) -> Iterator[str]:

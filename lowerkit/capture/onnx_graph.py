@@ -71,7 +71,10 @@ def ready_graph(
         if ready.model.functions:
             ready.model = onnx.inliner.inline_local_functions(ready.model)
             onnx.checker.check_model(ready.model)
-    except onnx.checker.ValidationError as error:
+    except (
+        onnx.checker.ValidationError,
+        UnicodeDecodeError,
+    ) as error:  # what it says may quote a name that is no UTF-8
         raise invalid_model(error) from error
     extract_constant_nodes(ready, folder)
     require_sound_scales(ready)
@@ -192,7 +195,7 @@ def _convert_opset(ready: OnnxGraph) -> None:
         )
     try:
         ready.model = onnx.version_converter.convert_version(ready.model, target)
-    except (RuntimeError, onnx.version_converter.ConvertError) as error:
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
         raise CaptureError(
             "LK2003",
             f"the model is of opset {version} and cannot be converted to {target}: "

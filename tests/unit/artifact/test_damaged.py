@@ -246,10 +246,23 @@ def test_kernels_and_imports_outside_the_code(tmp_path: Path, sound: bytes) -> N
     kernels = [KernelEntry(offset, "k") for offset in (0, 64, 128, 1 << 40)]
     refuse(tmp_path, changed(kernels=kernels), "LK8001", "outside")
     refuse(tmp_path, changed(kernels=[*kernels[:-1], KernelEntry(-1, "k")]), "LK8001", "outside")
+    refuse(tmp_path, changed(kernels=[*kernels[:-1], KernelEntry(1 << 64, "k")]), "LK8001", "outside")
     refuse(tmp_path, changed(imports=["system"]), "LK8001", "unknown routines: system")
-    for offset in (-4096, 64, 8192, 1 << 60):
+    for offset in (-4096, 64, 8192, 1 << 60, 1 << 63):
         refuse(tmp_path, changed(import_table_offset=offset), "LK8001", "does not fit")
     refuse(tmp_path, changed(imports=["tanhf"] * 513), "LK8001", "does not fit")
+
+
+@pytest.mark.parametrize("dim", [(1 << 63), (1 << 64) - 1])
+def test_dims_of_steps_beyond_64_bits(tmp_path: Path, sound: bytes, dim: int) -> None:
+    def change(text: bytes) -> bytes:
+        manifest = decode_manifest(text)
+        return encode_manifest(replace(manifest, steps=[replace(manifest.steps[0], dims=[dim]), *manifest.steps[1:]]))
+
+    path = tmp_path / "model.lk"
+    path.write_bytes(with_manifest(sound, change))
+    with pytest.raises(ArtifactError, match="LK8001"):
+        load(path).run(X)
 
 
 @pytest.mark.parametrize(
