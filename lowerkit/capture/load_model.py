@@ -265,10 +265,11 @@ def _from_onnx(
 def _from_torchscript(
     path: Path, specs: Sequence[InputSpec], seed: int, dtype: str | None, given: list[Array] | None
 ) -> Program:
-    from lowerkit.capture.torchscript import capture_script, expected_inputs, load_script
+    from lowerkit.capture.torchscript import ScriptArguments, capture_script, load_script
 
     script = load_script(path)
-    expected = expected_inputs(script)
+    arguments = ScriptArguments.of(script, [spec.name for spec in specs])
+    expected = arguments.expected
     if given is not None:
         _require_fit(expected, given)
     arrays = given if given is not None else example_arrays(expected, specs, seed=seed)
@@ -276,7 +277,7 @@ def _from_torchscript(
     if dtype is not None:
         script = script.to(torch_dtype(dtype))
         tensors = [tensor.to(torch_dtype(dtype)) if tensor.is_floating_point() else tensor for tensor in tensors]
-    return capture_script(script, tensors, source=str(path))
+    return capture_script(script, arguments.nest(tensors), source=str(path))
 
 
 def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: list[Array] | None) -> Program:

@@ -6,11 +6,14 @@ interpreter. The file says the names of its inputs and not their shapes, so exam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.input_spec import Expected
@@ -37,34 +40,71 @@ def load_script(path: Path) -> torch.jit.ScriptModule:
             ) from error
 
 
-def expected_inputs(script: torch.jit.ScriptModule) -> list[Expected]:
-    """Returns the arguments of ``forward``, as far as TorchScript knows them.
+@dataclass(frozen=True)
+class ScriptArguments:
+    """The arguments of a script's ``forward`` as flat tensors: ``pair_0`` and ``pair_1`` for a tuple ``pair``.
 
-    Raises:
-        UnsupportedError: LK4001, an argument without default is no tensor.
+    Attributes:
+        expected: the tensors, in order.
+        shapes: for each argument how many tensors it takes, and ``tensor``, ``tuple`` or ``list``.
     """
-    forward: Any = script.forward
-    arguments = forward.schema.arguments[1:]
-    foreign = [
-        f"{argument.name}: {argument.type}"
-        for argument in arguments
-        if not _is_tensor(argument) and not argument.has_default_value()
-    ]
-    if foreign:
-        raise UnsupportedError(
-            "LK4001",
-            "the TorchScript model takes inputs that are no tensors",
-            details=foreign,
-            hint="wrap the model in a module whose forward takes tensors only, and export that",
-        )
-    return [
-        Expected(name, required=not argument.has_default_value())
-        for name, argument in zip(_names(arguments), arguments, strict=True)
-        if _is_tensor(argument)
-    ]
+
+    expected: list[Expected]
+    shapes: list[tuple[str, int]]
+
+    @staticmethod
+    def of(script: torch.jit.ScriptModule, given: Sequence[str] = ()) -> ScriptArguments:
+        """Reads the arguments off ``script``; a list has as many tensors as ``given`` names (``items_0``, ...).
+
+        Raises:
+            UnsupportedError: LK4001, an argument without default is neither a tensor nor made of tensors.
+        """
+        forward: Any = script.forward
+        arguments = forward.schema.arguments[1:]
+        expected: list[Expected] = []
+        shapes: list[tuple[str, int]] = []
+        foreign: list[str] = []
+        for name, argument in zip(_names(arguments), arguments, strict=True):
+            kind = argument.type
+            if _is_tensor(argument):
+                expected.append(Expected(name, required=not argument.has_default_value()))
+                shapes.append(("tensor", 1))
+                continue
+            count = 0
+            if isinstance(kind, torch.TupleType) and all(isinstance(e, torch.TensorType) for e in kind.elements()):
+                count, form = len(kind.elements()), "tuple"
+            elif isinstance(kind, torch.ListType) and isinstance(kind.getElementType(), torch.TensorType):
+                count, form = sum(bool(re.fullmatch(rf"{re.escape(name)}_[0-9]+", text)) for text in given), "list"
+            else:
+                form = ""
+            if count:
+                expected += [Expected(f"{name}_{index}") for index in range(count)]
+                shapes.append((form, count))
+            elif not argument.has_default_value():
+                foreign.append(f"{name}: {kind}" + (f" (give {name}_0, {name}_1, ...)" if form == "list" else ""))
+        if foreign:
+            raise UnsupportedError(
+                "LK4001",
+                "the TorchScript model takes inputs that are no tensors",
+                details=foreign,
+                hint="name each tensor of a list with --input; wrap other inputs in a module that takes tensors only",
+            )
+        return ScriptArguments(expected, shapes)
+
+    def nest(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """Returns the arguments of ``forward``."""
+        rest = list(tensors)
+        arguments: list[Any] = []
+        for form, count in self.shapes:
+            taken, rest = rest[:count], rest[count:]
+            if form == "tensor":
+                arguments += taken
+            else:
+                arguments.append(tuple(taken) if form == "tuple" else taken)
+        return arguments
 
 
-def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, source: str = "ScriptModule") -> Program:
+def capture_script(script: Any, example_inputs: Sequence[Any], *, source: str = "ScriptModule") -> Program:
     """Captures a ScriptModule (traced or scripted).
 
     Raises:
@@ -94,7 +134,7 @@ def capture_script(script: Any, example_inputs: Sequence[torch.Tensor], *, sourc
                 f"torch's converter from TorchScript refuses the model: {_reason(error)}",
                 hint="capture the original module: lowerkit compile path/to/file.py:factory",
             ) from error
-    names = [name for name, value in zip(_names(formal), arguments, strict=False) if isinstance(value, torch.Tensor)]
+    names = [name for pair in zip(_names(formal), arguments, strict=False) for name in _leaf_names(*pair)]
     program = capture_exported(exported, source=source, input_names=names, eager_module=script)
     if program.input_tree is not None:
         program.input_tree["names"] = _names(formal)[: len(arguments)]
@@ -113,6 +153,14 @@ def _names(arguments: Sequence[Any]) -> list[str]:
             name, number = f"{argument.name}_{number}", number + 1
         found.append(name)
     return found
+
+
+def _leaf_names(name: str, value: Any) -> list[str]:
+    """The names of the tensors of one argument."""
+    if isinstance(value, torch.Tensor):
+        return [name]
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [f"{name}_{index}" for index in range(len(leaves))]
 
 
 def _is_tensor(argument: Any) -> bool:

@@ -120,6 +120,26 @@ def test_example_inputs_instead_of_specs(tmp_path: Path) -> None:
     assert caught.value.code == "LK1003"
 
 
+class Joins(nn.Module):
+    def forward(
+        self, pair: tuple[torch.Tensor, torch.Tensor], items: list[torch.Tensor], x: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {"joined": items[0].sum() * pair[0] - items[1].max(), "x": x * pair[1]}
+
+
+def test_tuples_and_lists_in_the_signature(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.jit.script(Joins()).save(str(path))
+    specs = ["pair_0:5:f32", "pair_1:scalar:f32", "items_0:2:f32", "items_1:3:f32", "x:4:f32"]
+    program = capture_path(path, specs)
+    assert [spec.name for spec in program.signature.inputs] == ["pair_0", "pair_1", "items_0", "items_1", "x"]
+    assert program.example_inputs is not None
+    assert_same_as_eager(program, program.example_inputs)
+    assert program.input_tree["names"] == ["pair", "items", "x"]
+    with pytest.raises(UnsupportedError, match="items_0"):
+        capture_path(path, ["pair_0:5:f32", "pair_1:scalar:f32", "x:4:f32"])
+
+
 def test_inputs_that_are_no_tensors(tmp_path: Path) -> None:
     class Lists(nn.Module):
         def forward(self, x: list[torch.Tensor]) -> torch.Tensor:
