@@ -37,9 +37,23 @@ class Small(torch.nn.Module):
         return torch.cat([product, self.none]) + self.narrow.float()
 
 
+class Nested(torch.nn.Module):
+    """A state, and arguments and results that are nested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.nn.Buffer(torch.full((2, 3), 0.5))
+
+    def forward(self, pair: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self.total.add_(pair["left"])
+        return {"sum": self.total * 2, "product": pair["left"] * pair["right"]}
+
+
 def write_model(form: str, folder: Path) -> Path:
     path, example = folder / f"model.{form}", (torch.randn(3, 16),)
-    if form == "pt2":
+    if form == "nested.pt2":
+        torch.export.save(torch.export.export(Nested(), ({"left": torch.ones(2, 3), "right": torch.ones(2, 3)},)), path)
+    elif form == "pt2":
         torch.export.save(torch.export.export(Small(), example), path)
     else:
         torch.jit.save(torch.jit.trace(Small(), example), str(path))
@@ -52,13 +66,14 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "lowerkit" / "programs"
 
 
-@pytest.mark.parametrize("form", ["pt2", "pt"])
+@pytest.mark.parametrize("form", ["pt2", "pt", "nested.pt2"])
 def test_the_artifact_is_the_same_to_the_byte(form: str, tmp_path: Path, cache_folder: Path) -> None:
     path = write_model(form, tmp_path)
     written: list[bytes] = []
     remarks: list[list[str]] = []
     for _ in range(2):
-        program = capture_path(path, ["x:3x16:f32"], use_cache=True)
+        inputs = [] if form == "nested.pt2" else ["x:3x16:f32"]
+        program = capture_path(path, inputs, use_cache=True)
         compiled = compile_program(program, CompileOptions(workers=1))
         compiled.save(tmp_path / "model.lk")
         written.append((tmp_path / "model.lk").read_bytes())
@@ -68,8 +83,9 @@ def test_the_artifact_is_the_same_to_the_byte(form: str, tmp_path: Path, cache_f
     assert len(list(cache_folder.glob("??/*"))) == 1
 
 
-def test_weights_are_references_into_the_model(tmp_path: Path, cache_folder: Path) -> None:
-    path = write_model("pt2", tmp_path)
+@pytest.mark.parametrize("form", ["pt2", "nested.pt2"])
+def test_a_program_comes_back_whole(form: str, tmp_path: Path, cache_folder: Path) -> None:
+    path = write_model(form, tmp_path)
     fresh = capture_path(path, use_cache=True)
     stored = program_cache.encode_program(fresh, path)
     assert stored is not None
@@ -79,6 +95,9 @@ def test_weights_are_references_into_the_model(tmp_path: Path, cache_folder: Pat
         np.testing.assert_array_equal(again.weights.get(name), fresh.weights.get(name), strict=True)
     assert again.text(locations=True) == fresh.text(locations=True)
     assert (again.signature, again.output_tree) == (fresh.signature, fresh.output_tree)
+    assert again.input_tree == fresh.input_tree
+    if form == "nested.pt2":
+        return
     matrix = fresh.weights.get("first").tobytes()
     assert matrix not in stored
     with zipfile.ZipFile(path) as archive:
