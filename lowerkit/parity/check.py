@@ -79,16 +79,17 @@ def check_program(
     missing: list[str] = []
     quantized = False
     if per_op:
-        from lowerkit.parity.integer_check import check_integers, holds_quantization
-        from lowerkit.parity.owner_check import check_owner, holds_roundings
+        from lowerkit.parity.integer_check import check_integers
+        from lowerkit.parity.owner_check import check_owner, holds_quantization
         from lowerkit.parity.taps import add_taps
 
         lower_program(program, "canonical", options, on_progress)
-        if holds_roundings(program) and not program.signature.dims:
+        # What rounds to stored integers, not what holds integers: a cast to int8 is no quantization.
+        quantized = holds_quantization(program)
+        if quantized and not program.signature.dims:
             show("comparing with the owner")
             owners, missing = check_owner(program, inputs)
         lower_program(program, "fused", options, on_progress)
-        quantized = holds_quantization(program)
         if quantized and not program.signature.dims:
             show("comparing with the int64 interpreter")
             integers = check_integers(program, inputs, options)

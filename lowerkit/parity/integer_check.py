@@ -1,7 +1,6 @@
 """Holds the kernels of quantized models to the int64 interpreter, region by region.
 
 Vocabulary
-    quantized region   one with an integer product in it, or one that gives stored integers (i8, i16).
     exact              all its ops are integer ops or single IEEE operations: then its definition has one value, and the
                        kernel must give these bits. A region with a sum of floats or an exp in it has none.
     LSB                a unit of the stored integers.
@@ -37,11 +36,6 @@ _INTEGER_PRODUCTS = ("lk.integer_matmul", "lk.integer_conv")
 _EXACT = ("arith.", "tensor.", "linalg.generic", "linalg.yield", "linalg.fill", "linalg.transpose", "lk.yield")
 _EXACT_OPS = frozenset({"math.roundeven", "math.floor", "math.ceil", "math.absf", *_INTEGER_PRODUCTS})
 _LOWEST = (-128, -127, -32768, -32767)
-
-
-def holds_quantization(program: Program) -> bool:
-    """Whether a fused program has quantized regions."""
-    return any(_is_quantized(op) for op in _regions(program.main))
 
 
 def check_integers(program: Program, inputs: Sequence[Array], options: CompileOptions) -> list[IntegerRow]:
@@ -101,11 +95,6 @@ def _names(region: ir.Operation) -> set[str]:
     found: set[str] = set()
     walk(region, lambda op: found.add(op.name))
     return found - {region.name}
-
-
-def _is_quantized(region: ir.Operation) -> bool:
-    stored = any(_stored(result) for result in region.results)
-    return stored or not _names(region).isdisjoint(_INTEGER_PRODUCTS)
 
 
 def _is_exact(region: ir.Operation) -> bool:

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 _ROUNDING = frozenset({"lk.quantize", "lk.requant"})
 
 
-def holds_roundings(program: Program) -> bool:
+def holds_quantization(program: Program) -> bool:
     """Whether a program at stage ``canonical`` has ops that round to stored integers."""
     block = program.main.regions[0].blocks[0]
     return any(view.operation.name in _ROUNDING for view in block.operations)

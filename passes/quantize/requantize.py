@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import RequantOp
-from lowerkit.dialect.reference.quantize import multiplier_of
+from lowerkit.dialect.reference.quantize import multiplier_of, quantize
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import as_elementwise, identity_map
@@ -94,8 +94,8 @@ class Requantize(Pass):
             axis=before.axis if multiplier.ndim else 0,
             rounding=self.rounding,
             mult_bits=bits,
-            minimum=_bound(low, after, minimum, maximum),
-            maximum=_bound(high, after, minimum, maximum),
+            minimum=_bound(low, op, after, minimum, maximum),
+            maximum=_bound(high, op, after, minimum, maximum),
             unsigned=after.unsigned,
             storage=element_of(op.results[0]),
         )
@@ -115,13 +115,14 @@ def _exact(dequantize: ir.Operation, context: PassContext, scaling: Scaling) -> 
     return scaling.scale if stored is None else stored.astype(np.float64)
 
 
-def _bound(bound: float, scaling: Scaling, minimum: int, maximum: int) -> int:
-    """Returns a bound of the floats as a bound of what is stored."""
+def _bound(bound: float, op: ir.Operation, scaling: Scaling, minimum: int, maximum: int) -> int:
+    """Returns a bound of the floats as a bound of what is stored: the bound quantized, by the op's own formula."""
     if math.isinf(bound):
         return minimum if bound < 0 else maximum
-    with np.errstate(all="ignore"):
-        quotient = np.rint(np.float32(bound) / np.float32(scaling.scale))
-    return int(np.clip(float(quotient) + float(scaling.zero_point), minimum, maximum))
+    formula = ir.StringAttr(op.attributes["formula"]).value
+    limits: dict[str, int] = {"minimum": minimum, "maximum": maximum}
+    stored = quantize(np.array(bound), scaling.scale, scaling.zero_point, axis=0, formula=formula, **limits)
+    return int(stored)
 
 
 def _through_bounds(value: ir.Value) -> tuple[ir.Value, float, float]:

@@ -14,9 +14,9 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.dialect.ops import IntegerMatmulOp, QuantizeOp
 from lowerkit.parity.gates import judge_quantized
-from lowerkit.parity.integer_check import check_integers, holds_quantization
+from lowerkit.parity.integer_check import check_integers
 from lowerkit.parity.integer_row import IntegerRow, OwnerRow, difference
-from lowerkit.parity.owner_check import check_owner
+from lowerkit.parity.owner_check import check_owner, holds_quantization
 from tests.parity.test_quantized_graphs import Fake, Weight
 
 
@@ -48,8 +48,9 @@ def test_a_right_model_passes() -> None:
 
 def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     program = capture(Layers().eval(), (x := torch.randn(9, 12),))
-    lower_program(program, "fused", CompileOptions())
+    lower_program(program, "canonical", CompileOptions())
     assert holds_quantization(program)
+    lower_program(program, "fused", CompileOptions())
     right = IntegerMatmulOp.reference
 
     def wrong(self: Any, lhs: Any, rhs: Any) -> Any:
@@ -64,10 +65,20 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "FAIL" in failed[0].verdict
 
 
-def test_a_float_model_is_no_concern_of_it() -> None:
-    program = capture(nn.Linear(4, 3).eval(), (torch.randn(2, 4),))
-    lower_program(program, "fused", CompileOptions())
+class Casts(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * 9).to(torch.int8), torch.softmax(x, -1)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 3), Casts()])
+def test_a_model_that_only_holds_integers_has_the_gates_of_floats(module: nn.Module) -> None:
+    program = capture(module.eval(), (x := torch.randn(2, 4),))
+    lower_program(program, "canonical", CompileOptions())
     assert not holds_quantization(program)
+    report = lowerkit.check(module, (x,))
+    assert report.passed
+    assert report.ops
+    assert not report.integers
 
 
 def row(**fields: Any) -> IntegerRow:
