@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
 from lowerkit.capture.dtypes import to_numpy, to_torch, torch_dtype, torch_name_of
 from lowerkit.capture.factory import is_factory, make_model
@@ -175,7 +177,9 @@ def _from_factory(
 
     made = make_model(text, meta=meta)
     module = made.module
-    positional = made.positional if example_inputs is None else tuple(example_inputs)
+    positional = made.positional
+    if example_inputs is not None:
+        positional = tuple(to_torch(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
     leaves, structure = pytree.tree_flatten((positional, made.named))
     names = argument_names(module, positional, made.named)
     if dtype is not None:
@@ -312,6 +316,4 @@ def _require_fit(expected: Sequence[Expected], given: Sequence[Array]) -> None:
 
 
 def _array(value: Any) -> Array:
-    import numpy as np
-
     return np.array(to_numpy(value)) if hasattr(value, "detach") else np.asarray(value)

@@ -47,6 +47,7 @@ def command(
 ) -> None:
     """Quantize MODEL (f32) to int8 with calibration data and compile it; exit code 6 when gate B does not hold."""
     check_output(model, output)
+    from lowerkit.capture.load_model import capture_path
     from lowerkit.compiler import CompileOptions
     from lowerkit.quantization.calibration_data import read_calibration, samples_of
     from lowerkit.quantization.quantize import Quantization, quantize_program
@@ -57,7 +58,14 @@ def command(
         program = capture_model(model, inputs, dynamic, seed)
         samples = samples_of(program.signature, arrays)
         settings = Quantization(method, percentile)
-        quantized = quantize_program(program, samples, settings, CompileOptions(cpu=cpu), show)
+        quantized = quantize_program(
+            program,
+            samples,
+            settings,
+            CompileOptions(cpu=cpu),
+            show,
+            lambda sample: capture_path(model, example_inputs=sample),
+        )
         show("writing")
         quantized.compiled.save(output)
     report, summary = quantized.report, quantized.compiled.summary()

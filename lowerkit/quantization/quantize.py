@@ -64,6 +64,7 @@ def quantize(
     method: str = "min-max",
     percentile: float = 99.99,
     cpu: str = "host",
+    dynamic_shapes: Any = None,
 ) -> Quantized:
     """Quantizes ``model`` (as ``lowerkit.compile`` takes it) to int8 and compiles it.
 
@@ -74,6 +75,7 @@ def quantize(
         method: ``min-max`` or ``percentile``.
         percentile: of the method ``percentile``.
         cpu: ``host`` or the CPU level to compile for.
+        dynamic_shapes: as for ``torch.export.export``, of a module; the samples may then differ in shape.
 
     Raises:
         InputError: LK1003, the calibration data does not fit the model.
@@ -86,14 +88,22 @@ def quantize(
     given = example_inputs
     if given is None and not isinstance(calibration, Mapping) and len(calibration):
         given = calibration[0]
-    if isinstance(model, (str, os.PathLike)):
-        from lowerkit.capture.load_model import capture_path
 
-        program = capture_path(str(model), [], [], example_inputs=given)
-    else:
+    def captured(inputs: Sequence[Any] | None, shapes: Any = None) -> Program:
+        if isinstance(model, (str, os.PathLike)):
+            from lowerkit.capture.load_model import capture_path
+
+            return capture_path(str(model), [], [], example_inputs=inputs)
         from lowerkit.capture.capture import capture
 
-        program = capture(model, given)
+        return capture(model, inputs, dynamic_shapes=shapes)
+
+    def captured_for(sample: Sample) -> Program:
+        from lowerkit.capture.dtypes import to_torch
+
+        return captured(sample if isinstance(model, (str, os.PathLike)) else [to_torch(array) for array in sample])
+
+    program = captured(given, dynamic_shapes)
     if isinstance(calibration, Mapping):
         samples = samples_of(program.signature, calibration)
     else:
@@ -104,7 +114,7 @@ def quantize(
             for sample in calibration
         ]
     settings = Quantization(method, percentile)
-    return quantize_program(program, samples, settings, CompileOptions(cpu=cpu))
+    return quantize_program(program, samples, settings, CompileOptions(cpu=cpu), captured_for=captured_for)
 
 
 def quantize_program(
@@ -113,44 +123,125 @@ def quantize_program(
     settings: Quantization,
     options: CompileOptions,
     on_progress: Progress | None = None,
+    captured_for: Callable[[Sample], Program] | None = None,
 ) -> Quantized:
-    """Quantizes a captured program, which is changed; see :func:`quantize`."""
-    from lowerkit.compiler import compile_program, lower_program
-    from lowerkit.quantization.sites import find_sites, insert, observed
+    """Quantizes a captured program, which is changed; see :func:`quantize`.
 
-    show = on_progress or (lambda _text: None)
+    Args:
+        program: of a float model.
+        samples: calibration data.
+        settings: how ranges are chosen.
+        options: how to compile.
+        on_progress: called with what runs now.
+        captured_for: captures the model for the shapes of a sample; needed where ``program`` has symbolic dims, whose
+            activations cannot be observed.
+    """
+    from lowerkit.compiler import compile_program
+    from lowerkit.quantization.sites import insert
+
     make_method(settings.method, settings.percentile)  # fails before anything is computed
     if not samples:
         raise UsageError("LK1003", "there is no calibration data", hint="give at least one sample of every input")
-    eager = program.eager
+    symbolic = bool(program.signature.dims)
+    if symbolic and captured_for is None:
+        raise UsageError("LK1004", "a model with symbolic dims is calibrated at fixed shapes", hint="use --dynamic")
+    groups: dict[tuple[Any, ...], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(tuple(array.shape for array in sample) if symbolic else (), []).append(sample)
+    methods: list[Any] = []
+    observations: list[_Observation] = []
+    for group in groups.values():
+        fixed = captured_for(group[0]) if symbolic and captured_for is not None else program
+        observations.append(_observe(fixed, group, settings, methods, replace(options, golden=False), on_progress))
+    scalings = [unsigned_scaling(*method.range()) for method in methods]
+    report = _judge(observations[0], scalings, settings, len(samples), on_progress)
+    if symbolic:
+        sites = _sites(program, options, on_progress)
+        if sites.values != len(scalings):
+            raise UnsupportedError(
+                "LK4001", f"with symbolic dims {sites.values} activations are quantized, {len(scalings)} were observed"
+            )
+        insert(program, sites, scalings)
+    return Quantized(compile_program(program, options, on_progress), report)
+
+
+@dataclass
+class _Observation:
+    """A program of fixed shapes at stage ``raised``, compiled with its activations as outputs."""
+
+    program: Program
+    sites: Sites
+    floats: Compiled
+    eager: Callable[..., list[Array]] | None
+    samples: Sequence[Sample]
+    options: CompileOptions
+
+
+def _sites(program: Program, options: CompileOptions, on_progress: Progress | None) -> Sites:
+    from lowerkit.compiler import lower_program
+    from lowerkit.quantization.sites import find_sites
+
     lower_program(program, "raised", options, on_progress)
     sites = find_sites(program)
     if not sites.sites:
         raise UnsupportedError(
             "LK4001", "the model has no product that can be quantized", details=sorted(set(sites.refused))
         )
-    quiet = replace(options, golden=False)
-    floats = compile_program(observed(program, sites), quiet, on_progress)
-    show("calibrating")
-    methods = [make_method(settings.method, settings.percentile) for _ in range(sites.values)]
+    return sites
+
+
+def _observe(
+    program: Program,
+    samples: Sequence[Sample],
+    settings: Quantization,
+    methods: list[Any],
+    options: CompileOptions,
+    on_progress: Progress | None,
+) -> _Observation:
+    """Runs the float model on samples of one shape; ``methods``, made where there are none, see its activations."""
+    from lowerkit.compiler import compile_program
+    from lowerkit.quantization.sites import observed
+
+    eager = program.eager
+    sites = _sites(program, options, on_progress)
+    floats = compile_program(observed(program, sites), options, on_progress)
+    if on_progress is not None:
+        on_progress("calibrating")
+    methods += [] if methods else [make_method(settings.method, settings.percentile) for _ in range(sites.values)]
     count = len(program.signature.outputs)
     for sample in samples:
         for method, values in zip(methods, floats.session.run(*sample)[count:], strict=True):
             method.observe(values)
-    scalings = [unsigned_scaling(*method.range()) for method in methods]
+    return _Observation(program, sites, floats, eager, samples, options)
+
+
+def _judge(
+    observation: _Observation,
+    scalings: Sequence[tuple[float, int]],
+    settings: Quantization,
+    count_of_samples: int,
+    on_progress: Progress | None,
+) -> GateB:
+    """Quantizes the observed program, which is changed, and compares it with the float model by gate B."""
+    from lowerkit.compiler import compile_program
+    from lowerkit.quantization.sites import insert, observed
+
+    program, sites = observation.program, observation.sites
     insert(program, sites, scalings)
-    tapped = compile_program(observed(program, sites, dequantized=True), quiet, on_progress)
-    inputs = program.example_inputs or samples[0]
-    show("comparing")
-    wanted, found = floats.session.run(*inputs), tapped.session.run(*inputs)
-    references = wanted[:count] if eager is None else eager(*inputs)
-    report = GateB(program.source, settings.method, len(samples), [], [], list(sites.refused))
+    tapped = compile_program(observed(program, sites, dequantized=True), observation.options, on_progress)
+    inputs = program.example_inputs or observation.samples[0]
+    if on_progress is not None:
+        on_progress("comparing")
+    count = len(program.signature.outputs)
+    wanted, found = observation.floats.session.run(*inputs), tapped.session.run(*inputs)
+    references = wanted[:count] if observation.eager is None else observation.eager(*inputs)
+    report = GateB(program.source, settings.method, count_of_samples, [], [], list(sites.refused))
     report.outputs = [
         Output(spec.name, compare(actual, reference))
         for spec, actual, reference in zip(program.signature.outputs, found, references, strict=False)
     ]
     report.activations = _activations(sites, scalings, wanted[count:], found[count:])
-    return Quantized(compile_program(program, options, on_progress), report)
+    return report
 
 
 def _activations(

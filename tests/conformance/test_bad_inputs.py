@@ -156,7 +156,9 @@ def test_44_poisoned_cache_entries(poison: str, model: Path, tmp_path: Path, ser
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("delay", [0.1, 0.6])
 def test_45_interrupted(times: int, delay: float, model: Path) -> None:
-    code = "from lowerkit.cli.main import main; print('ready', flush=True); main()"
+    # A job in the background of a shell ignores interrupts, and so would a process that it starts.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; from lowerkit.cli.main import main; print('ready', flush=True); main()"
     command = [sys.executable, "-c", code, *COMPILE, "--no-cache"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(

@@ -234,7 +234,9 @@ def test_interrupt_ends_with_130_and_leaves_the_earlier_output(tmp_path: Path) -
     path, output = tmp_path / "m.pt2", tmp_path / "m.lk"
     write_exported(path)
     output.write_bytes(EARLIER)
-    code = "from lowerkit.cli.main import main; print('ready', flush=True); main()"
+    # A job in the background of a shell ignores interrupts, and so would a process that it starts.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; from lowerkit.cli.main import main; print('ready', flush=True); main()"
     command = [sys.executable, "-c", code, "compile", str(path), "--input", "input:2x8:f32", "-o", str(output)]
     process = subprocess.Popen([*command, "--no-cache"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
