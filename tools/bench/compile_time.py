@@ -3,9 +3,9 @@
     python tools/bench/compile_time.py --rounds 3
 
 Writes the six models of tools/bench/models.py in three file forms first (minutes; kept in --folder), then takes each
-model in each form (.pt2, TorchScript, ONNX and the factory, which builds the model too) in turn: cold with an empty
-kernel cache of its own, warm with one that holds every kernel. Prints medians and the range of wall time, and beside
-them the CPU time of the process and its workers, which a loaded machine changes less.
+model in each form (.pt2, TorchScript, ONNX and the factory, which builds the model too) in turn: cold with empty caches
+of its own, warm with those that this left. Prints medians and the range of wall time, and beside them the CPU time of
+the process and its workers, which a loaded machine changes less.
 """
 
 from __future__ import annotations
