@@ -36,7 +36,7 @@ from lowerkit.capture.onnx_skeleton import (
     move_folded,
 )
 from lowerkit.capture.onnx_unsigned import has_unsigned, widen_unsigned
-from lowerkit.errors import CaptureError, UnsupportedError
+from lowerkit.errors import CaptureError, InputError, UnsupportedError
 
 OLDEST_OPSET = 17
 """Older models are converted to this version: the importer's patterns know ops from about here on."""
@@ -64,6 +64,7 @@ def ready_graph(
 
     Raises:
         CaptureError: LK2003, the model is invalid: all damaged tensors, or what ONNX's checker says.
+        InputError: LK1003, ``input_shapes`` contradicts a shape that the model fixes.
     """
     ready = make_skeleton(model, folder)
     try:
@@ -157,6 +158,7 @@ def _set_shapes(ready: OnnxGraph, shapes: Mapping[str, Sequence[int | str | None
         for dim, extent in zip(target.dim, shape, strict=False):
             if dim.dim_param and extent is not None and extent != dim.dim_param:
                 renamed[dim.dim_param] = extent
+        _require_fit(value.name, target.dim, shape)
         del target.dim[:]
         for extent in shape:
             _set_dim(target.dim.add(), extent)
@@ -164,6 +166,22 @@ def _set_shapes(ready: OnnxGraph, shapes: Mapping[str, Sequence[int | str | None
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in renamed:
                 _set_dim(dim, renamed[dim.dim_param])
+
+
+def _require_fit(name: str, declared: Sequence[Any], shape: Sequence[int | str | None]) -> None:
+    """Refuses to change an extent that the file fixes: its outputs, and what lies in between, are fixed with it."""
+    wrong = [
+        f"dim {axis} of {name!r} is {dim.dim_value} in the file, {extent!r} was asked for"
+        for axis, (dim, extent) in enumerate(zip(declared, shape, strict=False))
+        if dim.dim_value > 0 and extent not in (None, dim.dim_value)
+    ]
+    if wrong:
+        raise InputError(
+            "LK1003",
+            "the ONNX file fixes the shapes of its inputs",
+            details=wrong,
+            hint="export the model again with dynamic shapes",
+        )
 
 
 def _set_dim(dim: Any, extent: int | str | None) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
 from lowerkit.capture.locations import origin_of
+from lowerkit.capture.onnx import capture_onnx
 from lowerkit.capture.onnx_fold import replace_constants_of_shape
 from lowerkit.errors import CaptureError, InputError, ResourceError, UnsupportedError
 from lowerkit.runtimes.manifest import Dim, TensorSpec
@@ -199,6 +200,16 @@ def test_symbolic_dims_by_name_and_by_option(tmp_path: Path) -> None:
     assert fixed.signature.outputs[0].shape == [5, 3]
     ranged = capture_path(path, dynamic=["x:0=n:1..8"])
     assert ranged.signature.dims == [Dim("n", 1, 8)]
+
+
+def test_shapes_that_the_file_fixes_are_not_changed(tmp_path: Path) -> None:
+    model = make_model([helper.make_node("Relu", ["x"], ["y"], "r")], {"x": [3, 4]}, {"y": [3, 4]})
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(InputError, match=r"LK1003.*fixes the shapes(.|\n)*dim 0 of 'x' is 3 in the file"):
+        capture_path(tmp_path / "model.onnx", dynamic=["x:0=1..8"])
+    with pytest.raises(InputError, match="dim 1 of 'x' is 4 in the file, 7 was asked for"):
+        capture_onnx(model, input_shapes={"x": [3, 7]})
+    assert capture_path(tmp_path / "model.onnx", ["x:3x4:f32"]).signature.outputs[0].shape == [3, 4]
 
 
 def test_all_unsupported_nodes_are_listed() -> None:
