@@ -23,7 +23,7 @@ from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
 from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Manifest, TensorSpec
-from lowerkit.runtimes.memory_plan import plan_memory
+from lowerkit.runtimes.memory_plan import arena_lives, plan_memory
 
 ARENA_BASE = 0
 WEIGHTS_BASE = 1
@@ -198,27 +198,13 @@ class _Binder:
 
     def plan_arena(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], int]:
         """Plans the arena buffers; returns their offsets by number and the size of the arena."""
-        buffers = self.manifest.buffers
-        lives: dict[int, tuple[int, int]] = {}
-
-        def extend(root: int, step: int) -> None:
-            first, last = lives.get(root, (step, step))
-            lives[root] = (min(first, step), max(last, step))
-
-        for number, step in enumerate(self.manifest.steps):
-            for buffer in step.buffers:
-                extend(roots[buffer][0], number)
-        for number, buffer in enumerate(buffers):
-            for stated in (buffer.first_step, buffer.last_step):
-                if stated >= 0:
-                    extend(roots[number][0], stated)
-        arena = [number for number in lives if buffers[number].kind == "arena"]
+        lives = arena_lives(self.manifest, [root for root, _ in roots])
         offsets, total = plan_memory(
-            [self.sizes[number] for number in arena],
-            [lives[number][0] for number in arena],
-            [lives[number][1] for number in arena],
+            [self.sizes[number] for number in lives],
+            [first for first, _ in lives.values()],
+            [last for _, last in lives.values()],
         )
-        return dict(zip(arena, offsets, strict=True)), total
+        return dict(zip(lives, offsets, strict=True)), total
 
     def place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
         """Returns (base, offset) of a buffer."""

@@ -34,6 +34,31 @@ def plan_memory(
     return offsets.tolist(), total
 
 
+def arena_lives(manifest: Manifest, roots: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Returns the first and last step, inclusive, at which each arena buffer matters, by its number.
+
+    Args:
+        manifest: its buffers and steps.
+        roots: for each buffer the one that owns its memory.
+    """
+    lives: dict[int, tuple[int, int]] = {}
+
+    def extend(buffer: int, step: int) -> None:
+        root = roots[buffer]
+        if manifest.buffers[root].kind == "arena":
+            first, last = lives.get(root, (step, step))
+            lives[root] = (min(first, step), max(last, step))
+
+    for number, step in enumerate(manifest.steps):
+        for buffer in step.buffers:
+            extend(buffer, number)
+    for number, buffer in enumerate(manifest.buffers):
+        for stated in (buffer.first_step, buffer.last_step):
+            if stated >= 0:
+                extend(number, stated)
+    return lives
+
+
 def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
     """Returns the size of the arena for these values of the symbolic dims, without loading the artifact.
 

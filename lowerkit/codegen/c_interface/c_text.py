@@ -165,7 +165,7 @@ def _has_call(expr: Expr) -> bool:
 def _supported(name: str, manifest: Manifest) -> str:
     """Returns the inline function that asks the CPU for the features that the code uses."""
     features = sorted(feature.lstrip("+") for feature in manifest.cpu_features)
-    tests = [f'__builtin_cpu_supports("{_GCC_NAMES.get(f, f)}")' for f in features if f not in _NOT_IN_GCC]
+    tests = [f'__builtin_cpu_supports("{f}")' for f in features if f not in _NOT_IN_GCC]
     if any(feature.startswith("amx-") for feature in features):
         # Linux hands out the tile registers on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
         tests.append("syscall(158, 0x1023, 18) == 0")
@@ -176,7 +176,6 @@ def _supported(name: str, manifest: Manifest) -> str:
     )
 
 
-_GCC_NAMES = {"sse4.2": "sse4.2"}
 _NOT_IN_GCC = frozenset({"movbe", "lzcnt", "f16c", "amx-tile", "amx-int8", "amx-bf16", "avx512fp16"})
 """Features that GCC 10 has no name for; CPUs with AVX2, or with AMX's system call, have them."""
 

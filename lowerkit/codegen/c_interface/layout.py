@@ -13,7 +13,7 @@ from lowerkit.codegen.c_interface.bounds import Range, bounds
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import ITEM_SIZES, Buffer, Manifest
-from lowerkit.runtimes.memory_plan import plan_memory
+from lowerkit.runtimes.memory_plan import arena_lives, plan_memory
 
 _ALIGNMENT = 128  # of the scratch of a thread: two cache lines
 
@@ -62,26 +62,13 @@ def plan_layout(manifest: Manifest, maxima: Mapping[str, int]) -> Layout:
     ranges = _ranges(manifest, maxima)
     sizes = [max(0, bounds(buffer.size, ranges)[1]) for buffer in manifest.buffers]
     roots = [_root(manifest, number) for number in range(len(manifest.buffers))]
-    lives: dict[int, tuple[int, int]] = {}
-
-    def extend(root: int, step: int) -> None:
-        first, last = lives.get(root, (step, step))
-        lives[root] = (min(first, step), max(last, step))
-
-    for number, step in enumerate(manifest.steps):
-        for buffer in step.buffers:
-            extend(roots[buffer][0], number)
-    for number, buffer in enumerate(manifest.buffers):
-        for stated in (buffer.first_step, buffer.last_step):
-            if stated >= 0:
-                extend(roots[number][0], stated)
-    arena = [number for number in lives if manifest.buffers[number].kind == "arena"]
+    lives = arena_lives(manifest, [root for root, _ in roots])
     offsets, total = plan_memory(
-        [sizes[number] for number in arena],
-        [lives[number][0] for number in arena],
-        [lives[number][1] for number in arena],
+        [sizes[number] for number in lives],
+        [first for first, _ in lives.values()],
+        [last for _, last in lives.values()],
     )
-    starts = dict(zip(arena, offsets, strict=True))
+    starts = dict(zip(lives, offsets, strict=True))
     state_starts: list[int] = []
     state_bytes = 0
     for spec in manifest.signature.states:
