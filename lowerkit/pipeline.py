@@ -39,6 +39,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
     from lowerkit.passes.layout.channels_last import ChannelsLast
     from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
+    from lowerkit.passes.quantize.integer_operands import IntegerOperands
     from lowerkit.passes.quantize.integer_products import IntegerProducts
     from lowerkit.passes.quantize.lower_quantization import LowerQuantization
     from lowerkit.passes.quantize.move_views import MoveViews
@@ -51,12 +52,14 @@ def stage_passes(stage: str) -> list[Pass]:
         case "canonical":
             return [
                 Simplify(),
+                FoldPadding(),
                 MoveViews(),
                 IntegerProducts(),
                 Requantize(),
                 ResolveShapes(),
                 SimplifyElementwise(),
                 FoldPadding(),
+                IntegerOperands(),
                 HoistSlices(),
                 FoldConstants(),
                 CommonSubexpressions(),

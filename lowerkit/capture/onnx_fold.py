@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from lowerkit.capture.dtypes import NUMPY_DTYPES
-from lowerkit.capture.onnx_tensors import DTYPE_NAMES, LazyTensor, element_count
+from lowerkit.capture.onnx_tensors import LazyTensor, data_type_of, element_count
 from lowerkit.capture.weights import Array
 from lowerkit.errors import ResourceError
 
@@ -65,7 +65,7 @@ def fold_constants(ready: OnnxGraph, keep: KeepAsLiteral) -> bool:
         for name, result in zip(node.output, results, strict=False):
             if not name:
                 continue
-            if isinstance(result, LazyTensor) and not keep(_data_type(result.dtype), result.shape, True):
+            if isinstance(result, LazyTensor) and not keep(data_type_of(result.dtype), result.shape, True):
                 ready.add_weight(name, result)
                 continue
             # Literal for the rounds of folding; which of them become weights is decided after the last.
@@ -118,10 +118,6 @@ _SUPPORTED = frozenset(NUMPY_DTYPES.values())
 
 def _type_of(array: Array) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-
-
-def _data_type(dtype: str) -> int:
-    return next(number for number, name in DTYPE_NAMES.items() if name == dtype)
 
 
 def static_shape(tensor_type: Any) -> tuple[int, ...] | None:

@@ -26,9 +26,17 @@ from lowerkit.capture.locations import frames_of_trace, make_location
 from lowerkit.capture.onnx_calls import import_if, import_loop
 from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
 from lowerkit.capture.onnx_graph import expand_ops
-from lowerkit.capture.onnx_quantized import QUANTIZATION, import_quantization, takes
+from lowerkit.capture.onnx_literals import dense_literal
+from lowerkit.capture.onnx_quantized import (
+    PRODUCTS,
+    QUANTIZATION,
+    import_product,
+    import_quantization,
+    takes,
+    takes_product,
+)
 from lowerkit.capture.onnx_skeleton import OnnxGraph
-from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, data_type_of, element_type_name, is_scalar
 from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir, run_pipeline, walk
@@ -105,7 +113,7 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
             found.append(f"{what}: random values")
         elif node.op_type == "Reshape" and any(item.name == "allowzero" and item.i for item in node.attribute):
             found.append(f"{what}: allowzero")
-        elif node.op_type == "Einsum" and any(_is_scalar(types.get(name)) for name in node.input):
+        elif node.op_type == "Einsum" and any(is_scalar(types.get(name)) for name in node.input):
             found.append(f"{what}: a scalar operand")
         for name in node.output:
             value = types.get(name)
@@ -117,10 +125,6 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
                 found.append(f"{what}: {name!r} has element type {element_type_name(value.tensor_type.elem_type)}")
     if found:
         raise _unsupported(found)
-
-
-def _is_scalar(value: onnx.TypeProto | None) -> bool:
-    return value is not None and value.tensor_type.HasField("shape") and not value.tensor_type.shape.dim
 
 
 def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> ir.Module:
@@ -215,7 +219,7 @@ class NodeImporter(upstream.NodeImporter):
                 results=[self._cc.tensor_proto_to_type(initializer)],
                 attributes={
                     "name": ir.StringAttr.get("onnx.Constant"),
-                    "torch.onnx.value": _dense(initializer, self._cc),
+                    "torch.onnx.value": dense_literal(initializer, self._cc),
                 },
             )
         self._nv_map[name] = literal.result
@@ -242,6 +246,9 @@ class NodeImporter(upstream.NodeImporter):
             if self._is_quantization(node):
                 self._nv_map[node.output[0]] = import_quantization(node, operands, types[0], self._literal)
                 return
+            if node.op_type in PRODUCTS and takes_product(node, self._constant_type(node.input[1])):
+                self._nv_map[node.output[0]] = import_product(node, operands, types[0])
+                return
             narrow = None
             if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
                 # torch-mlir converts to 32 bits, and not to 16.
@@ -259,17 +266,26 @@ class NodeImporter(upstream.NodeImporter):
         """Whether a node becomes an lk op; the rewrites have written the others in floats."""
         if node.op_type not in QUANTIZATION:
             return False
-        known = self._gi.initializer_map
-        parameters = [numpy_helper.to_array(known[name]) if name in known else None for name in node.input[1:] if name]
+        names = [name for name in node.input[1:] if name]
+        single = all(is_scalar(self._gi.find_type_proto_for_name(name)) for name in names)
         kinds = [self._gi.find_type_proto_for_name(name) for name in (node.input[0], node.output[0])]
         floats, integers = (kind.tensor_type.elem_type for kind in kinds)
         if node.op_type == "DequantizeLinear":
             floats, integers = integers, floats
         block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
-        return takes(node.op_type, integers, floats, parameters, block)
+        return takes(node.op_type, integers, floats, [*map(self._literal, names)], block, single=single)
 
-    def _literal(self, name: str) -> np.ndarray[Any, Any]:
-        return numpy_helper.to_array(self._gi.initializer_map[name])
+    def _literal(self, name: str) -> np.ndarray[Any, Any] | None:
+        known = self._gi.initializer_map
+        return numpy_helper.to_array(known[name]) if name in known else None
+
+    def _constant_type(self, name: str) -> tuple[int, tuple[int, ...]] | None:
+        """Returns element type and shape of a literal or weight."""
+        literal = self._gi.initializer_map.get(name)
+        if literal is not None:
+            return literal.data_type, tuple(literal.dims)
+        weight = self.ready.weights.get(name)
+        return None if weight is None else (data_type_of(weight.dtype), weight.shape)
 
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
@@ -295,19 +311,6 @@ def _node_location(node: NodeProto, context: ir.Context) -> ir.Location:
     scope, _, _ = name.strip("/").rpartition("/")
     trace = next((entry.value for entry in node.metadata_props if entry.key in _STACK_KEYS), None)
     return make_location(name, scope.replace("/", "."), frames_of_trace(trace), context)
-
-
-def _dense(tensor: TensorProto, cache: upstream.ContextCache) -> ir.Attribute:
-    array = numpy_helper.to_array(tensor)
-    with ir.Location.unknown(cache._c):
-        shaped = cache.tensor_proto_to_builtin_type(tensor)
-        if array.dtype == np.bool_:
-            values = [ir.BoolAttr.get(bool(value)) for value in array.reshape(-1)]
-            return ir.DenseElementsAttr.get(values, shaped)
-        if tensor.data_type == TensorProto.BFLOAT16:
-            values = [ir.FloatAttr.get(shaped.element_type, float(value)) for value in array.reshape(-1)]
-            return ir.DenseElementsAttr.get(values, shaped)
-        return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=shaped.element_type, shape=array.shape)
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

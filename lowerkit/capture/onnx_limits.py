@@ -22,7 +22,12 @@ _SCALES: dict[str, tuple[int, ...]] = {
     "DequantizeLinear": (1,),
     "QLinearMatMul": (1, 4, 6),
     "QLinearConv": (1, 4, 6),
+    "QGemm": (1, 4, 7),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), (1, 4, 6)),
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearReduceMean"), (1, 3)),
+    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 3)),
 }
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def require_bounds(model: ModelProto, what: str) -> None:
@@ -81,7 +86,7 @@ def require_sound_scales(ready: OnnxGraph) -> None:
     literals = {tensor.name: tensor for tensor in ready.graph.initializer}
     problems: dict[str, None] = {}
     for node in ready.graph.node:
-        for place in _SCALES.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ():
+        for place in _SCALES.get(node.op_type, ()) if node.domain in _DOMAINS else ():
             name = node.input[place] if place < len(node.input) else ""
             problem = _scale_problem(name, literals, ready)
             if problem:

@@ -25,8 +25,13 @@ LITERAL_PARAMETERS = 1 << 18
 _INTEGERS = frozenset(
     {TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL}
 )
-_PARAMETER_OPERANDS = frozenset({"Resize", "Upsample", "Clip", "Pad", "Range", "DequantizeLinear", "QuantizeLinear"})
-"""Ops whose operands from the second on are parameters that must be constant, floats included."""
+_BEHIND_FIRST = slice(1, None)
+_PARAMETER_OPERANDS: dict[str, slice] = {
+    **dict.fromkeys(("Resize", "Upsample", "Clip", "Pad", "Range"), _BEHIND_FIRST),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _BEHIND_FIRST),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), slice(4, 6)),
+}
+"""Ops with operands that are parameters that must be constant, floats included, and which those are."""
 
 
 @dataclass
@@ -114,7 +119,8 @@ def is_literal(data_type: int, shape: tuple[int, ...], is_parameter: bool) -> bo
 
 
 def _parameter_names(nodes: Iterable[NodeProto]) -> set[str]:
-    return {name for node in nodes if node.op_type in _PARAMETER_OPERANDS for name in node.input[1:]}
+    none = slice(0)
+    return {name for node in nodes for name in node.input[_PARAMETER_OPERANDS.get(node.op_type, none)]}
 
 
 def extract_constant_nodes(ready: OnnxGraph, folder: Path | None) -> None:

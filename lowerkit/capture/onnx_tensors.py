@@ -61,6 +61,16 @@ class LazyTensor:
         return LazyTensor(dtype, array.shape, lambda: array)
 
 
+def data_type_of(dtype: str) -> int:
+    """Returns the ``TensorProto.DataType`` of a name in :data:`DTYPE_NAMES`."""
+    return next(number for number, name in DTYPE_NAMES.items() if name == dtype)
+
+
+def is_scalar(value: onnx.TypeProto | None) -> bool:
+    """Whether a value is known to have rank 0."""
+    return value is not None and value.tensor_type.HasField("shape") and not value.tensor_type.shape.dim
+
+
 def element_type_name(data_type: int) -> str:
     """Returns a name for messages: ``f32``, or ONNX's own name where lowerkit has none."""
     known = DTYPE_NAMES.get(data_type)

@@ -1,7 +1,7 @@
 """Lets convolutions and pools read past the edge themselves instead of reading a padded copy.
 
 ``tensor.pad`` with a constant value becomes padding of the op that reads it, where that op pads with the same value:
-    conv       zero
+    conv       zero; an integer_conv without padding of its own takes any value
     max_pool   -infinity, which never wins
     avg_pool   zero, where padding counts as elements of the mean (or the divisor is given)
 
@@ -35,7 +35,7 @@ class FoldPadding(Pass):
         block = main_block(module)
         changed = False
         for op in operations(block):
-            if op.name in _PADDING_VALUES:
+            if op.name in _PADDING_VALUES or op.name == "lk.integer_conv":
                 with op.location:
                     changed = _fold(op) or changed
         return erase_dead(block) > 0 or changed
@@ -43,7 +43,14 @@ class FoldPadding(Pass):
 
 def _fold(op: ir.Operation) -> bool:
     pad = defined_by(op.operands[0], "tensor.pad")
-    if pad is None or _padding_value(pad) != _PADDING_VALUES[op.name]:
+    if pad is None:
+        return False
+    around = _padding_value(pad)
+    is_conv = op.name in ("lk.conv", "lk.integer_conv")
+    if op.name == "lk.integer_conv":
+        if not isinstance(around, int) or any(ir.DenseI64ArrayAttr(op.attributes["padding"])):
+            return False
+    elif isinstance(around, int) or around != _PADDING_VALUES[op.name]:
         return False
     if op.name == "lk.avg_pool" and not _counts_padding(op):
         return False
@@ -61,18 +68,21 @@ def _fold(op: ir.Operation) -> bool:
         for index, axis in enumerate(spatial)
         for amount in (old[2 * index] + low[axis], old[2 * index + 1] + high[axis])
     ]
-    if op.name != "lk.conv" and _windows_in_padding(op, new, [shape_of(pad.operands[0])[axis] for axis in spatial]):
+    if not is_conv and _windows_in_padding(op, new, [shape_of(pad.operands[0])[axis] for axis in spatial]):
         return False
     op.attributes["padding"] = ir.DenseI64ArrayAttr.get(new)
+    if isinstance(around, int):
+        number = around & 255 if ir.BoolAttr(op.attributes["unsigned"]).value else around
+        op.attributes["padding_value"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
     op.operands[0] = pad.operands[0]
     return True
 
 
-def _padding_value(pad: ir.Operation) -> float | None:
+def _padding_value(pad: ir.Operation) -> float | int | None:
     """Returns the constant that ``tensor.pad`` writes around its source."""
     inner = operations(pad.regions[0].blocks[0])
     attribute = constant_of(inner[-1].operands[0])
-    return ir.FloatAttr(attribute).value if isinstance(attribute, ir.FloatAttr) else None
+    return attribute.value if isinstance(attribute, ir.FloatAttr | ir.IntegerAttr) else None
 
 
 def _counts_padding(op: ir.Operation) -> bool:

@@ -49,7 +49,7 @@ def is_anchor(op: ir.Operation | None) -> bool:
 
 def region_kind(op: ir.Operation) -> str:
     """Returns what a region around ``op`` is called; ``generic`` for ops that have no name of their own."""
-    if op.name == "lk.conv" and _is_depthwise(op):
+    if op.name in ("lk.conv", "lk.integer_conv") and _is_depthwise(op):
         return "depthwise_conv"
     return _ANCHORS.get(op.name) or _OTHERS.get(op.name) or "generic"
 

@@ -1,20 +1,22 @@
 """Turns matrix products and convolutions of dequantized operands into integer ones.
 
-    sum (x - zx) sx * (w - 0) sw  =  sx sw * (sum x w  -  zx * sum w)
+    sum (x - zx) sx * (w - zw) sw  =  sx sw * (sum x w  -  zw * sum x  -  zx * sum (w - zw))
 
-The integer sum is exact; ``zx * sum w`` is one number for each output channel, known at compile time, and is added to
-the bias in units of ``sx * sw``. Padding counts as ``zx``, so it contributes nothing. The result is dequantized by
-``sx * sw``; ``requantize`` makes integers of it where they are asked for.
+The integer sums are exact. ``zx * sum (w - zw)`` is one number for each output channel, known at compile time, and is
+added to the bias in units of ``sx * sw``. ``zw * sum x`` is there only where a weight is not symmetric: a product
+with ones. Padding counts as ``zx``, so it contributes nothing. The result is dequantized by ``sx * sw``;
+``requantize`` makes integers of it where they are asked for.
 
 Steps for each ``lk.matmul`` or ``lk.conv`` whose operands are dequantized:
-    1. check: one scale for the activation, a constant 8-bit weight with one scale or one per output channel, symmetric;
+    1. check: one scale for the activation, a constant 8-bit weight with one scale or one per output channel;
     2. bring the activation to unsigned and the weight to signed storage (a flip of the highest bit), K to a multiple
        of 4, which dot products of bytes want;
     3. fold the bias that is added next: given in int32 by the exporter, or rounded. A rounded one would be off by half
-       a unit of ``sx * sw``, which short sums notice: sums are shifted left as far as 2^28 allows before it is added.
+       a unit of ``sx * sw``, which short sums notice: sums are shifted left as far as 2^28 allows before it is added;
+    4. where ``sx`` and ``zx`` are computed: their part is elementwise (``product_terms``), and no bias is folded.
 
 Sums stay below 2^29 in magnitude whatever the data, and so does what is added: ``K * 255 * 128`` is at most 2^28, a
-bias below 2^28. ``requantize`` relies on it.
+bias below 2^28, and a weight that is not symmetric has half of that depth. ``requantize`` may rely on it.
 """
 
 from __future__ import annotations
@@ -26,21 +28,26 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import DequantizeOp, IntegerConvOp, IntegerMatmulOp
-from lowerkit.dialect.linalg_builder import pad
-from lowerkit.dialect.scalar_builder import constant
-from lowerkit.mlir import arith, ir
+from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
-from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.layout.transposes import build_transpose
 from lowerkit.passes.quantize.bias import Bias, bias_after
-from lowerkit.passes.quantize.parameters import Array, Scaling, as_weight, constant_parameter, derived, scaling_of
-from lowerkit.passes.rewriting import defined_by, empty_like, erase_dead, main_block, operations, shape_of
+from lowerkit.passes.quantize.integer_operands import DOT, flipped, is_depthwise, padded, weight_of_bytes
+from lowerkit.passes.quantize.parameters import (
+    Array,
+    Scaling,
+    as_weight,
+    constant_parameter,
+    derived,
+    scaling_of,
+    small_constant,
+)
+from lowerkit.passes.quantize.product_terms import Terms, add_offsets, scaled_at_run_time
+from lowerkit.passes.rewriting import defined_by, erase_dead, main_block, operations, shape_of, weight_symbol
 from lowerkit.passes.source_location import describe
 
 _LARGEST_BIAS = 1 << 28
 _LARGEST_DEPTH = _LARGEST_BIAS // (255 * 128)
-_DOT = 4
-"""Products that one instruction sums."""
 
 
 class _RefusalError(Exception):
@@ -53,22 +60,25 @@ class _Product:
 
     Attributes:
         op: the float op.
-        data, scaling: the activation as it is stored, and what it stands for.
-        weight: name of the weight, signed after ``flip``.
+        data: the dequantization of the activation.
+        unsigned: how the activation is stored.
+        scaling: what it stands for; None where that is computed at run time.
+        weight, weight_shape: name and shape of the weight, signed after ``flip``.
         weight_scale: float64, rank 0 or one per output channel.
-        flip: the weight is stored unsigned around 128.
-        outputs: output channels.
-        channel_axis: of the result.
-        depth_axes: dimensions of the weight that are summed.
-        depth_axis: the one that is padded to a multiple of 4.
+        weight_point: int64 likewise, of the weight after ``flip``.
+        flip: the weight is stored unsigned.
+        output_axis: of the weight.
+        depth_axis: the dimension of the weight that is padded to a multiple of 4.
     """
 
     op: ir.Operation
-    data: ir.Value
-    scaling: Scaling
+    data: ir.Operation
+    unsigned: bool
+    scaling: Scaling | None
     weight: str
     weight_shape: tuple[int, ...]
     weight_scale: Array
+    weight_point: Array
     flip: bool
     output_axis: int
     depth_axis: int
@@ -82,6 +92,10 @@ class _Product:
         return self.weight_shape[self.output_axis]
 
     @property
+    def depth(self) -> int:
+        return math.prod(self.weight_shape) // self.outputs
+
+    @property
     def channel_axis(self) -> int:
         rank = len(shape_of(self.op.results[0]))
         if not self.is_conv or ir.BoolAttr(self.op.attributes["channels_last"]).value:
@@ -91,7 +105,19 @@ class _Product:
     @property
     def missing(self) -> int:
         """How many elements the depth lacks to a multiple of 4."""
-        return -self.weight_shape[self.depth_axis] % _DOT
+        return 0 if self.is_conv and is_depthwise(self.op) else -self.weight_shape[self.depth_axis] % DOT
+
+    @property
+    def lift(self) -> int:
+        """What the flip to unsigned storage adds to the activation."""
+        return 0 if self.unsigned else 128
+
+    def terms(self) -> Terms:
+        """What zero points and scales of the weight contribute."""
+        return Terms(
+            self.weight, self.weight_shape, self.output_axis, self.channel_axis, self.weight_scale, self.weight_point,
+            self.flip,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,12 +143,16 @@ class IntegerProducts(Pass):
             except _RefusalError as reason:
                 context.remark(self.name, f"left {op.name} at {describe(op)} in floats: {reason}")
                 continue
+            changed = True
+            if product.scaling is None:
+                _write_dynamic(product, context)
+                continue
+            unit = product.scaling.scale * product.weight_scale
             bias = bias_after(op, product.channel_axis, context)
-            if bias is not None and bias.largest(product.scaling.scale * product.weight_scale, context) > _LARGEST_BIAS:
+            if bias is not None and bias.largest(unit, context) > _LARGEST_BIAS:
                 context.remark(self.name, f"did not fold the bias of {op.name} at {describe(op)}: it is too large")
                 bias = None
-            _write(product, bias, 0 if bias is None else _spare_bits(product, bias, context), context)
-            changed = True
+            _write(product, product.scaling, bias, _spare_bits(product, unit, bias, context), context)
         erase_dead(block)
         return changed
 
@@ -132,9 +162,11 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
     if data is None or weight is None:
         raise _RefusalError("one operand is not quantized")
     scaling, weight_scaling = scaling_of(data, context), scaling_of(weight, context)
-    if scaling is None or weight_scaling is None:
+    if weight_scaling is None:
         raise _RefusalError("a scale or zero point is not a positive constant")
-    if not scaling.per_tensor:
+    if scaling is None:
+        _require_run_time(op, data, context)
+    elif not scaling.per_tensor:
         raise _RefusalError("the activation has a scale per channel")
     types = [str(ir.RankedTensorType(source.operands[0].type).element_type) for source in (data, weight)]
     if types != ["i8", "i8"]:
@@ -143,9 +175,6 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
     output_axis, depth_axis = _axes(op, len(shape))
     if not weight_scaling.per_tensor and weight_scaling.axis != output_axis:
         raise _RefusalError("the weight has a scale per input channel")
-    point = 128 if weight_scaling.unsigned else 0
-    if np.any(weight_scaling.zero_point != point):
-        raise _RefusalError("the weight is not symmetric")
     symbol = as_weight(weight.operands[0], context)
     if symbol is None:
         raise _RefusalError("the right operand is no constant")
@@ -154,25 +183,46 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
     reason = depth_refusal(op, shape)
     if reason is not None:
         raise _RefusalError(reason)
-    return _Product(
-        op, data.operands[0], scaling, symbol, shape, weight_scaling.scale, weight_scaling.unsigned, output_axis,
+    product = _Product(
+        op, data, ir.BoolAttr(data.attributes["unsigned"]).value, scaling, symbol, shape, weight_scaling.scale,
+        weight_scaling.zero_point - (128 if weight_scaling.unsigned else 0), weight_scaling.unsigned, output_axis,
         depth_axis,
     )  # fmt: skip
+    if product.weight_point.any():
+        if 2 * product.depth > _LARGEST_DEPTH:
+            raise _RefusalError(f"sums of {product.depth} products with a weight that is not symmetric")
+        if product.is_conv and _groups(op) > 1 and not is_depthwise(op):
+            raise _RefusalError("groups of a weight that is not symmetric")
+    return product
+
+
+def _require_run_time(op: ir.Operation, data: ir.Operation, context: PassContext) -> None:
+    """Refuses scales and zero points that are wrong constants, and those at run time that cannot be taken."""
+    if any(small_constant(data.operands[index], context) is not None for index in (1, 2)):
+        raise _RefusalError("a scale or zero point is not a positive constant")
+    if any(shape_of(operand) for operand in list(data.operands)[1:]):
+        raise _RefusalError("scales that are computed, for each row or channel")
+    if op.name == "lk.conv" and any(ir.DenseI64ArrayAttr(op.attributes["padding"])):
+        raise _RefusalError("padding with a zero point that is computed")
 
 
 def depth_refusal(op: ir.Operation, shape: tuple[int, ...]) -> str | None:
     """Returns why sums over the weight of this shape are not taken in integers, None where they are."""
     if op.name == "lk.matmul" and len(shape) != 2:
         return "the right operand has batches"
-    grouped = op.name == "lk.conv" and ir.IntegerAttr(op.attributes["groups"]).value > 1
+    grouped = op.name == "lk.conv" and _groups(op) > 1 and not is_depthwise(op)
     last = op.name == "lk.matmul" and not ir.BoolAttr(op.attributes["transpose_rhs"]).value
     outputs = shape[-1] if last else shape[0]
     depth = math.prod(shape) // outputs if outputs else 0
     if not 0 < depth <= _LARGEST_DEPTH:
         return f"sums of {depth} products could leave 29 bits"
-    if grouped and shape[1] % _DOT:
-        return f"{shape[1]} channels a group; integer dot products take multiples of {_DOT}"
+    if grouped and shape[1] % DOT:
+        return f"{shape[1]} channels a group; integer dot products take multiples of {DOT}"
     return None
+
+
+def _groups(op: ir.Operation) -> int:
+    return ir.IntegerAttr(op.attributes["groups"]).value
 
 
 def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
@@ -185,24 +235,25 @@ def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
     return (0, 1) if transposed else (1, 0)
 
 
-def _spare_bits(product: _Product, bias: Bias, context: PassContext) -> int:
+def _spare_bits(product: _Product, unit: Array, bias: Bias | None, context: PassContext) -> int:
     """Returns by how much sums can be shifted left, so that a bias in floats is rounded to finer units."""
-    if bias.scale is not None:
+    if bias is None or bias.scale is not None:
         return 0
-    depth = math.prod(product.weight_shape) // product.outputs
-    bits = (_LARGEST_BIAS // (255 * 128 * depth)).bit_length() - 1
-    while bits and bias.largest(product.scaling.scale * product.weight_scale / 2.0**bits, context) > _LARGEST_BIAS:
+    width = 128 if not product.weight_point.any() else 256
+    bits = (_LARGEST_BIAS // (255 * width * product.depth)).bit_length() - 1
+    while bits and bias.largest(unit / 2.0**bits, context) > _LARGEST_BIAS:
         bits -= 1
     return bits
 
 
-def _write(product: _Product, bias: Bias | None, bits: int, context: PassContext) -> None:
+def _write(product: _Product, scaling: Scaling, bias: Bias | None, bits: int, context: PassContext) -> None:
     """Builds the integer product where its bias is added, or where it stands, and replaces both."""
     place = product.op if bias is None else bias.op
     with ir.InsertionPoint(place), product.op.location:
-        sums = _build_sums(product, context)
-        scale = product.scaling.scale * product.weight_scale / 2.0**bits
-        shifted = _add_offsets(product, sums, scale, bias, bits, context)
+        point = int(scaling.zero_point) + product.lift
+        sums, windows = _build_sums(product, point, context)
+        scale = scaling.scale * product.weight_scale / 2.0**bits
+        shifted = add_offsets(product.terms(), sums, windows, point, scale, bias, bits, context)
         axis = product.channel_axis if scale.ndim else 0
         zero = constant_parameter(context, "zero_point", np.zeros(scale.shape, np.int32))
         factors = constant_parameter(context, f"{product.weight}.scale", scale)
@@ -213,93 +264,49 @@ def _write(product: _Product, bias: Bias | None, bits: int, context: PassContext
         product.op.erase()
 
 
-def _build_sums(product: _Product, context: PassContext) -> ir.Value:
-    op, shape, missing, axis = product.op, list(product.weight_shape), product.missing, product.depth_axis
-    data = product.data if product.scaling.unsigned else _flipped(product.data)
-    weight_name = product.weight
+def _write_dynamic(product: _Product, context: PassContext) -> None:
+    """Builds the integer product and what scales it by parameters that are computed."""
+    with ir.InsertionPoint(product.op), product.op.location:
+        sums, windows = _build_sums(product, 0, context)
+        scale, point = list(product.data.operands)[1:]
+        value = scaled_at_run_time(product.terms(), sums, windows, scale, point, product.lift, context)
+    product.op.results[0].replace_all_uses_with(value)
+    product.op.erase()
+
+
+def _build_sums(product: _Product, point: int, context: PassContext) -> tuple[ir.Value, ir.Value | None]:
+    """Builds ``sum x w``, padded with ``point``, and ``sum x`` where the weight is not symmetric."""
+    op, axis = product.op, product.depth_axis
+    shape, missing = list(product.weight_shape), product.missing
+    data = product.data.operands[0] if product.unsigned else flipped(product.data.operands[0])
     weight = op.operands[1].owner.operation.operands[0]
-    if missing or product.flip or product.weight != _symbol(weight):
-        shape[axis] += missing
+    if missing or product.flip or product.weight != weight_symbol(weight):
+        weight = weight_of_bytes(context, product.weight, shape, axis, missing, flip=product.flip)
+    ones: ir.Value | None = None
+    if product.weight_point.any():
+        count = _groups(op) if product.is_conv else 1
+        extents = [count if index == product.output_axis else size for index, size in enumerate(shape)]
         widths = [(0, missing if index == axis else 0) for index in range(len(shape))]
-        flip = product.flip
-
-        def prepare(array: Array) -> Array:
-            signed = (array.view(np.uint8) ^ 128).view(np.int8) if flip else array
-            return np.pad(signed, widths)
-
-        weight = derived(context, f"{weight_name}.bytes", [weight_name], prepare, dtype="i8", shape=shape)
-    point = int(product.scaling.zero_point) + (0 if product.scaling.unsigned else 128)
+        whole = [size + after for size, (_, after) in zip(extents, widths, strict=True)]
+        ones = derived(context, "ones", [], lambda: np.pad(np.ones(extents, np.int8), widths), dtype="i8", shape=whole)
     if not product.is_conv:
         if ir.BoolAttr(op.attributes["transpose_lhs"]).value:
             rank = len(shape_of(data))
             data = build_transpose(data, [*range(rank - 2), rank - 1, rank - 2])
-        data = _padded(data, len(shape_of(data)) - 1, missing)
+        data = padded(data, len(shape_of(data)) - 1, missing)
         transposed = ir.BoolAttr(op.attributes["transpose_rhs"]).value
-        return IntegerMatmulOp.build(data, weight, transpose_rhs=transposed, unsigned=True)
+
+        def matmul(right: ir.Value) -> ir.Value:
+            return IntegerMatmulOp.build(data, right, transpose_rhs=transposed, unsigned=True)
+
+        return matmul(weight), None if ones is None else matmul(ones)
     channels_last = ir.BoolAttr(op.attributes["channels_last"]).value
-    data = _padded(data, len(shape_of(data)) - 1 if channels_last else 1, missing)
+    data = padded(data, len(shape_of(data)) - 1 if channels_last else 1, missing)
     window = {name: list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("strides", "padding", "dilation")}
-    return IntegerConvOp.build(
-        data,
-        weight,
-        channels_last=channels_last,
-        groups=ir.IntegerAttr(op.attributes["groups"]).value,
-        padding_value=point,
-        unsigned=True,
-        **window,
-    )
 
+    def conv(filters: ir.Value) -> ir.Value:
+        return IntegerConvOp.build(
+            data, filters, channels_last=channels_last, groups=_groups(op), padding_value=point, unsigned=True, **window
+        )
 
-def _symbol(value: ir.Value) -> str | None:
-    op = defined_by(value, "lk.weight")
-    return None if op is None else ir.StringAttr(op.attributes["symbol"]).value
-
-
-def _padded(data: ir.Value, axis: int, missing: int) -> ir.Value:
-    """Appends what meets zeros of the weight."""
-    high = [missing if index == axis else 0 for index in range(len(shape_of(data)))]
-    return pad(data, [0] * len(high), high, constant(0, ir.RankedTensorType(data.type).element_type))
-
-
-def _flipped(data: ir.Value) -> ir.Value:
-    """Stores signed numbers x as the unsigned numbers x + 128: the highest bit changes."""
-    rank = len(shape_of(data))
-    element = ir.RankedTensorType(data.type).element_type
-
-    def write(elements: list[ir.Value]) -> list[ir.Value]:
-        return [arith.XOrIOp(elements[0], constant(-128, element)).result]
-
-    init = empty_like(data, range(rank), element)
-    return build_elementwise([data], [identity_map(rank)], [init], write, ir.Location.current).results[0]
-
-
-def _add_offsets(
-    product: _Product, sums: ir.Value, scale: Array, bias: Bias | None, bits: int, context: PassContext
-) -> ir.Value:
-    """Shifts sums left and adds ``bias - zx * sum w``, in the same units, to each output channel."""
-    parents = [product.weight, *([] if bias is None else [bias.weight])]
-    point = int(product.scaling.zero_point) + (0 if product.scaling.unsigned else 128)
-    summed = tuple(index for index in range(len(product.weight_shape)) if index != product.output_axis)
-    outputs, flip = product.outputs, product.flip
-    if bias is None and point == 0:
-        return sums
-
-    def offsets(weight: Array, *given: Array) -> Array:
-        signed = (weight.view(np.uint8) ^ 128).view(np.int8) if flip else weight
-        total = -point * signed.astype(np.int64).sum(summed) << bits
-        if bias is not None:
-            total = total + bias.in_units(given[0], scale)
-        return total.astype(np.int32)
-
-    vector = derived(context, f"{product.weight}.offset", parents, offsets, dtype="i32", shape=[outputs])
-    rank = len(shape_of(sums))
-
-    def write(elements: list[ir.Value]) -> list[ir.Value]:
-        number, offset = elements
-        if bits:
-            number = arith.ShLIOp(number, constant(bits, number.type)).result
-        return [arith.AddIOp(number, offset).result]
-
-    init = empty_like(sums, range(rank), ir.RankedTensorType(sums.type).element_type)
-    maps = [identity_map(rank), (product.channel_axis,)]
-    return build_elementwise([sums, vector], maps, [init], write, ir.Location.current).results[0]
+    return conv(weight), None if ones is None else conv(ones)

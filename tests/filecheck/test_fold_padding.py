@@ -72,6 +72,22 @@ def test_another_value_or_another_count_stays(check: Check, op: str, value: str,
     check(padded(op, value, result), "fold-padding", "// CHECK: tensor.pad", WEIGHTS)
 
 
+@pytest.mark.parametrize(("unsigned", "value", "stored"), [("true", "200", "-56"), ("false", "-56", "-56")])
+def test_an_integer_convolution_takes_any_value(check: Check, unsigned: str, value: str, stored: str) -> None:
+    op = CONV.replace("lk.conv", "lk.integer_conv").replace(
+        "accumulate = f32", f"padding_value = 3 : i64, unsigned = {unsigned}"
+    )
+    op = op.replace("1, 0, 0, 1", "0, 0, 0, 0")
+    text = padded(op, stored, "tensor<1x3x5x6xi32>").replace("f32", "i8").replace("3x5x6xi8", "3x5x6xi32")
+    given = {"w": np.random.default_rng().integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)}
+    expected = f"padding = array<i64: 1, 1, 0, 2>, padding_value = {value} : i64"
+    check(text, "fold-padding", f"// CHECK-NOT: tensor.pad\n// CHECK: {expected}", given)
+    x = np.random.default_rng().integers(-128, 128, (1, 2, 5, 6)).astype(np.int8)
+    assert_same_results(text, "fold-padding", [x], given)
+    already = text.replace("0, 0, 0, 0>, dilation", "1, 0, 0, 0>, dilation").replace("3x5x6xi32", "3x6x6xi32")
+    check(already, "fold-padding", "// CHECK: tensor.pad", given)
+
+
 def test_padded_channels_stay(check: Check) -> None:
     text = padded(CONV, "0.0", "tensor<1x3x5x7xf32>", low="0, 1, 0, 0", shape="tensor<1x3x6x8xf32>")
     text = text.replace("3x2x3x3", "3x3x3x3")

@@ -40,22 +40,43 @@ func.func @main(%x: tensor<5x6xi8>) -> tensor<5x3xf32> {
 """
 
 CONV = """
-func.func @main(%x: tensor<1x3x5x6xi8>) -> tensor<1x4x5x6xf32> {
+func.func @main(%x: tensor<1xCHANNELSx5x6xi8>) -> tensor<1x4x5x6xf32> {
   %sx = arith.constant dense<0.5> : tensor<f32>
   %zx = arith.constant dense<130> : tensor<i32>
   %w = "lk.weight"() {symbol = "w"} : () -> tensor<4xGROUPEDx3x3xi8>
   %sw = arith.constant dense<0.25> : tensor<f32>
-  %zw = arith.constant dense<0> : tensor<i32>
+  %zw = arith.constant dense<ZERO> : tensor<i32>
   %a = "lk.dequantize"(%x, %sx, %zx) {axis = 0 : i64, unsigned = true}
-       : (tensor<1x3x5x6xi8>, tensor<f32>, tensor<i32>) -> tensor<1x3x5x6xf32>
+       : (tensor<1xCHANNELSx5x6xi8>, tensor<f32>, tensor<i32>) -> tensor<1xCHANNELSx5x6xf32>
   %c = "lk.dequantize"(%w, %sw, %zw) {axis = 0 : i64, unsigned = false}
        : (tensor<4xGROUPEDx3x3xi8>, tensor<f32>, tensor<i32>) -> tensor<4xGROUPEDx3x3xf32>
   %m = "lk.conv"(%a, %c) {accumulate = f32, channels_last = false, strides = array<i64: 1, 1>,
-       padding = array<i64: 1, 1, 1, 1>, dilation = array<i64: 1, 1>, groups = 1 : i64}
-       : (tensor<1x3x5x6xf32>, tensor<4xGROUPEDx3x3xf32>) -> tensor<1x4x5x6xf32>
+       padding = array<i64: 1, 1, 1, 1>, dilation = array<i64: 1, 1>, groups = GROUPS : i64}
+       : (tensor<1xCHANNELSx5x6xf32>, tensor<4xGROUPEDx3x3xf32>) -> tensor<1x4x5x6xf32>
   return %m : tensor<1x4x5x6xf32>
 }
 """
+
+# Parameters of the activation that are computed.
+DYNAMIC = """
+func.func @main(%x: tensor<5x6xi8>, %sx: tensor<f32>, %zx: tensor<i32>) -> tensor<5x3xf32> {
+  %w = "lk.weight"() {symbol = "w"} : () -> tensor<6x3xi8>
+  %sw = "lk.weight"() {symbol = "sw"} : () -> tensor<3xf32>
+  %zw = "lk.weight"() {symbol = "zw"} : () -> tensor<3xi32>
+  %a = "lk.dequantize"(%x, %sx, %zx) {axis = 0 : i64, unsigned = UNSIGNED}
+       : (tensor<5x6xi8>, tensor<f32>, tensor<i32>) -> tensor<5x6xf32>
+  %c = "lk.dequantize"(%w, %sw, %zw) {axis = 1 : i64, unsigned = false}
+       : (tensor<6x3xi8>, tensor<3xf32>, tensor<3xi32>) -> tensor<6x3xf32>
+  %m = "lk.matmul"(%a, %c) {accumulate = f32, transpose_lhs = false, transpose_rhs = false}
+       : (tensor<5x6xf32>, tensor<6x3xf32>) -> tensor<5x3xf32>
+  return %m : tensor<5x3xf32>
+}
+"""
+DYNAMIC_CONV = """
+func.func @main(%x: tensor<1x3x5x6xi8>, %sx: tensor<f32>, %zx: tensor<i32>) -> tensor<1x4x5x6xf32> {
+""" + CONV.partition("dense<130> : tensor<i32>")[2].replace("CHANNELS", "3").replace("GROUPED", "3").replace(
+    "GROUPS", "1"
+).replace("ZERO", "0")
 
 
 def weights(zero: int = 0, **changes: np.ndarray) -> Mapping[str, np.ndarray]:
@@ -92,10 +113,17 @@ def test_matmul(check: Check, unsigned: str, point: str) -> None:
     assert_same_results(text, "integer-products", [x], weights())
 
 
-@pytest.mark.parametrize("channels", [3])
-def test_conv_pads_with_the_zero_point(check: Check, channels: int) -> None:
-    text = CONV.replace("GROUPED", str(channels))
-    given = {"w": RANDOM.integers(-128, 128, (4, channels, 3, 3)).astype(np.int8)}
+def conv(channels: int, groups: int = 1, zero: int = 0) -> str:
+    text = CONV.replace("GROUPED", str(channels // groups)).replace("CHANNELS", str(channels))
+    return text.replace("GROUPS", str(groups)).replace("ZERO", str(zero))
+
+
+def filters(channels: int) -> Mapping[str, np.ndarray]:
+    return {"w": RANDOM.integers(-128, 128, (4, channels, 3, 3)).astype(np.int8)}
+
+
+def test_conv_pads_with_the_zero_point(check: Check) -> None:
+    text, given = conv(3), filters(3)
     check(
         text,
         "integer-products",
@@ -112,10 +140,76 @@ def test_conv_pads_with_the_zero_point(check: Check, channels: int) -> None:
     assert_same_results(text, "integer-products", [x], given)
 
 
+@pytest.mark.parametrize("zero", [0, -37])
+def test_depthwise_is_not_padded_to_four(check: Check, zero: int) -> None:
+    text, given = conv(4, groups=4, zero=zero), filters(1)
+    check(
+        text,
+        "integer-products",
+        """
+        // CHECK-NOT: tensor.pad
+        // CHECK: "lk.integer_conv"
+        // CHECK-SAME: groups = 4 : i64
+        // CHECK-SAME: (tensor<1x4x5x6xi8>, tensor<4x1x3x3xi8>) -> tensor<1x4x5x6xi32>
+        // CHECK-NOT: lk.conv
+        """,
+        given,
+    )
+    x = RANDOM.integers(-128, 128, (1, 4, 5, 6)).astype(np.int8)
+    assert_same_results(text, "integer-products", [x], given)
+
+
+def test_weights_that_are_not_symmetric_need_the_sum_of_the_other_side(check: Check) -> None:
+    given = weights(zw=np.array([-128, 3, 127], np.int32))
+    check(
+        matmul(),
+        "integer-products",
+        """
+        // CHECK: "lk.integer_matmul"{{.*}} (tensor<5x8xi8>, tensor<8x3xi8>)
+        // CHECK: "lk.integer_matmul"{{.*}} (tensor<5x8xi8>, tensor<8x1xi8>)
+        // CHECK-NOT: lk.matmul
+        """,
+        given,
+    )
+    x = RANDOM.integers(-128, 128, (5, 6)).astype(np.int8)
+    assert_same_results(matmul(), "integer-products", [x], given)
+    x = RANDOM.integers(-128, 128, (1, 3, 5, 6)).astype(np.int8)
+    assert_same_results(conv(3, zero=99), "integer-products", [x], filters(3))
+
+
+@pytest.mark.parametrize("unsigned", ["true", "false"])
+@pytest.mark.parametrize("zero", [0, 77])
+def test_parameters_at_run_time(check: Check, unsigned: str, zero: int) -> None:
+    text = DYNAMIC.replace("UNSIGNED", unsigned)
+    check(
+        text,
+        "integer-products",
+        """
+        // CHECK: "lk.integer_matmul"({{.*}}) {transpose_rhs = false, unsigned = true}
+        // CHECK: arith.sitofp
+        // CHECK-NOT: lk.dequantize
+        // CHECK-NOT: lk.matmul
+        """,
+        weights(zero),
+    )
+    x = RANDOM.integers(-128, 128, (5, 6)).astype(np.int8)
+    point = 131 if unsigned == "true" else -7
+    assert_same_results(
+        text, "integer-products", [x, np.array(0.25, np.float32), np.array(point, np.int32)], weights(zero)
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "given", "reason"),
     [
-        (matmul(), weights(zero=1), "the weight is not symmetric"),
+        (matmul().replace("6x3x", "5000x3x").replace("5x6x", "5x5000x"),
+         weights(zero=1, w=np.zeros((5000, 3), np.int8)), "sums of 5000 products with a weight that is not symmetric"),
+        (conv(8, groups=2, zero=1), filters(4), "groups of a weight that is not symmetric"),
+        (conv(6, groups=2), filters(3), "3 channels a group"),
+        (DYNAMIC_CONV, filters(3), "padding with a zero point that is computed"),
+        (DYNAMIC.replace("UNSIGNED", "true").replace("%sx: tensor<f32>, %zx: tensor<i32>",
+         "%sx: tensor<5xf32>, %zx: tensor<5xi32>").replace("tensor<f32>, tensor<i32>", "tensor<5xf32>, tensor<5xi32>"),
+         weights(), "scales that are computed, for each row or channel"),
         (matmul(scale="-0.5"), weights(), "not a positive constant"),
         (matmul(), weights(sw=np.array([0.5, np.nan, 1], np.float32)), "not a positive constant"),
         (matmul().replace("{axis = 1 : i64, unsigned = false}\n       : (tensor<6x3xi8>, tensor<3xf32>, tensor<3xi32>)",
@@ -126,7 +220,7 @@ def test_conv_pads_with_the_zero_point(check: Check, channels: int) -> None:
     ],
 )  # fmt: skip
 def test_left_in_floats(check: Check, text: str, given: Mapping[str, np.ndarray], reason: str) -> None:
-    context = check(text, "integer-products", "// CHECK: lk.matmul", given)
+    context = check(text, "integer-products", "// CHECK: lk.{{matmul|conv}}", given)
     assert any(reason in remark for remark in context.remarks), context.remarks
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from lowerkit.capture.weights import WeightStore
 from lowerkit.codegen.cpu.conv import ConvFamily
+from lowerkit.codegen.cpu.depthwise import DepthwiseFamily
 from lowerkit.codegen.cpu.features import cpu_features, runs_on_host
 from lowerkit.codegen.cpu.generic import GenericFamily
 from lowerkit.codegen.cpu.integer_matmul import IntegerMatmulFamily
@@ -157,6 +158,40 @@ CONVS = {
 }
 
 
+def depthwise(image: tuple[int, ...], kernel: tuple[int, int], **fields: Any) -> Problem:
+    return conv(image, (image[-1], 1, *kernel), groups=image[-1], **fields)
+
+
+DEPTHWISE = {
+    "padded with zero": depthwise((2, 7, 9, 40), (3, 3), padding=(1, 1, 1, 1)),
+    "padded with 255": depthwise((1, 5, 8, 32), (3, 3), padding=(1, 1, 1, 1), value=255, bare=True),
+    "strided": depthwise((1, 11, 6, 17), (5, 3), stride=2, padding=(2, 2, 1, 0), value=129, mult_bits=25),
+    "inside": depthwise((1, 8, 7, 64), (3, 2), value=77, rounding="floor"),
+    "dilated": depthwise((1, 9, 30, 3), (3, 3), dilation=2, padding=(2, 1, 3, 2), value=3, unsigned_result=False),
+    "wider than the image": depthwise((1, 2, 3, 16), (5, 5), padding=(2, 2, 2, 2), value=200, bare=True),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise(name: str, level: str) -> None:
+    DEPTHWISE[name].check(DepthwiseFamily(), level, 3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("value", [0, 255])
+def test_the_largest_depthwise_sums(level: str, value: int) -> None:
+    problem = depthwise((1, 6, 5, 24), (3, 3), padding=(1, 1, 1, 1), value=value, bare=True)
+    view = RegionView.from_text(problem.text(), "test", ["", "w"])
+    plan = DepthwiseFamily().plan(view, cpu_features(level))
+    assert isinstance(plan, KernelPlan)
+    for weight in (-128, 127):
+        arrays = [np.full(problem.operands[0], -1, np.int8), np.full(problem.operands[1], weight, np.int8)]
+        (sums,) = run_plan(plan, arrays, [(problem.result, "i32")], level)
+        assert (sums[0, 1:-1, 1:-1] == 9 * 255 * weight).all()
+        assert (sums[0, 0, 0] == (4 * 255 + 5 * value) * weight).all()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", MATMULS)
 def test_matmul(name: str, level: str) -> None:
@@ -202,6 +237,8 @@ def test_sums_do_not_saturate_on_the_way() -> None:
         (matmul((3,), 8, 4), IntegerMatmulFamily(), "", "right operand is not a weight"),
         (conv((1, 5, 5, 6), (4, 6, 3, 3)), ConvFamily(), "w", "no multiple of four bytes"),
         (conv((1, 5, 5, 8), (4, 8, 3, 3)), ConvFamily(), "", "filter is not a weight"),
+        (conv((1, 5, 5, 8), (8, 4, 3, 3), groups=2), DepthwiseFamily(), "w", "not depthwise"),
+        (depthwise((1, 5, 90, 8), (1, 65)), DepthwiseFamily(), "w", "would be unrolled"),
     ],
 )
 def test_refusals(problem: Problem, family: KernelFamily, weight: str, reason: str) -> None:

@@ -13,9 +13,11 @@ from onnx import NodeProto, helper, numpy_helper
 
 from lowerkit.capture.onnx_functions import opset_versions
 from lowerkit.capture.onnx_rewrites import (
+    contributed,
     deformable,
     elementwise,
     grid_sample,
+    integer_products,
     movement,
     pooling,
     quantized,
@@ -24,16 +26,35 @@ from lowerkit.capture.onnx_rewrites import (
     spectral,
     training,
 )
-from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter
+from lowerkit.capture.onnx_rewrites.rewriter import KeptError, NoRewriteError, Rewriter
 
 if TYPE_CHECKING:
     from lowerkit.capture.onnx_skeleton import OnnxGraph
 
 Rule = Callable[[Rewriter], None]
 
+
+def first_of(*rules: Rule) -> Rule:
+    """Returns a rule that applies the first of ``rules`` that takes the node."""
+
+    def rule(b: Rewriter) -> None:
+        for one in rules:
+            try:
+                one(b)
+            except KeptError:
+                raise
+            except NoRewriteError:
+                b.nodes.clear()
+            else:
+                return
+        raise NoRewriteError("no rule takes it")
+
+    return rule
+
+
 ALWAYS: dict[str, Rule] = {
     "Col2Im": movement.col2im,
-    "ConvInteger": quantized.conv_integer,
+    "ConvInteger": first_of(integer_products.conv_integer, quantized.conv_integer),
     "CumProd": elementwise.cumulative_product,
     "CumSum": elementwise.integer_cumulative_sum,
     "DFT": spectral.dft,
@@ -41,14 +62,17 @@ ALWAYS: dict[str, Rule] = {
     "DequantizeLinear": quantized.dequantize_linear,
     "Det": elementwise.determinant,
     "Dropout": elementwise.dropout,
+    "DynamicQuantizeLinear": integer_products.dynamic_quantize_linear,
     "Einsum": elementwise.einsum_with_scalars,
     "GRU": recurrent.gru,
     "GridSample": grid_sample.grid_sample,
     "LSTM": recurrent.lstm,
     "LpNormalization": elementwise.lp_normalization,
     "LpPool": pooling.lp_pool,
+    "MatMulInteger": integer_products.matmul_integer,
     "MaxUnpool": pooling.max_unpool,
-    "QLinearMatMul": quantized.qlinear_matmul,
+    "QLinearConv": integer_products.qlinear_conv,
+    "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
     "Range": movement.constant_range,
@@ -60,6 +84,8 @@ ALWAYS: dict[str, Rule] = {
     "ai.onnx.preview.training.Adagrad": training.adagrad,
     "ai.onnx.preview.training.Adam": training.adam,
     "ai.onnx.preview.training.Momentum": training.momentum,
+    "com.microsoft.QLinearConv": integer_products.qlinear_conv,
+    **{f"com.microsoft.{op_type}": rule for op_type, rule in contributed.RULES.items()},
 }
 FALLBACK: dict[str, Rule] = {
     "Resize": resampling.resize,

@@ -51,8 +51,9 @@ def dequantize_linear(b: Rewriter) -> None:
 
 def _is_imported(b: Rewriter, integers: int, floats: int) -> bool:
     """Whether the importer makes an lk op of the node."""
-    parameters = [b.value(b.input(index)) for index in (1, 2) if b.input(index)]
-    return takes(b.node.op_type, integers, floats, parameters, b.attribute("block_size", 0))
+    names = [b.input(index) for index in (1, 2) if b.input(index)]
+    single = all(b.rank(name) == 0 for name in names)
+    return takes(b.node.op_type, integers, floats, [*map(b.value, names)], b.attribute("block_size", 0), single=single)
 
 
 def _spread(b: Rewriter, name: str, index: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from lowerkit.capture.onnx_inline import unique_prefix
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, LazyTensor
 
 if TYPE_CHECKING:
     from lowerkit.capture.onnx_skeleton import OnnxGraph
@@ -18,6 +19,10 @@ Array = np.ndarray[Any, Any]
 
 class NoRewriteError(Exception):
     """The rule does not take this node; it stays as it is, and is refused by name if nothing else takes it."""
+
+
+class KeptError(NoRewriteError):
+    """The importer takes this node as it is: no other rule is to be tried either."""
 
 
 class Rewriter:
@@ -40,6 +45,7 @@ class Rewriter:
         self.node = node
         self.version = version
         self.nodes: list[NodeProto] = []
+        self._ready = ready
         self._graph = ready.graph
         self._types = types
         self._values = values
@@ -75,6 +81,13 @@ class Rewriter:
             raise NoRewriteError(f"the shape of {name!r} is not static")
         return tuple(dim.dim_value for dim in tensor_type.shape.dim)
 
+    def rank(self, name: str) -> int:
+        """Returns the number of dimensions, whose sizes may be dynamic."""
+        tensor_type = self._types.get(name) or self._own_types.get(name)
+        if tensor_type is None or not tensor_type.HasField("shape"):
+            raise NoRewriteError(f"the rank of {name!r} is not known")
+        return len(tensor_type.shape.dim)
+
     def dtype(self, name: str) -> int:
         """Returns the element type, a ``TensorProto.DataType``."""
         tensor_type = self._types.get(name) or self._own_types.get(name)
@@ -89,6 +102,13 @@ class Rewriter:
     def value(self, name: str) -> Array | None:
         """Returns a constant, None for what is computed."""
         return self._values.get(name)
+
+    def tensor(self, name: str) -> LazyTensor | None:
+        """Returns a constant of any size, whose data is read when it is wanted; None for what is computed."""
+        if name in self._ready.weights:
+            return self._ready.weights[name]
+        found = self._values.get(name)
+        return None if found is None else LazyTensor.of(found, DTYPE_NAMES[self.dtype(name)])
 
     def integers(self, name: str) -> list[int]:
         """Returns a constant list of integers; refuses what is computed."""
@@ -107,6 +127,12 @@ class Rewriter:
         """Adds a constant and returns its name."""
         name = self.fresh("constant")
         self._graph.initializer.append(numpy_helper.from_array(np.array(value, dtype, order="C"), name))
+        return name
+
+    def weight(self, label: str, tensor: LazyTensor) -> str:
+        """Adds a constant whose data is computed when it is wanted, and returns its name."""
+        name = f"{self.fresh(label)}.{len(self._ready.weights)}"
+        self._ready.add_weight(name, tensor)
         return name
 
     def scalar(self, value: float, like: str) -> str:

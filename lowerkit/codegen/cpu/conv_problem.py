@@ -1,7 +1,8 @@
 """A channels-last convolution with a constant filter, read and checked for the convolution families.
 
 An ``lk.integer_conv`` is read as one over a quarter of the channels: an ``i32`` element stands for the bytes of four
-channels that follow each other, and one multiplication of two elements sums four products.
+channels that follow each other, and one multiplication of two elements sums four products. Depthwise convolutions sum
+nothing over channels: theirs are single bytes, ``i8``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ConvProblem:
         input: the input; filter: the filter, a weight.
         filter_operand: number of the filter among the operands.
         filter_rank: dimensions of the filter.
-        element: element type of input, filter and result; ``i32`` for four bytes.
+        element: element type of input, filter and result; ``i32`` for four bytes, ``i8`` for single ones.
         padding_value: what positions outside the input hold, an element.
     """
 
@@ -56,7 +57,9 @@ class ConvProblem:
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return self.element if self.element in ("f64", "i32") else "f32"
+        if self.element in ("i8", "i32"):
+            return "i32"
+        return "f64" if self.element == "f64" else "f32"
 
     @property
     def group_channels(self) -> int:
@@ -76,15 +79,21 @@ class ConvProblem:
         )
 
 
-def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
-    """Checks the anchor of a region; refuses what the convolution families do not take."""
+def read_conv(region: RegionView, frame: KernelFrame, *, single_bytes: bool = False) -> ConvProblem | Refusal:
+    """Checks the anchor of a region; refuses what the convolution families do not take.
+
+    Args:
+        region: of the kernel.
+        frame: of the kernel.
+        single_bytes: an ``lk.integer_conv`` is read byte by byte, not in fours.
+    """
     anchor_view = region.anchor
     if anchor_view is None or anchor_view.operation.name not in ("lk.conv", "lk.integer_conv"):
         return Refusal("the anchor is not lk.conv or lk.integer_conv")
     anchor = anchor_view.operation
     parameters = anchor_view.parameters()  # type: ignore[attr-defined]
     result = ir.RankedTensorType(anchor.results[0].type)
-    element = _element(anchor, parameters)
+    element = _element(anchor, parameters, "i8" if single_bytes else "i32")
     if isinstance(element, Refusal):
         return element
     if not parameters["channels_last"]:
@@ -114,7 +123,9 @@ def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
     windows = [Window(1, 1, 1, 1, 0, 1)] * (3 - len(windows)) + windows
     images = data.sizes[0]
     extent = images if isinstance(images, int) else frame.extents[data.operand][0]
-    around = four_bytes(parameters["padding_value"]) if element == "i32" else 0
+    around = parameters.get("padding_value", 0)
+    if element == "i32":
+        around = four_bytes(around)
     return ConvProblem(
         images, extent, windows[0], windows[1], windows[2], channels // per_element, parameters["groups"], outputs,
         Buffer(data.buffer.pointer, element), Buffer(taps.buffer.pointer, element), taps.operand, len(kernel) + 2,
@@ -122,10 +133,10 @@ def read_conv(region: RegionView, frame: KernelFrame) -> ConvProblem | Refusal:
     )  # fmt: skip
 
 
-def _element(anchor: ir.Operation, parameters: dict[str, Any]) -> str | Refusal:
-    """What one element of the kernel is, by the types of the op."""
+def _element(anchor: ir.Operation, parameters: dict[str, Any], of_bytes: str) -> str | Refusal:
+    """What one element of the kernel is, by the types of the op; ``of_bytes`` where these are bytes."""
     if anchor.name == "lk.integer_conv":
-        return "i32" if parameters["unsigned"] else Refusal("the input is signed: byte products take unsigned ones")
+        return of_bytes if parameters["unsigned"] else Refusal("the input is signed: byte products take unsigned ones")
     element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
     if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
         return Refusal(f"element type {element}: only floating point convolutions are taken")

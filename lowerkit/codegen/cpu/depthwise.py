@@ -11,6 +11,10 @@ Steps of a task, which is one output line of one chunk
        outputs that it touches (a 3x3 kernel with stride 1 uses each loaded vector three times);
     3. round, apply the epilogue, store.
 
+Of bytes (``lk.integer_conv``) inputs and weights are widened when they are loaded and multiplied by ``multiply_words``.
+Positions outside the input count as a number p: sums start with ``p * sum w``, and p is subtracted from each input, so
+that here too nothing is done for taps outside.
+
 Bytes moved: the input once from memory (neighbouring lines find it in L2), ``kernel * channels`` weights per line, the
 output once; ``2 * kernel`` FLOPs per output element, so large images are bound by memory.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lowerkit.codegen.cpu.byte_dots import multiply_words, widen_weight
 from lowerkit.codegen.cpu.conv_problem import ConvProblem, read_conv
 from lowerkit.codegen.cpu.conv_window import Window
 from lowerkit.codegen.cpu.features import CpuFeatures
@@ -84,10 +89,10 @@ class DepthwiseFamily(KernelFamily):
     name = "depthwise_conv"
 
     def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
-        """Plans a region whose anchor is ``lk.conv`` with as many groups as input and output channels."""
+        """Plans a region whose anchor is a convolution with as many groups as input and output channels."""
         frame = KernelFrame(region.buffer_types)
-        frame.text.native_bf16 = cpu.avx512_bf16
-        problem = read_conv(region, frame)
+        frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
+        problem = read_conv(region, frame, single_bytes=True)
         if isinstance(problem, Refusal):
             return problem
         if problem.groups != problem.channels or problem.outputs != problem.channels or problem.channels == 1:
@@ -116,6 +121,9 @@ class _Writer:
         self.tile = Tile(pixels, vectors, lanes)
         self.chunks = -(-problem.channels // self.tile.panel)
         self.runs = split_line(problem.width, pixels)
+        self.integer = problem.element == "i8"
+        inside = problem.depth.inside and problem.height.inside and problem.width.inside
+        self.around = 0 if inside or not self.integer else problem.padding_value
         self.rolled = not epilogue.light
         self.scratch = Buffer(frame.scratch.pointer, problem.accumulator)
         self.scratch_bytes = pixels * self.tile.panel * bytes_ if self.rolled else 0
@@ -151,12 +159,29 @@ class _Writer:
             source = text.part(problem.input, text.iadd(text.imul(image, size), channel))
             weights = text.part(problem.filter, channel)
             first_row = text.imul(line_number, problem.width.out)
+            start = self._start(weights, masks)
             for run in self.runs:
                 if run.count == 1:
-                    self._run(run.first, run, source, weights, plane, line, first_row, channel, masks)
+                    self._run(run.first, run, start, source, weights, plane, line, first_row, channel, masks)
                     continue
                 with text.span(run.first, run.first + run.count * run.pixels, run.pixels) as along:
-                    self._run(along.index, run, source, weights, plane, line, first_row, channel, masks)
+                    self._run(along.index, run, start, source, weights, plane, line, first_row, channel, masks)
+
+    def _start(self, weights: Buffer, masks: Sequence[Value | None]) -> list[Value]:
+        """What the sums of a pixel start with: zero, or what it is worth that all taps lie outside."""
+        text, problem, tile = self.text, self.problem, self.tile
+        zeros = [text.constant(0, problem.accumulator, tile.lanes)] * tile.vectors
+        if not self.around:
+            return zeros
+        taps = problem.depth.kernel * problem.height.kernel * problem.width.kernel
+        with text.span(0, taps, 1, zeros) as tap:
+            here = text.part(weights, text.imul(tap.index, problem.channels))
+            numbers = [
+                text.cast("arith.extsi", text.read(here, v * tile.lanes, tile.lanes, mask), "i32")
+                for v, mask in enumerate(masks)
+            ]
+            text.yield_([text.add(total, number) for total, number in zip(tap.carried, numbers, strict=True)])
+        return [text.mul(total, text.like(self.around, total)) for total in tap.results]
 
     def _range(self, window: Window, output: Index) -> tuple[Index, Index]:
         """First and end of the taps that lie inside the input for one output position."""
@@ -174,6 +199,7 @@ class _Writer:
         self,
         first: Index,
         run: Run,
+        start: Sequence[Value],
         source: Buffer,
         weights: Buffer,
         plane: Index,
@@ -185,8 +211,7 @@ class _Writer:
         """One run of pixels: all kernel planes and lines, then the epilogue."""
         text, problem, tile = self.text, self.problem, self.tile
         depth, height, width = problem.depth, problem.height, problem.width
-        zero = text.constant(0, problem.accumulator, tile.lanes)
-        values = [zero] * (run.pixels * tile.vectors)
+        values = [*start] * run.pixels
         # Columns of the input, counted from that of the run's first output and first tap.
         column = text.isub(text.imul(first, width.stride), width.low)
         line_elements = width.size * problem.channels
@@ -227,12 +252,9 @@ class _Writer:
         values = list(carried)
 
         def read(buffer: Buffer, at: int) -> list[Value]:
-            return [
-                text.widen(text.read(buffer, at + v * lanes, lanes, mask), problem.accumulator)
-                for v, mask in enumerate(masks)
-            ]
+            return [text.read(buffer, at + v * lanes, lanes, mask) for v, mask in enumerate(masks)]
 
-        taps = [read(weights, tap * channels) for tap in range(width.kernel)]
+        taps = [[self._weight(value) for value in read(weights, tap * channels)] for tap in range(width.kernel)]
         uses: dict[int, list[tuple[int, int]]] = {}
         for pixel in range(run.pixels):
             for tap in range(width.kernel):
@@ -241,9 +263,23 @@ class _Writer:
                     continue  # a border tap; runs in a loop have none
                 uses.setdefault(column, []).append((pixel, tap))
         for column in sorted(uses):
-            loaded = read(source, column * channels)
+            loaded = [self._input(value) for value in read(source, column * channels)]
             for pixel, tap in uses[column]:
                 for v in range(tile.vectors):
                     at = pixel * tile.vectors + v
-                    values[at] = text.fma(loaded[v], taps[tap][v], values[at])
+                    if self.integer:
+                        values[at] = multiply_words(text, loaded[v], taps[tap][v], values[at])
+                    else:
+                        values[at] = text.fma(loaded[v], taps[tap][v], values[at])
         return values
+
+    def _input(self, value: Value) -> Value:
+        """An input as it is multiplied."""
+        if not self.integer:
+            return self.text.widen(value, self.problem.accumulator)
+        wide = self.text.cast("arith.extui", value, "i32")
+        return self.text.binary("arith.subi", wide, self.text.like(self.around, wide)) if self.around else wide
+
+    def _weight(self, value: Value) -> Value:
+        """A weight as it is multiplied."""
+        return widen_weight(self.text, value) if self.integer else self.text.widen(value, self.problem.accumulator)
