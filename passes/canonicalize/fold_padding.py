@@ -82,7 +82,8 @@ def _padding_value(pad: ir.Operation) -> float | int | None:
     """Returns the constant that ``tensor.pad`` writes around its source."""
     inner = operations(pad.regions[0].blocks[0])
     attribute = constant_of(inner[-1].operands[0])
-    return attribute.value if isinstance(attribute, ir.FloatAttr | ir.IntegerAttr) else None
+    number = getattr(attribute, "value", None)
+    return number if isinstance(number, (float, int)) else None
 
 
 def _counts_padding(op: ir.Operation) -> bool:
