@@ -2,10 +2,10 @@
 
     quantize(dequantize(sums, s), t, z)  ->  requant(sums, s / t, z)
 
-The factor ``s / t`` becomes a multiplier of 24 bits and a shift (:func:`multiplier_of`), rounded half to even: what the
-quotient in floats would round to, except within 2^-24 of a tie. Sums that ``integer-products`` built stay below 2^29,
-so that products are exact in f64; other integers get 31 bits. A ReLU in between becomes a higher minimum, a clip
-both bounds.
+The factor ``s / t`` becomes a multiplier of 24 bits and a shift (:func:`multiplier_of`), products are rounded to f32
+and then to nearest even, as ONNX Runtime's kernels do: what the quotient in floats would round to, except within 2^-16
+of a tie. Other integers than sums of products get 31 bits, rounded half to even exactly. A ReLU in between becomes a
+higher minimum, a clip both bounds.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Requantize(Pass):
     Precondition: ``integer-products`` has run.
 
     Attributes:
-        rounding: of ``lk.requant``.
-        mult_bits: of ``lk.requant``; 0 is 25 where the sums allow it, else 32.
+        rounding: of ``lk.requant``; empty is float32 for sums of products, else half_even.
+        mult_bits: of ``lk.requant``; 0 is 25 for sums of products, else 32.
     """
 
     name: ClassVar[str] = "requantize"
-    rounding: str = "half_even"
+    rounding: str = ""
     mult_bits: int = 0
 
     def run(self, module: ir.Module, context: PassContext) -> bool:
@@ -78,7 +78,9 @@ class Requantize(Pass):
                 self.name, f"left lk.quantize at {describe(op)} alone: parameters that are no usable constants"
             )
             return None
-        bits = self.mult_bits or (25 if _is_product(dequantize.operands[0]) else 32)
+        product = _is_product(dequantize.operands[0])
+        rounding = self.rounding or ("float32" if product and self.mult_bits != 32 else "half_even")
+        bits = self.mult_bits or (25 if product else 32)
         try:
             multiplier, shift = multiplier_of(_exact(dequantize, context, before) / after.scale, bits)
         except ValueError as reason:
@@ -92,7 +94,7 @@ class Requantize(Pass):
             constant_parameter(context, "shift", shift),
             constant_parameter(context, "zero_point", point),
             axis=before.axis if multiplier.ndim else 0,
-            rounding=self.rounding,
+            rounding=rounding,
             mult_bits=bits,
             minimum=_bound(low, op, after, minimum, maximum),
             maximum=_bound(high, op, after, minimum, maximum),
@@ -102,7 +104,7 @@ class Requantize(Pass):
 
 
 def _is_product(value: ir.Value) -> bool:
-    """Whether ``integer-products`` built these sums, and may have added an offset."""
+    """Whether these are sums of a product of bytes, to which an offset may have been added."""
     op = defining_op(value)
     if op is not None and op.name == "linalg.generic":
         op = defining_op(op.operands[0])

@@ -100,5 +100,18 @@ def test_left_alone(check: Check, ir_text: str, weights: dict[str, np.ndarray], 
     assert any(reason in remark for remark in context.remarks)
 
 
+def test_sums_of_products_are_rounded_as_onnx_runtime_does(check: Check) -> None:
+    product = """
+    %w = "lk.weight"() {symbol = "w"} : () -> tensor<8x3xi8>
+    %x = "lk.integer_matmul"(%y, %w) {transpose_rhs = false, unsigned = true}
+         : (tensor<40x8xi8>, tensor<8x3xi8>) -> tensor<40x3xi32>
+    """
+    head, _, rest = text().partition("{\n")
+    ir_text = head.replace("%x: tensor<40x3xi32>", "%y: tensor<40x8xi8>") + "{\n" + product + rest
+    given = {**WEIGHTS, "w": np.random.default_rng().integers(-128, 128, (8, 3)).astype(np.int8)}
+    check(ir_text, "requantize", '// CHECK: mult_bits = 25 : i64, rounding = "float32"', given)
+    check(ir_text, "requantize{mult-bits=32}", '// CHECK: mult_bits = 32 : i64, rounding = "half_even"', given)
+
+
 def test_bytes_are_not_sums(check: Check) -> None:
     check(text(kind="i8"), "requantize", "// CHECK: lk.quantize", WEIGHTS)

@@ -144,10 +144,12 @@ MATMULS = {
     "odd": matmul((7,), 68, 47, rounding="single"),
     "transposed": matmul((29,), 96, 64, transposed=True, rounding="half_away"),
     "batches": matmul((2, 3, 5), 32, 16, unsigned_result=False, rounding="double"),
+    "in f32": matmul((9,), 128, 70, mult_bits=25, rounding="float32"),
     "one row": matmul((1,), 256, 130, rounding="floor"),
     "several blocks": matmul((130,), 772, 96),
 }
 CONVS = {
+    "in f32": conv((1, 6, 7, 16), (33, 16, 3, 3), padding=(1, 1, 1, 1), value=3, mult_bits=25, rounding="float32"),
     "exact in f64": conv((1, 6, 7, 16), (33, 16, 3, 3), padding=(1, 1, 1, 1), value=3, mult_bits=25),
     "pointwise": conv((2, 7, 5, 32), (24, 32, 1, 1)),
     "padded": conv((1, 9, 8, 16), (40, 16, 3, 3), padding=(1, 1, 1, 1), value=131),
@@ -163,6 +165,7 @@ def depthwise(image: tuple[int, ...], kernel: tuple[int, int], **fields: Any) ->
 
 
 DEPTHWISE = {
+    "in f32": depthwise((1, 6, 9, 24), (3, 3), padding=(1, 1, 1, 1), value=5, mult_bits=25, rounding="float32"),
     "padded with zero": depthwise((2, 7, 9, 40), (3, 3), padding=(1, 1, 1, 1)),
     "padded with 255": depthwise((1, 5, 8, 32), (3, 3), padding=(1, 1, 1, 1), value=255, bare=True),
     "strided": depthwise((1, 11, 6, 17), (5, 3), stride=2, padding=(2, 2, 1, 0), value=129, mult_bits=25),

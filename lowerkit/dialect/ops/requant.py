@@ -19,7 +19,9 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
     ``result = clamp(round(input * multiplier / 2^shift) + zero_point, minimum, maximum)``, in 64 bits: every
     implementation gives the same bits. Roundings of a product p with ``half = 2^(shift - 1)``:
 
-    - ``half_even``: to nearest, ties to even; what floats do, and ONNX Runtime;
+    - ``float32``: in f32, the input rounded to it, the product rounded to it, then to nearest, ties to even: what ONNX
+      Runtime's kernels do;
+    - ``half_even``: to nearest, ties to even;
     - ``half_away``: to nearest, ties away from zero;
     - ``single``: ``(p + half) >> shift``, ties up; TOSA's SINGLE_ROUND;
     - ``double``: as single, after adding 2^30 with the sign of p where the shift is above 31; TOSA's DOUBLE_ROUND;
@@ -36,11 +38,12 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
 
     Attributes:
         axis: the dimension along which the parameters lie; 0 where they have rank 0.
-        rounding: ``half_even``, ``half_away``, ``single``, ``double`` or ``floor``.
-        mult_bits: 32, 25 or 16, the bits that a multiplier has with its sign. With 25, a float's 24 bits, the input
-            must stay below 2^29 in magnitude: products are then exact in f64, which is how vectors compute them.
-        minimum: the smallest number that is stored.
-        maximum: the largest number that is stored.
+        rounding: ``float32``, ``half_even``, ``half_away``, ``single``, ``double`` or ``floor``.
+        mult_bits: 32, 25 or 16, the bits that a multiplier has with its sign. 25 is a float's 24 bits, the most that
+            float32 takes. With the other roundings the input must then stay below 2^29 in magnitude: products are exact
+            in f64, which is how vectors compute them.
+        minimum: the smallest number that is stored; with float32 at least -2^24.
+        maximum: the largest number that is stored; with float32 at most 2^24.
         unsigned_input: the stored bits of the input are read as unsigned numbers.
         unsigned: the stored bits of the result are read as unsigned numbers.
         storage: the element type of the result, i8, i16 or i32.
@@ -92,15 +95,20 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
             if str(kind.element_type) != "i32":
                 fail(f"operand {name} must have i32 elements, found {kind.element_type}")
         check_along(data, axis, parameters)
-        if rounding not in numpy_quantize.ROUNDINGS:
-            fail(f"attribute rounding must be one of {', '.join(numpy_quantize.ROUNDINGS)}, found {rounding!r}")
+        roundings = (numpy_quantize.IN_FLOATS, *numpy_quantize.ROUNDINGS)
+        if rounding not in roundings:
+            fail(f"attribute rounding must be one of {', '.join(roundings)}, found {rounding!r}")
         if mult_bits not in (16, 25, 32):
             fail(f"attribute mult_bits must be 32, 25 or 16, found {mult_bits}")
+        if rounding == "float32" and mult_bits == 32:
+            fail("attribute mult_bits is 32, but a multiplier of rounding float32 has 25 bits at most")
         if not is_integer(storage) or is_bool(storage) or storage.width > 32:
             fail(f"attribute storage must be i8, i16 or i32, found {storage}")
         low, high = storage_range(storage, unsigned)
         if not low <= minimum <= maximum <= high:
             fail(f"the range {minimum} to {maximum} does not lie within {low} to {high} of the storage type {storage}")
+        if rounding == "float32" and max(-minimum, maximum) > 1 << 24:
+            fail(f"the range {minimum} to {maximum} does not lie within 24 bits, which rounding float32 asks for")
         return [tensor_type(data.shape, storage)]
 
     @classmethod
@@ -139,7 +147,7 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
         return cls.create(operands, parameters, loc=loc, ip=ip).result
 
     def reference(self, input: Array, multiplier: Array, shift: Array, zero_point: Array) -> tuple[Array, ...]:
-        """Computes in int64."""
+        """Computes in int64, with rounding float32 in float32."""
         numbers = numpy_quantize.read_stored(input, unsigned=self.unsigned_input.value)
         result = numpy_quantize.requantize(
             numbers,

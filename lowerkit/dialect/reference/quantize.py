@@ -19,6 +19,9 @@ FORMULAS = ("divide", "reciprocal")
 ROUNDINGS = ("half_even", "half_away", "single", "double", "floor")
 """How the bits behind the shift are rounded away; ``double`` is TOSA's, which rounds a second time at bit 30."""
 
+IN_FLOATS = "float32"
+"""A rounding of products in f32, before that to integers: ONNX Runtime's."""
+
 LARGEST_SHIFT = 62
 
 
@@ -82,10 +85,14 @@ def requantize(
     minimum: int,
     maximum: int,
 ) -> Array:
-    """Returns ``saturate(round(numbers * multiplier / 2^shift) + zero_point)`` in int64, exactly."""
+    """Returns ``saturate(round(numbers * multiplier / 2^shift) + zero_point)`` in int64, exactly; IN_FLOATS: in f32."""
     factor, places, offset = (
         along(value, numbers.ndim, axis).astype(np.int64) for value in (multiplier, shift, zero_point)
     )
+    if rounding == IN_FLOATS:
+        product = numbers.astype(np.float32) * np.ldexp(factor.astype(np.float32), -places)
+        shifted = np.rint(product) + offset.astype(np.float32)
+        return np.clip(shifted, np.float32(minimum), np.float32(maximum)).astype(np.int64)
     return np.clip(shift_right(numbers * factor, places, rounding) + offset, minimum, maximum)
 
 
@@ -97,7 +104,7 @@ def multiplier_of(ratio: Array, bits: int = 32) -> tuple[Array, Array]:
 
     Args:
         ratio: of any shape.
-        bits: 32 or 16, the sign included.
+        bits: 32, 25 or 16, the sign included.
 
     Raises:
         ValueError: a factor is not finite, not positive, or ``2^(bits - 2)`` or more.

@@ -130,6 +130,53 @@ def test_requant_in_f64_is_exact(check_lowering: Any, random: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("bits", [16, 25])
+@pytest.mark.parametrize("shape", [(), (6,)])
+def test_requant_in_f32(shape: tuple[int, ...], bits: int, check_lowering: Any, random: Any) -> None:
+    """Ties, numbers of more than 24 bits, and what saturates."""
+    limits = np.iinfo(np.int32)
+    numbers = random.integers(limits.min, limits.max, (60, 6), endpoint=True).astype(np.int32)
+    numbers[0] = [limits.min, limits.max, 0, (1 << 24) + 1, -(1 << 24) - 1, (1 << 25) + 2]
+    numbers[2:40] = random.integers(-4000, 4000, (38, 6)) * 2 + 1
+    multiplier = random.integers(1 << (bits - 2), 1 << (bits - 1), shape).astype(np.int32)
+    shift = random.integers(bits - 1, bits + 12, shape).astype(np.int32)
+    if shape:
+        multiplier[0], shift[0], shift[1], shift[2] = 1 << (bits - 2), bits - 1, 62, 1
+    for storage, unsigned in (("i8", False), ("i8", True), ("i16", False)):
+        limits = np.iinfo(storage.replace("i", "uint" if unsigned else "int"))
+        check_lowering(
+            lambda x, m, s, z, t=storage, u=unsigned: RequantOp.build(
+                x, m, s, z, axis=len(shape), rounding="float32", mult_bits=bits, unsigned=u, storage=ir.Type.parse(t)
+            ),
+            [numbers, multiplier, shift, np.full(shape, 5, np.int32)],
+            dynamic=True,
+            relative=0,
+            absolute=0,
+        )  # fmt: skip
+        bounds: dict[str, int] = {"minimum": limits.min, "maximum": limits.max}
+        given = reference.requantize(
+            numbers.astype(np.int64), multiplier, shift, np.array(5), axis=1, rounding="float32", **bounds
+        )
+        product = numbers.astype(np.float32) * (multiplier / 2.0**shift).astype(np.float32)
+        np.testing.assert_array_equal(given, np.clip(np.rint(product) + 5, limits.min, limits.max).astype(np.int64))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(2.0**-126, 2.0**127, width=32), st.integers(0, 2**32 - 1))
+def test_a_quotient_of_f32_is_a_product_in_f64(scale: float, seed: int) -> None:
+    """What the lowering of quantize relies on; beside ties, where the two could differ at all."""
+    divisor = np.float32(scale)
+    numbers = np.random.default_rng(seed).integers(0, 1 << 32, 2000, dtype=np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        middle = ((np.arange(-300, 300) + 0.5) * float(divisor)).astype(np.float32)
+        numbers = np.concatenate([numbers, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)])
+        wanted = numbers.astype(np.float32) / divisor
+        found = (numbers.astype(np.float64) * (1.0 / np.float64(divisor))).astype(np.float32)
+    normal = ~(np.abs(wanted) < np.finfo(np.float32).tiny)
+    np.testing.assert_array_equal(found[normal], wanted[normal])
+    assert np.all(np.abs(found[~normal]) < 0.25)
+
+
 def exactly(product: int, shift: int, rounding: str) -> int:
     """The definition, on exact rational numbers."""
     value = Fraction(product, 1 << shift)
@@ -260,6 +307,25 @@ def test_requant_refuses(types: tuple[str, str, str], message: str, context: ir.
             data, multiplier, shift, shift, axis=0, rounding="floor", mult_bits=32, minimum=-128, maximum=127,
             unsigned_input=False, unsigned=False, storage=ir.Type.parse("i8"),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounding": "float32", "mult_bits": 32}, "a multiplier of rounding float32 has 25 bits at most"),
+        ({"rounding": "float32", "mult_bits": 25, "storage": "i32", "maximum": 1 << 25}, "does not lie within 24 bits"),
+        ({"rounding": "f32"}, "attribute rounding must be one of float32, half_even"),
+    ],
+)
+def test_requant_in_f32_refuses(changes: dict[str, Any], message: str, context: ir.Context) -> None:
+    settings: dict[str, Any] = {"rounding": "floor", "mult_bits": 32, "minimum": -128, "maximum": 127, "storage": "i8"}
+    settings.update(changes)
+    settings["storage"] = ir.Type.parse(str(settings["storage"]))
+    data, parameter = ir.Type.parse("tensor<4x5xi32>"), ir.Type.parse("tensor<i32>")
+    with pytest.raises(VerifyError, match=message):
+        RequantOp.infer_result_types(
+            data, parameter, parameter, parameter, axis=0, unsigned_input=False, unsigned=False, **settings
+        )
 
 
 def test_integer_products_refuse_other_elements(context: ir.Context) -> None:
