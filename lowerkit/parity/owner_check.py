@@ -88,7 +88,8 @@ def _owner_values(program: Program, inputs: Sequence[Array], nodes: set[str]) ->
     from lowerkit.parity.onnx_reference import onnx_node_values
 
     found = onnx_node_values(program, inputs, nodes)
-    return {node: next(iter(outputs.values())) for node, outputs in found.items() if len(outputs) == 1}
+    # What rounds is the first result of its node; DynamicQuantizeLinear has scale and zero point behind it.
+    return {node: next(iter(outputs.values())) for node, outputs in found.items() if outputs}
 
 
 def _matching(value: Array | None, like: Array) -> Array | None:
