@@ -1,7 +1,8 @@
 """Raises PyTorch's decomposed quantization (PT2E graphs) to ``lk.quantize`` and ``lk.dequantize``.
 
-The formula is that of the source: ``round(x * (1 / scale)) + zero_point``. Scales and zero points must be constants;
-what a graph chooses at run time (``choose_qparams``) is not raised.
+The formula is that of the source: ``round(x * (1 / scale)) + zero_point``. Scales and zero points are constants, or one
+of each that the graph chooses at run time (``choose_qparams.tensor``, ``choose_qparams_symmetric.tensor``). Parameters
+for each token are not raised: ``quantize_per_token`` adds the zero point before it rounds, a third formula.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from lowerkit.dialect import DequantizeOp, QuantizeOp, WeightOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.chosen_parameters import chosen_parameters, of_one_element, to_one_element
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
@@ -50,6 +52,14 @@ def _stored(dtype: str | None) -> tuple[ir.Type, bool]:
 def _per_tensor(op: ir.Operation) -> _Parameters:
     scale = scalar_tensor(float(number_of(op.operands[1])), ir.F64Type.get())
     return _Parameters(scale, scalar_tensor(int_of(op.operands[2]), ir.IntegerType.get_signless(32)), 0)
+
+
+def _computed(op: ir.Operation) -> _Parameters:
+    for operand in list(op.operands)[1:3]:
+        if tensor_info(operand).shape not in ((), (1,)):
+            raise RefusalError(f"{tensor_info(operand)} as a parameter for the tensor")
+    scale = of_one_element(to_builtin(op.operands[1]), ir.F64Type.get())
+    return _Parameters(scale, of_one_element(to_builtin(op.operands[2]), ir.IntegerType.get_signless(32)), 0)
 
 
 def _per_channel(op: ir.Operation, context: PassContext) -> _Parameters:
@@ -131,9 +141,44 @@ def _raise_dequantize_per_channel(op: ir.Operation, context: PassContext) -> Seq
     return _dequantize(op, _per_channel(op, context), list(op.operands)[4:])
 
 
+def _raise_quantize_computed(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """quantize_per_tensor.tensor: (input, scale, zero_point, quant_min, quant_max, dtype)."""
+    return _quantize(op, _computed(op), list(op.operands)[3:6])
+
+
+def _raise_dequantize_computed(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """dequantize_per_tensor.tensor: (input, scale, zero_point, quant_min, quant_max, dtype, out_dtype)."""
+    return _dequantize(op, _computed(op), list(op.operands)[3:])
+
+
+def _choose(op: ir.Operation, *, symmetric: bool) -> Sequence[ir.Value]:
+    """choose_qparams.tensor: (input, quant_min, quant_max, eps, dtype)."""
+    data, low, high, eps, code = op.operands
+    if tensor_info(data).dtype != "f32":
+        raise RefusalError(f"parameters chosen for {tensor_info(data)}, not for f32")
+    if any(tensor_info(result).shape != (1,) for result in op.results):
+        raise RefusalError("parameters for more than the tensor")
+    _, unsigned = _stored(dtype_of_code(code))
+    found = chosen_parameters(
+        to_builtin(data), int_of(low), int_of(high), float(number_of(eps)), symmetric=symmetric, unsigned=unsigned
+    )
+    return [
+        from_builtin(to_one_element(value), tensor_info(result))
+        for value, result in zip(found, op.results, strict=True)
+    ]
+
+
+def _raise_choose(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    return _choose(op, symmetric=False)
+
+
+def _raise_choose_symmetric(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    return _choose(op, symmetric=True)
+
+
 @dataclass(frozen=True)
 class RaiseQuantization(TablePass):
-    """Raises the ``quantized_decomposed`` ops with constant parameters. Precondition: none."""
+    """Raises the ``quantized_decomposed`` ops of whole tensors and of channels. Precondition: none."""
 
     name: ClassVar[str] = "raise-quantization"
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -141,4 +186,8 @@ class RaiseQuantization(TablePass):
         "torch.quantized_decomposed.quantize_per_channel": _raise_quantize_per_channel,
         "torch.quantized_decomposed.dequantize_per_tensor": _raise_dequantize_per_tensor,
         "torch.quantized_decomposed.dequantize_per_channel": _raise_dequantize_per_channel,
+        "torch.quantized_decomposed.quantize_per_tensor.tensor": _raise_quantize_computed,
+        "torch.quantized_decomposed.dequantize_per_tensor.tensor": _raise_dequantize_computed,
+        "torch.quantized_decomposed.choose_qparams.tensor": _raise_choose,
+        "torch.quantized_decomposed.choose_qparams_symmetric.tensor": _raise_choose_symmetric,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from lowerkit.passes.base import PassContext
 
@@ -47,6 +48,49 @@ func.func @main() -> !torch.vtensor<[4,3],f32> {
   return %d : !torch.vtensor<[4,3],f32>
 }
 """
+
+CHOSEN = """
+func.func @main(%x: !torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,3],f32> {
+  %low = torch.constant.int -128
+  %high = torch.constant.int 127
+  %eps = torch.constant.float 1.000000e-05
+  %code = torch.constant.int 1
+  %none = torch.constant.none
+  %p:2 = torch.operator "torch.quantized_decomposed.CHOOSE.tensor"(%x, %low, %high, %eps, %code)
+      : (!torch.vtensor<[2,3],f32>, !torch.int, !torch.int, !torch.float, !torch.int)
+      -> (!torch.vtensor<[SIZE],f64>, !torch.vtensor<[SIZE],si64>)
+  %q = torch.operator "torch.quantized_decomposed.quantize_per_tensor.tensor"(%x, %p#0, %p#1, %low, %high, %code)
+      : (!torch.vtensor<[2,3],f32>, !torch.vtensor<[SIZE],f64>, !torch.vtensor<[SIZE],si64>, !torch.int, !torch.int,
+         !torch.int) -> !torch.vtensor<[2,3],si8>
+  %d = torch.operator "torch.quantized_decomposed.dequantize_per_tensor.tensor"
+      (%q, %p#0, %p#1, %low, %high, %code, %none)
+      : (!torch.vtensor<[2,3],si8>, !torch.vtensor<[SIZE],f64>, !torch.vtensor<[SIZE],si64>, !torch.int, !torch.int,
+         !torch.int, !torch.none) -> !torch.vtensor<[2,3],f32>
+  return %d : !torch.vtensor<[2,3],f32>
+}
+"""
+
+
+@pytest.mark.parametrize(("choose", "divisor"), [("choose_qparams", "2.55"), ("choose_qparams_symmetric", "1.275")])
+def test_parameters_chosen_at_run_time(check: Check, choose: str, divisor: str) -> None:
+    checks = f"""
+        // CHECK: "lk.reduce"({{{{.*}}}}kind = "max"
+        // CHECK: "lk.reduce"({{{{.*}}}}kind = "min"
+        // CHECK: arith.constant {divisor}{{{{0*}}}}e+02 : f32
+        // CHECK: "lk.quantize"
+        // CHECK-SAME: formula = "reciprocal"
+        // CHECK-SAME: (tensor<2x3xf32>, tensor<f64>, tensor<i32>) -> tensor<2x3xi8>
+        // CHECK: "lk.dequantize"({{{{.*}}}}(tensor<2x3xi8>, tensor<f64>, tensor<i32>) -> tensor<2x3xf32>
+        // CHECK-NOT: quantized_decomposed
+    """
+    text = CHOSEN.replace("CHOOSE", choose).replace("SIZE", "1")
+    assert not check(text, "raise-quantization", checks).remarks
+
+
+def test_chosen_parameters_of_several_elements_are_left_alone(check: Check) -> None:
+    text = CHOSEN.replace("CHOOSE", "choose_qparams").replace("SIZE", "2")
+    context = check(text, "raise-quantization", "// CHECK: quantized_decomposed.quantize_per_tensor.tensor")
+    assert any("as a parameter for the tensor" in remark for remark in context.remarks)
 
 
 def test_per_tensor_keeps_range_and_formula(check: Check) -> None:

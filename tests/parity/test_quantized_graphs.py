@@ -88,6 +88,40 @@ def test_decomposed_graphs(dtype: torch.dtype) -> None:
     assert np.unique(ours).size > 20
 
 
+class DynamicLinear(nn.Module):
+    """A linear layer whose input is quantized by what it holds."""
+
+    def __init__(self, choose: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        limits = torch.iinfo(dtype)
+        self.choose, self.range = choose, (limits.min, limits.max)
+        self.dtype = dtype
+        self.weight = Weight(9, 22)
+        self.bias = nn.Parameter(torch.randn(9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, point = self.choose(x, *self.range, 1e-5, self.dtype)
+        stored = decomposed.quantize_per_tensor.tensor(x, scale, point, *self.range, self.dtype)
+        back = decomposed.dequantize_per_tensor.tensor(stored, scale, point, *self.range, self.dtype)
+        return nn.functional.linear(back, self.weight(), self.bias)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0], ids=["both signs", "above zero"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("name", ["choose_qparams", "choose_qparams_symmetric"])
+def test_decomposed_graphs_with_parameters_at_run_time(name: str, dtype: torch.dtype, shift: float) -> None:
+    module = DynamicLinear(getattr(decomposed, name).tensor, dtype).eval()
+    x = torch.randn(3, 5, 22) + shift
+    program = capture(module, (x,))
+    context = lower_program(program, "canonical", CompileOptions())
+    assert program.text().count("lk.integer_matmul") == 1
+    assert not context.remarks
+    compiled = compile_program(program, CompileOptions())
+    for given in (x, x * 7, torch.zeros_like(x)):
+        eager = module(given).detach().numpy()
+        np.testing.assert_allclose(compiled.session.run(given)[0], eager, rtol=0, atol=2e-6 * np.abs(eager).max())
+
+
 def test_graphs_of_torchao() -> None:
     pytest.importorskip("torchao")  # not among the packages of the set-up: importing it changes how others load
     pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
