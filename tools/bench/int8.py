@@ -1,8 +1,10 @@
 """int8 on the same path: imported models against their owner, our own quantization against floats, and speed.
 
-    python tools/bench/int8.py imported --folder FOLDER     ResNet-50 and BERT as ONNX Runtime's quantizer writes them
+    python tools/bench/int8.py imported --folder FOLDER     three models as ONNX Runtime's quantizer writes them
     python tools/bench/int8.py own                          the six models by our quantizer, with gate B
     python tools/bench/int8.py speed --folder FOLDER        imported models beside ONNX Runtime and OpenVINO, and f32
+
+With ``--dynamic`` the last two take BERT as ONNX Runtime's dynamic quantizer writes it.
 
 ``imported`` runs `lowerkit check` and sums up its regions. Weights are random: they quantize worse than trained ones,
 so that the distance to floats says something beside that of the peers only.
@@ -21,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import models
 import quantized_by_onnxruntime
 
-IMPORTED = ("resnet50", "bert_base")
+IMPORTED = ("resnet50", "mobilenet_v2", "bert_base")
+DYNAMIC = ("bert_base",)
 CALIBRATION_SAMPLES = 4
 
 
@@ -30,11 +33,19 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows])
 
 
-def quantized_file(name: str, folder: Path | None) -> Path:
+def quantized_file(name: str, folder: Path | None, *, dynamic: bool) -> Path:
     """Returns the model quantized by ONNX Runtime; made in ``folder`` where it is not there yet."""
     folder = folder or Path(tempfile.mkdtemp(prefix="lowerkit-int8-"))
-    path = folder / f"{name}.q.onnx"
-    return path if path.exists() else quantized_by_onnxruntime.quantize(name, folder)
+    path = folder / quantized_by_onnxruntime.file_name(name, dynamic=dynamic)
+    return path if path.exists() else quantized_by_onnxruntime.quantize(name, folder, dynamic=dynamic)
+
+
+def chosen(only: tuple[str, ...], *, dynamic: bool) -> tuple[str, ...]:
+    """Returns the models that are asked for."""
+    return only or (DYNAMIC if dynamic else IMPORTED)
+
+
+dynamic_option = click.option("--dynamic", is_flag=True, help="Activations quantized by what they hold at run time.")
 
 
 @click.group()
@@ -44,8 +55,9 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the quantized files are kept.")
-@click.option("--only", multiple=True, type=click.Choice(models.NAMES), default=IMPORTED)
-def imported(folder: Path | None, only: tuple[str, ...]) -> None:
+@click.option("--only", multiple=True, type=click.Choice(models.NAMES))
+@dynamic_option
+def imported(folder: Path | None, only: tuple[str, ...], dynamic: bool) -> None:
     """Compare every region with the int64 interpreter and with ONNX Runtime."""
     from lowerkit.capture.onnx import capture_onnx
     from lowerkit.parity.check import check_program
@@ -53,9 +65,9 @@ def imported(folder: Path | None, only: tuple[str, ...]) -> None:
     header = ["model", "regions", "exact", "of them 0 LSB", "ops beside ONNX Runtime's", "largest LSB",
               "largest share that differs", "output SQNR dB", "gate A"]  # fmt: skip
     rows: list[list[str]] = []
-    for name in only:
+    for name in chosen(only, dynamic=dynamic):
         inputs = [value.numpy() for value in models.example_inputs(name)]
-        report = check_program(capture_onnx(quantized_file(name, folder), example_inputs=inputs))
+        report = check_program(capture_onnx(quantized_file(name, folder, dynamic=dynamic), example_inputs=inputs))
         exact = [row for row in report.integers if row.exact]
         shares = [row.differing / row.elements for row in report.owners]
         rows.append([
@@ -96,10 +108,11 @@ def own(only: tuple[str, ...], method: str, tiny: bool) -> None:
 
 @cli.command()
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the quantized files are kept.")
-@click.option("--only", multiple=True, type=click.Choice(models.NAMES), default=IMPORTED)
+@click.option("--only", multiple=True, type=click.Choice(models.NAMES))
+@dynamic_option
 @click.option("--seconds", default=15.0, show_default=True, help="Measuring time of one model.")
 @click.option("--threads", default=1, show_default=True)
-def speed(folder: Path | None, only: tuple[str, ...], seconds: float, threads: int) -> None:
+def speed(folder: Path | None, only: tuple[str, ...], dynamic: bool, seconds: float, threads: int) -> None:
     """Time the same quantized file in all, interleaved, and our f32 beside them."""
     import lowerkit
     from lowerkit.bench.interleave import time_interleaved
@@ -109,8 +122,8 @@ def speed(folder: Path | None, only: tuple[str, ...], seconds: float, threads: i
 
     contenders = ["lowerkit f32", "lowerkit int8", "onnxruntime int8", "openvino int8"]
     rows: list[list[str]] = []
-    for name in only:
-        path = quantized_file(name, folder)
+    for name in chosen(only, dynamic=dynamic):
+        path = quantized_file(name, folder, dynamic=dynamic)
         module, inputs = models.full(name)
         arrays = [value.numpy() for value in inputs]
         floats = lowerkit.compile(module, inputs, threads=threads)
