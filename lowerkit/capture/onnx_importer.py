@@ -267,7 +267,8 @@ class NodeImporter(upstream.NodeImporter):
         if node.op_type not in QUANTIZATION:
             return False
         names = [name for name in node.input[1:] if name]
-        single = all(is_scalar(self._gi.find_type_proto_for_name(name)) for name in names)
+        types = [self._gi.find_type_proto_for_name(name) for name in names]
+        single = all(map(is_scalar, types)) and types[0].tensor_type.elem_type == TensorProto.FLOAT
         kinds = [self._gi.find_type_proto_for_name(name) for name in (node.input[0], node.output[0])]
         floats, integers = (kind.tensor_type.elem_type for kind in kinds)
         if node.op_type == "DequantizeLinear":

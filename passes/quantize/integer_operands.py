@@ -84,9 +84,9 @@ def _prepare(op: ir.Operation, context: PassContext) -> bool:
 
 
 def is_depthwise(op: ir.Operation) -> bool:
-    """Whether a convolution has a filter for each input channel alone."""
+    """Whether a convolution has a filter for each of several input channels alone."""
     outputs, channels = shape_of(op.operands[1])[:2]
-    return channels == 1 and ir.IntegerAttr(op.attributes["groups"]).value == outputs
+    return channels == 1 and 1 < ir.IntegerAttr(op.attributes["groups"]).value == outputs
 
 
 def weight_of_bytes(

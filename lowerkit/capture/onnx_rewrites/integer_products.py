@@ -94,7 +94,8 @@ def conv_integer(b: Rewriter) -> None:
     """Writes a ConvInteger with a constant filter; padding counts as the input's zero point."""
     filters = _constant_bytes(b, 1)
     padding = _explicit_padding(b, filters.shape)
-    if filters.dtype == "i8" and not b.input(2) and not b.input(3) and not any(padding):
+    automatic = b.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    if filters.dtype == "i8" and not b.input(2) and not b.input(3) and not any(padding) and not automatic:
         raise KeptError
     _require_one(b, b.input(2))
     signed, points = _signed(b, b.input(1), filters, b.input(3))

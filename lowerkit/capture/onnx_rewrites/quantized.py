@@ -52,7 +52,7 @@ def dequantize_linear(b: Rewriter) -> None:
 def _is_imported(b: Rewriter, integers: int, floats: int) -> bool:
     """Whether the importer makes an lk op of the node."""
     names = [b.input(index) for index in (1, 2) if b.input(index)]
-    single = all(b.rank(name) == 0 for name in names)
+    single = all(b.rank(name) == 0 for name in names) and b.dtype(names[0]) == TensorProto.FLOAT
     return takes(b.node.op_type, integers, floats, [*map(b.value, names)], b.attribute("block_size", 0), single=single)
 
 

@@ -84,6 +84,8 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "same": ((1, 4, 7, 8), (3, 4, 3, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
     "depthwise": ((1, 7, 6, 5), (7, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 7}),
     "one dimension": ((2, 3, 11), (4, 3, 4), {"dilations": [2]}),
+    "same, nothing missing": ((1, 4, 6, 8), (3, 4, 2, 2), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "one channel": ((1, 1, 6, 8), (1, 1, 3, 3), {"pads": [1, 1, 1, 1]}),
 }
 
 
