@@ -37,6 +37,13 @@ from lowerkit.quantization.methods import METHODS
     help="Products to keep in floats: a pattern of node names or module paths, or auto: where gate B would fail, the "
     "fewest FLOPs with which it holds. Repeatable.",
 )
+@click.option(
+    "--smooth",
+    default=0.0,
+    show_default=True,
+    metavar="ALPHA",
+    help="0 to 1: how much of the large channels behind norms moves into weights (SmoothQuant); 0.7 is usual.",
+)
 @click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
 @json_option
 @verbose_option
@@ -51,6 +58,7 @@ def command(
     method: str,
     percentile: float,
     keep_float: tuple[str, ...],
+    smooth: float,
     cpu: str,
     as_json: bool,
     verbose: bool,
@@ -68,7 +76,7 @@ def command(
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed)
         samples = samples_of(program.signature, arrays)
-        settings = Quantization(method, percentile, keep_float)
+        settings = Quantization(method, percentile, keep_float, smooth)
         quantized = quantize_program(
             program,
             samples,

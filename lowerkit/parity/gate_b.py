@@ -175,7 +175,12 @@ class GateB:
 
 
 def judge_activation(
-    name: str, location: str, scaling: tuple[float, int] | None, floats: Array, quantized: Array
+    name: str,
+    location: str,
+    scaling: tuple[float, int] | None,
+    floats: Array,
+    quantized: Array,
+    factors: Array | None = None,
 ) -> Activation:
     """Compares one activation.
 
@@ -184,15 +189,18 @@ def judge_activation(
         scaling: scale and zero point, for 0 to 255; None where it is not rounded.
         floats: the float model's values.
         quantized: what the quantized model's product reads, dequantized.
+        factors: smoothing, f32 along the last dimension: values were divided by it before they were rounded, and
+            ``quantized`` still is. Distances are taken with it undone.
     """
     if scaling is None:
         return Activation(name, location, None, None, 0.0, compare(floats, floats), compare(quantized, floats))
+    back = np.ones((), np.float32) if factors is None else factors
+    given = floats if factors is None else floats * (np.float32(1) / factors)
     scale, zero_point = np.array(scaling[0], np.float32), np.array(scaling[1], np.int32)
     limits: dict[str, Any] = {"axis": 0, "formula": "divide"}
-    stored = quantize(floats, scale, zero_point, minimum=0, maximum=255, **limits)
-    wide = quantize(floats, scale, zero_point, minimum=-(1 << 30), maximum=1 << 30, **limits)
-    rounded = dequantize(stored, scale, zero_point, axis=0)
+    stored = quantize(given, scale, zero_point, minimum=0, maximum=255, **limits)
+    wide = quantize(given, scale, zero_point, minimum=-(1 << 30), maximum=1 << 30, **limits)
+    rounded = dequantize(stored, scale, zero_point, axis=0) * back
     beyond = float(np.mean((wide < 0) | (wide > 255))) if wide.size else 0.0
-    return Activation(
-        name, location, scaling[0], scaling[1], beyond, compare(rounded, floats), compare(quantized, floats)
-    )
+    local, cumulative = compare(rounded, floats), compare(quantized * back, floats)
+    return Activation(name, location, scaling[0], scaling[1], beyond, local, cumulative)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from lowerkit.parity.gate_b import GateB, Output, judge_activation
 from lowerkit.parity.metrics import compare
 from lowerkit.quantization.calibration_data import Sample
 from lowerkit.quantization.insertion import Scaling, insert
-from lowerkit.quantization.methods import CalibrationMethod
+from lowerkit.quantization.methods import CalibrationMethod, unsigned_scaling
 from lowerkit.quantization.sites import Sites, find_sites
+from lowerkit.quantization.smoothing import smoothed_weights, smoothing_factors
 from lowerkit.quantization.taps import observed
 
 if TYPE_CHECKING:
@@ -58,36 +59,55 @@ def raised_sites(program: Program, options: CompileOptions, on_progress: Progres
     return sites
 
 
-def observe(
-    program: Program,
-    samples: Sequence[Sample],
-    make_method: Callable[[], CalibrationMethod],
-    methods: list[CalibrationMethod],
-    options: CompileOptions,
-    on_progress: Progress | None,
+def compile_observed(
+    program: Program, samples: Sequence[Sample], options: CompileOptions, on_progress: Progress | None
 ) -> Observation:
-    """Runs the float model on samples of one shape.
-
-    Args:
-        program: captured; raised in place.
-        samples: calibration data.
-        make_method: makes a method for one activation.
-        methods: they see the activations; made here where the list is empty.
-        options: how to compile.
-        on_progress: called with what runs now.
-    """
+    """Compiles the float model with its activations as outputs; ``program`` is raised in place."""
     from lowerkit.compiler import compile_program
 
     sites = raised_sites(program, options, on_progress)
-    floats = compile_program(observed(program, sites), options, on_progress)
-    if on_progress is not None:
-        on_progress("calibrating")
-    methods += [] if methods else [make_method() for _ in range(sites.values)]
-    count = len(program.signature.outputs)
-    for sample in samples:
-        for method, values in zip(methods, floats.session.run(*sample)[count:], strict=True):
-            method.observe(values)
-    return Observation(program, sites, floats, samples, options)
+    return Observation(
+        program, sites, compile_program(observed(program, sites), options, on_progress), samples, options
+    )
+
+
+def activations_of(observations: Sequence[Observation]) -> Iterator[list[Array]]:
+    """Runs the float model on all samples; gives the distinct activations of each."""
+    for observation in observations:
+        count = len(observation.program.signature.outputs)
+        for sample in observation.samples:
+            yield observation.floats.session.run(*sample)[count:]
+
+
+def choose_scalings(
+    observations: Sequence[Observation], make_method: Callable[[], CalibrationMethod], smooth: float
+) -> list[Scaling]:
+    """Returns how each distinct activation is rounded, by what it is on the calibration data.
+
+    Args:
+        observations: the same model, of the shapes that the samples have.
+        make_method: makes a method for one activation.
+        smooth: alpha of :mod:`smoothing`; 0 is none.
+    """
+    count = observations[0].sites.values
+    factors: list[Array | None] = [None] * count
+    if smooth:
+        weights = smoothed_weights(observations[0].program, observations[0].sites)
+        magnitudes: dict[int, Array] = {}
+        for activations in activations_of(observations):
+            for value in weights:
+                found = np.abs(activations[value])
+                largest = np.where(np.isfinite(found), found, 0).reshape(-1, found.shape[-1]).max(0, initial=0.0)
+                magnitudes[value] = np.maximum(largest, magnitudes.get(value, 0.0))
+        for value, matrices in weights.items():
+            factors[value] = smoothing_factors(magnitudes[value], matrices, smooth)
+    methods = [make_method() for _ in range(count)]
+    for activations in activations_of(observations):
+        for method, values, divisor in zip(methods, activations, factors, strict=True):
+            method.observe(Scaling(1.0, 0, divisor).smoothed(values))
+    return [
+        Scaling(*unsigned_scaling(*method.range()), divisor) for method, divisor in zip(methods, factors, strict=True)
+    ]
 
 
 def judge(
@@ -129,9 +149,10 @@ def judge(
         judge_activation(
             site.name,
             site.location,
-            scalings[site.value] if site.value in rounded else None,
+            (scalings[site.value].scale, scalings[site.value].zero_point) if site.value in rounded else None,
             wanted[count + site.value],
             found[count + site.value],
+            scalings[site.value].factors,
         )
         for site in sites.first_readers()
     ]

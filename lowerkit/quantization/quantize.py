@@ -24,7 +24,7 @@ import numpy as np
 from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.calibration_data import Sample, samples_of
-from lowerkit.quantization.methods import CalibrationMethod, make_method, unsigned_scaling
+from lowerkit.quantization.methods import CalibrationMethod, make_method
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -47,11 +47,13 @@ class Quantization:
         percentile: of the method ``percentile``.
         keep_float: products to keep in floats: patterns of node names and module paths, and ``auto``: the fewest FLOPs
             with which gate B holds, where it does not hold without.
+        smooth: alpha of :mod:`smoothing`, 0 to 1; 0 is none.
     """
 
     method: str = "min-max"
     percentile: float = 99.99
     keep_float: Sequence[str] = ("auto",)
+    smooth: float = 0.0
 
 
 @dataclass
@@ -70,6 +72,7 @@ def quantize(
     method: str = "min-max",
     percentile: float = 99.99,
     keep_float: Sequence[str] = ("auto",),
+    smooth: float = 0.0,
     cpu: str = "host",
     dynamic_shapes: Any = None,
 ) -> Quantized:
@@ -82,12 +85,13 @@ def quantize(
         method: ``min-max`` or ``percentile``.
         percentile: of the method ``percentile``.
         keep_float: as in :class:`Quantization`; ``()`` keeps nothing in floats.
+        smooth: as in :class:`Quantization`.
         cpu: ``host`` or the CPU level to compile for.
         dynamic_shapes: as for ``torch.export.export``, of a module; the samples may then differ in shape.
 
     Raises:
         InputError: LK1003, the calibration data does not fit the model.
-        UsageError: LK1009, the method or percentile is unknown, or a pattern of ``keep_float`` names no product.
+        UsageError: LK1009, the method, percentile or smoothing is unknown, or ``keep_float`` names no product.
         UnsupportedError: LK4001, the model has no product that can be quantized.
         LowerkitError: the model cannot be captured or compiled.
     """
@@ -121,7 +125,7 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    settings = Quantization(method, percentile, tuple(keep_float))
+    settings = Quantization(method, percentile, tuple(keep_float), smooth)
     return quantize_program(program, samples, settings, CompileOptions(cpu=cpu), captured_for=captured_for)
 
 
@@ -146,12 +150,14 @@ def quantize_program(
     """
     from lowerkit.compiler import compile_program
     from lowerkit.quantization.insertion import insert
-    from lowerkit.quantization.observation import observe, raised_sites
+    from lowerkit.quantization.observation import choose_scalings, compile_observed, raised_sites
 
     def method() -> CalibrationMethod:
         return make_method(settings.method, settings.percentile)
 
     method()  # fails before anything is computed
+    if not 0 <= settings.smooth <= 1:
+        raise UsageError("LK1009", f"a smoothing of {settings.smooth} is not from 0 to 1")
     if not samples:
         raise UsageError("LK1003", "there is no calibration data", hint="give at least one sample of every input")
     symbolic = bool(program.signature.dims)
@@ -160,12 +166,13 @@ def quantize_program(
     groups: dict[tuple[Any, ...], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(tuple(array.shape for array in sample) if symbolic else (), []).append(sample)
-    methods: list[CalibrationMethod] = []
     observations: list[Observation] = []
     for group in groups.values():
         fixed = captured_for(group[0]) if symbolic and captured_for is not None else program
-        observations.append(observe(fixed, group, method, methods, replace(options, golden=False), on_progress))
-    scalings = [unsigned_scaling(*method.range()) for method in methods]
+        observations.append(compile_observed(fixed, group, replace(options, golden=False), on_progress))
+    if on_progress is not None:
+        on_progress("calibrating")
+    scalings = choose_scalings(observations, method, settings.smooth)
     in_floats, report = _hold_gate(observations[0], scalings, settings, len(samples), on_progress)
     sites = raised_sites(program, options, on_progress) if symbolic else observations[0].sites
     if sites.values != len(scalings):

@@ -46,6 +46,7 @@ class SwitchedModel:
         from lowerkit.compiler import compile_program
 
         self._sites = sites
+        self._scalings = scalings
         self._outputs = len(program.signature.outputs)
         switched = switched_program(program, sites, scalings)
         self._session = compile_program(switched, replace(options, golden=False), on_progress).session
@@ -59,14 +60,18 @@ class SwitchedModel:
 
         Returns:
             the model's outputs, and what the products read of each distinct activation: rounded, unless all its
-            readers are in floats.
+            readers are in floats, and with its smoothing undone.
         """
         integers = [place not in in_floats for place in range(len(self._sites.sites))]
         rounded = {site.value for site, integer in zip(self._sites.sites, integers, strict=True) if integer}
         switches = [*integers, *(value in rounded for value in range(self._sites.values))]
         self._session.reset()
         found = self._session.run(*sample, *(np.array(switch, np.bool_) for switch in switches))
-        return found[: self._outputs], found[self._outputs :]
+        activations = [
+            self._scalings[value].unsmoothed(array) if value in rounded else array
+            for value, array in enumerate(found[self._outputs :])
+        ]
+        return found[: self._outputs], activations
 
 
 def switched_program(program: Program, sites: Sites, scalings: Sequence[Scaling]) -> Program:
@@ -85,7 +90,7 @@ def switched_program(program: Program, sites: Sites, scalings: Sequence[Scaling]
     shown: list[ir.Value] = []
     for place, site in enumerate(sites.sites):
         op = products[site.index]
-        rounded, weight = activations.of(site.value, op), quantized_weight(copy, op)
+        rounded, weight = activations.of(site.value, op), quantized_weight(copy, op, scalings[site.value])
         if site.value == len(shown):
             with copy.context, ir.InsertionPoint(op), op.location:
                 shown.append(_chosen(switches[len(sites.sites) + site.value], rounded, op.operands[0]))

@@ -13,10 +13,10 @@ import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.metrics import compare
-from lowerkit.quantization.insertion import insert
-from lowerkit.quantization.methods import MinMax, unsigned_scaling
+from lowerkit.quantization.insertion import Scaling, insert
+from lowerkit.quantization.methods import MinMax
 from lowerkit.quantization.mixed_precision import MixedPrecision
-from lowerkit.quantization.observation import Observation, observe
+from lowerkit.quantization.observation import Observation, choose_scalings, compile_observed
 from lowerkit.quantization.sensitivity import relative_noise
 from lowerkit.quantization.switches import SwitchedModel
 from tests.unit.quantization.test_quantize import calibration, model
@@ -51,20 +51,19 @@ def planted_samples(count: int = 5) -> Array:
     return np.random.default_rng(3).standard_normal((count, 6, 12)).astype(np.float32)
 
 
-def observation(module: nn.Module, samples: Array) -> tuple[Observation, list[tuple[float, int]]]:
-    methods: list[Any] = []
+def observation(module: nn.Module, samples: Array, smooth: float = 0.0) -> tuple[Observation, list[Scaling]]:
     program = capture(module, (torch.from_numpy(samples[0]),))
-    found = observe(program, [[sample] for sample in samples], MinMax, methods, CompileOptions(golden=False), None)
-    return found, [unsigned_scaling(*method.range()) for method in methods]
+    found = compile_observed(program, [[sample] for sample in samples], CompileOptions(golden=False), None)
+    return found, choose_scalings([found], MinMax, smooth)
 
 
 @pytest.fixture(scope="module")
-def network() -> tuple[Observation, list[tuple[float, int]], SwitchedModel]:
+def network() -> tuple[Observation, list[Scaling], SwitchedModel]:
     found, scalings = observation(model()[0], calibration())
     return found, scalings, SwitchedModel(found.program, found.sites, scalings, CompileOptions(), None)
 
 
-Network = tuple[Observation, list[tuple[float, int]], SwitchedModel]
+Network = tuple[Observation, list[Scaling], SwitchedModel]
 
 
 def test_switched_to_floats_it_is_the_float_model_bit_for_bit(network: Network) -> None:
@@ -88,7 +87,7 @@ def test_each_choice_computes_what_a_model_compiled_for_it_does(network: Network
     assert compare(outputs[0], wanted[0]).sqnr_db > compare(outputs[0], floats[0]).sqnr_db + 15
     for value, activation in enumerate(activations):
         stays = all(place in in_floats for place, site in enumerate(found.sites.sites) if site.value == value)
-        steps = activation / scalings[value][0]
+        steps = activation / scalings[value].scale
         assert np.allclose(steps, np.rint(steps), atol=1e-3) != stays, value
 
 

@@ -105,7 +105,7 @@ def test_zero_has_an_exact_place(low: float, high: float, scale: float, zero: in
 def test_unknown_methods_and_percentiles(percent: float) -> None:
     with pytest.raises(UsageError, match="LK1009"):
         make_method("percentile", percent)
-    with pytest.raises(UsageError, match="the methods are: min-max, percentile"):
+    with pytest.raises(UsageError, match="the methods are: min-max, percentile, mse"):
         make_method("entropy", 99)
 
 
