@@ -30,8 +30,8 @@ def resolve(words: Sequence[str], sites: Sequence[Site]) -> KeepFloat:
     """Finds the products that ``words`` name.
 
     Args:
-        words: ``auto``, ``none`` and patterns (``*`` and ``?``) of node names or module paths; a pattern that names a
-            module names the products inside it too.
+        words: ``auto``, ``none`` and patterns (``*``, ``?``, ``[0-3]``) of node names or module paths; a pattern that
+            names a module names the products inside it too.
         sites: the products that can be quantized.
 
     Raises:
