@@ -72,10 +72,11 @@ def compile_observed(
 
 
 def activations_of(observations: Sequence[Observation]) -> Iterator[list[Array]]:
-    """Runs the float model on all samples; gives the distinct activations of each."""
+    """Runs the float model on all samples, each from the initial states; gives the distinct activations of each."""
     for observation in observations:
         count = len(observation.program.signature.outputs)
         for sample in observation.samples:
+            observation.floats.session.reset()
             yield observation.floats.session.run(*sample)[count:]
 
 
@@ -137,6 +138,7 @@ def judge(
     if on_progress is not None:
         on_progress("comparing")
     count = len(program.signature.outputs)
+    observation.floats.session.reset()  # calibration has changed the states, and eager starts from the initial ones
     wanted, found = observation.floats.session.run(*inputs), tapped.session.run(*inputs)
     references = wanted[:count] if program.eager is None else program.eager(*inputs)
     report = GateB(program.source, method, count_of_samples, [], [], list(sites.refused), len(sites.sites))

@@ -73,6 +73,28 @@ def test_the_integer_level_is_reached() -> None:
     assert not [remark for remark in quantized.compiled.remarks if "plain loops" in remark]
 
 
+class Counting(nn.Module):
+    """Adds to its input what it has seen so far."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 5)
+        self.register_buffer("seen", torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(x.sum())
+        return self.linear(x + self.seen)
+
+
+def test_each_run_starts_from_the_initial_states() -> None:
+    samples = np.random.default_rng(2).standard_normal((4, 3, 12)).astype(np.float32) + 1
+    report = lowerkit.quantize(Counting().eval(), {"x": samples}, (torch.from_numpy(samples[0]),)).report
+    assert report.passed
+    assert report.kept == []
+
+
 def test_a_list_of_samples_serves_as_well() -> None:
     module, _ = model()
     quantized = lowerkit.quantize(module, [(torch.from_numpy(sample),) for sample in calibration(2)])
