@@ -10,7 +10,7 @@ from lowerkit.cli.compile_command import check_output, describe
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.errors import ParityError
-from lowerkit.parity.gate_b import GateB
+from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.methods import METHODS
 
 
@@ -27,6 +27,23 @@ from lowerkit.quantization.methods import METHODS
     "--method", type=click.Choice(list(METHODS)), default="min-max", show_default=True, help="How ranges are chosen."
 )
 @click.option("--percentile", default=99.99, show_default=True, help="Of --method percentile.")
+@click.option(
+    "--keep-float",
+    "keep_float",
+    multiple=True,
+    default=("auto",),
+    show_default=True,
+    metavar="auto|none|PATTERN",
+    help="Products to keep in floats: a pattern of node names or module paths, or auto: where gate B would fail, the "
+    "fewest FLOPs with which it holds. Repeatable.",
+)
+@click.option(
+    "--smooth",
+    default=0.0,
+    show_default=True,
+    metavar="ALPHA",
+    help="0 to 1: how much of the large channels behind norms moves into weights (SmoothQuant); 0.7 is usual.",
+)
 @click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
 @json_option
 @verbose_option
@@ -40,6 +57,8 @@ def command(
     output: Path,
     method: str,
     percentile: float,
+    keep_float: tuple[str, ...],
+    smooth: float,
     cpu: str,
     as_json: bool,
     verbose: bool,
@@ -57,7 +76,7 @@ def command(
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed)
         samples = samples_of(program.signature, arrays)
-        settings = Quantization(method, percentile)
+        settings = Quantization(method, percentile, keep_float, smooth)
         quantized = quantize_program(
             program,
             samples,
@@ -74,6 +93,14 @@ def command(
             note(f"remark: {remark}")
     for line in report.refused:
         note(f"left in floats: {line}", quiet)
+    for row in report.kept:
+        note(f"kept in floats: {kept_line(row)}", quiet)
+    if report.chosen_again:
+        note(
+            "the first choice of products held on the calibration samples but not on the inputs of gate B; it was made "
+            "again with them: more calibration data would make the verdict independent",
+            quiet,
+        )
     if as_json:
         document = {"output": str(output), "bytes": output.stat().st_size, **summary, **report.to_json()}
         print_json("quantize", document)
@@ -87,8 +114,21 @@ def command(
             "the quantized model is too far from the float model (gate B)",
             op=None if failure is None else failure.name,
             location=None if failure is None or not failure.location else failure.location,
-            hint=f"the artifact is written; more calibration data or another --method may help ({', '.join(METHODS)})",
+            hint="the artifact is written; --keep-float auto, more calibration data or another --method may help "
+            f"({', '.join(METHODS)})",
         )
+
+
+def kept_line(row: KeptInFloats) -> str:
+    """Returns a line on a product kept in floats: where it is, its share of the work, what keeping it gains."""
+    place = f"{row.name} ({row.module_path})" if row.module_path else row.name
+    parts = ["asked for"] if row.asked else []
+    parts.append(f"{row.flops_share:.1%} of the FLOPs")
+    if row.alone_db is not None:
+        parts.append(f"alone in int8 {row.alone_db:.1f} dB at the outputs")
+    if row.gained_db is not None:
+        parts.append(f"gains {row.gained_db:.1f} dB")
+    return f"{place} at {row.location or 'unknown source'}: {', '.join(parts)}"
 
 
 def print_report(report: GateB, verbose: bool) -> None:
@@ -100,8 +140,8 @@ def print_report(report: GateB, verbose: bool) -> None:
     rows = [
         [
             row.name,
-            f"{row.scale:.4g}",
-            row.zero_point,
+            "float" if row.scale is None else f"{row.scale:.4g}",
+            "" if row.zero_point is None else row.zero_point,
             f"{row.saturated:.3%}",
             f"{row.local.sqnr_db:.1f}",
             f"{row.cumulative.sqnr_db:.1f}",
@@ -116,4 +156,16 @@ def print_report(report: GateB, verbose: bool) -> None:
         metrics = output.metrics
         click.echo(
             f"output {output.name}: SQNR {metrics.sqnr_db:.1f} dB, cosine {metrics.cosine:.6f}, gate B: {verdict}"
+        )
+    for output in report.without_choice:
+        metrics = output.metrics
+        click.echo(
+            f"output {output.name} without products kept for gate B: SQNR {metrics.sqnr_db:.1f} dB, "
+            f"cosine {metrics.cosine:.6f}"
+        )
+    if report.kept:
+        weights = sum(row.weight_share for row in report.kept)
+        click.echo(
+            f"kept in floats: {len(report.kept)} of {report.products} products, {report.flops_in_floats:.1%} of their "
+            f"FLOPs, {weights:.1%} of their weights"
         )

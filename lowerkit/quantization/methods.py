@@ -1,7 +1,7 @@
 """How a range is made of the values that an activation takes over calibration data.
 
-A method is a class with ``observe`` and ``range``, named in :data:`METHODS`: later ones (moving average, mean squared
-error, entropy) get a class and a line there.
+A method is a class with ``observe`` and ``range``, named in :data:`METHODS`: later ones (moving average, entropy) get
+a class and a line there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from lowerkit.errors import UsageError
+from lowerkit.quantization.histogram import Histogram
 
 Array = np.ndarray[Any, Any]
 
 _KEPT = 1 << 18
 """Values that a percentile keeps of each sample at most, evenly spaced."""
+FRACTIONS = tuple(0.93**step for step in range(24))
+"""Of the extremes: the bounds that :class:`SquaredError` tries, 1 down to 0.19."""
 
 
 class CalibrationMethod(ABC):
@@ -75,7 +78,42 @@ class Percentile(CalibrationMethod):
         return float(low), float(high)
 
 
-METHODS: dict[str, type[CalibrationMethod]] = {"min-max": MinMax, "percentile": Percentile}
+class SquaredError(CalibrationMethod):
+    """The range with the least sum of squared errors, of rounding and of saturation together.
+
+    Both bounds are tried at fractions of the extremes, over a histogram whose bins are finer than the steps.
+    """
+
+    def __init__(self) -> None:
+        self._histogram = Histogram()
+
+    def observe(self, values: Array) -> None:
+        """See :class:`CalibrationMethod`."""
+        self._histogram.add(values)
+
+    def range(self) -> tuple[float, float]:
+        """See :class:`CalibrationMethod`."""
+        values, counts = self._histogram.occupied()
+        if not values.size:
+            return 0.0, 0.0
+        lows, highs = (
+            [bound * fraction for fraction in FRACTIONS] if bound else [0.0]
+            for bound in (min(self._histogram.low, 0.0), max(self._histogram.high, 0.0))
+        )
+        return min(
+            ((low, high) for low in lows for high in highs), key=lambda bounds: squared_error(values, counts, *bounds)
+        )
+
+
+def squared_error(values: Array, counts: Array, low: float, high: float) -> float:
+    """Returns what quantization by a range loses: the sum over ``values`` (float64), each as often as it counts."""
+    scale, zero = unsigned_scaling(low, high)
+    stored = np.clip(np.rint(values / scale), -zero, 255 - zero)
+    error = stored * scale - values
+    return float((counts * error) @ error)
+
+
+METHODS: dict[str, type[CalibrationMethod]] = {"min-max": MinMax, "percentile": Percentile, "mse": SquaredError}
 """Calibration methods by name."""
 
 

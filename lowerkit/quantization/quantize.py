@@ -5,8 +5,9 @@ Steps
     2. compile a copy with their activations as outputs, run it on every sample, and make a range of each;
     3. write quantize and dequantize ops around them: activations unsigned, one scale for all elements; weights
        symmetric, one scale for each output channel;
-    4. compile: the passes of ``passes/quantize`` bring that to the integer level;
-    5. run both models once more and compare (gate B).
+    4. run both models and compare (gate B); where it does not hold, choose products to keep in floats
+       (:mod:`mixed_precision`) and compare again;
+    5. compile: the passes of ``passes/quantize`` bring the rest to the integer level.
 
 What is no product (softmax, norms, additions, attention) stays in floats.
 """
@@ -21,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.errors import UnsupportedError, UsageError
-from lowerkit.parity.gate_b import GateB, Output, judge_activation
-from lowerkit.parity.metrics import compare
+from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.calibration_data import Sample, samples_of
-from lowerkit.quantization.methods import make_method, unsigned_scaling
+from lowerkit.quantization.methods import CalibrationMethod, make_method
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
     from lowerkit.compiler import Compiled, CompileOptions
+    from lowerkit.quantization.insertion import Scaling
+    from lowerkit.quantization.mixed_precision import Choice
+    from lowerkit.quantization.observation import Observation
     from lowerkit.quantization.sites import Sites
 
 Array = np.ndarray[Any, Any]
@@ -42,10 +45,15 @@ class Quantization:
     Attributes:
         method: a name of :data:`METHODS`.
         percentile: of the method ``percentile``.
+        keep_float: products to keep in floats: patterns of node names and module paths, and ``auto``: the fewest FLOPs
+            with which gate B holds, where it does not hold without.
+        smooth: alpha of :mod:`smoothing`, 0 to 1; 0 is none.
     """
 
     method: str = "min-max"
     percentile: float = 99.99
+    keep_float: Sequence[str] = ("auto",)
+    smooth: float = 0.0
 
 
 @dataclass
@@ -63,6 +71,8 @@ def quantize(
     *,
     method: str = "min-max",
     percentile: float = 99.99,
+    keep_float: Sequence[str] = ("auto",),
+    smooth: float = 0.0,
     cpu: str = "host",
     dynamic_shapes: Any = None,
 ) -> Quantized:
@@ -74,12 +84,14 @@ def quantize(
         example_inputs: what gate B compares on, and what fixes the shapes of a module; without them the first sample.
         method: ``min-max`` or ``percentile``.
         percentile: of the method ``percentile``.
+        keep_float: as in :class:`Quantization`; ``()`` keeps nothing in floats.
+        smooth: as in :class:`Quantization`.
         cpu: ``host`` or the CPU level to compile for.
         dynamic_shapes: as for ``torch.export.export``, of a module; the samples may then differ in shape.
 
     Raises:
         InputError: LK1003, the calibration data does not fit the model.
-        UsageError: LK1009, the method or percentile is unknown.
+        UsageError: LK1009, the method, percentile or smoothing is unknown, or ``keep_float`` names no product.
         UnsupportedError: LK4001, the model has no product that can be quantized.
         LowerkitError: the model cannot be captured or compiled.
     """
@@ -113,7 +125,7 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    settings = Quantization(method, percentile)
+    settings = Quantization(method, percentile, tuple(keep_float), smooth)
     return quantize_program(program, samples, settings, CompileOptions(cpu=cpu), captured_for=captured_for)
 
 
@@ -130,16 +142,22 @@ def quantize_program(
     Args:
         program: of a float model.
         samples: calibration data.
-        settings: how ranges are chosen.
+        settings: how ranges are chosen, and what stays in floats.
         options: how to compile.
         on_progress: called with what runs now.
         captured_for: captures the model for the shapes of a sample; needed where ``program`` has symbolic dims, whose
             activations cannot be observed.
     """
     from lowerkit.compiler import compile_program
-    from lowerkit.quantization.sites import insert
+    from lowerkit.quantization.insertion import insert
+    from lowerkit.quantization.observation import choose_scalings, compile_observed, raised_sites
 
-    make_method(settings.method, settings.percentile)  # fails before anything is computed
+    def method() -> CalibrationMethod:
+        return make_method(settings.method, settings.percentile)
+
+    method()  # fails before anything is computed
+    if not 0 <= settings.smooth <= 1:
+        raise UsageError("LK1009", f"a smoothing of {settings.smooth} is not from 0 to 1")
     if not samples:
         raise UsageError("LK1003", "there is no calibration data", hint="give at least one sample of every input")
     symbolic = bool(program.signature.dims)
@@ -148,107 +166,75 @@ def quantize_program(
     groups: dict[tuple[Any, ...], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(tuple(array.shape for array in sample) if symbolic else (), []).append(sample)
-    methods: list[Any] = []
-    observations: list[_Observation] = []
+    observations: list[Observation] = []
     for group in groups.values():
         fixed = captured_for(group[0]) if symbolic and captured_for is not None else program
-        observations.append(_observe(fixed, group, settings, methods, replace(options, golden=False), on_progress))
-    scalings = [unsigned_scaling(*method.range()) for method in methods]
-    report = _judge(observations[0], scalings, settings, len(samples), on_progress)
-    if symbolic:
-        sites = _sites(program, options, on_progress)
-        if sites.values != len(scalings):
-            raise UnsupportedError(
-                "LK4001", f"with symbolic dims {sites.values} activations are quantized, {len(scalings)} were observed"
-            )
-        insert(program, sites, scalings)
+        observations.append(compile_observed(fixed, group, replace(options, golden=False), on_progress))
+    if on_progress is not None:
+        on_progress("calibrating")
+    scalings = choose_scalings(observations, method, settings.smooth)
+    in_floats, report = _hold_gate(observations[0], scalings, settings, len(samples), on_progress)
+    sites = raised_sites(program, options, on_progress) if symbolic else observations[0].sites
+    if sites.values != len(scalings):
+        raise UnsupportedError(
+            "LK4001", f"with symbolic dims {sites.values} activations are quantized, {len(scalings)} were observed"
+        )
+    insert(program, sites, scalings, in_floats)
     return Quantized(compile_program(program, options, on_progress), report)
 
 
-@dataclass
-class _Observation:
-    """A program of fixed shapes at stage ``raised``, compiled with its activations as outputs."""
-
-    program: Program
-    sites: Sites
-    floats: Compiled
-    eager: Callable[..., list[Array]] | None
-    samples: Sequence[Sample]
-    options: CompileOptions
-
-
-def _sites(program: Program, options: CompileOptions, on_progress: Progress | None) -> Sites:
-    from lowerkit.compiler import lower_program
-    from lowerkit.quantization.sites import find_sites
-
-    lower_program(program, "raised", options, on_progress)
-    sites = find_sites(program)
-    if not sites.sites:
-        raise UnsupportedError(
-            "LK4001", "the model has no product that can be quantized", details=sorted(set(sites.refused))
-        )
-    return sites
-
-
-def _observe(
-    program: Program,
-    samples: Sequence[Sample],
-    settings: Quantization,
-    methods: list[Any],
-    options: CompileOptions,
-    on_progress: Progress | None,
-) -> _Observation:
-    """Runs the float model on samples of one shape; ``methods``, made where there are none, see its activations."""
-    from lowerkit.compiler import compile_program
-    from lowerkit.quantization.sites import observed
-
-    eager = program.eager
-    sites = _sites(program, options, on_progress)
-    floats = compile_program(observed(program, sites), options, on_progress)
-    if on_progress is not None:
-        on_progress("calibrating")
-    methods += [] if methods else [make_method(settings.method, settings.percentile) for _ in range(sites.values)]
-    count = len(program.signature.outputs)
-    for sample in samples:
-        for method, values in zip(methods, floats.session.run(*sample)[count:], strict=True):
-            method.observe(values)
-    return _Observation(program, sites, floats, eager, samples, options)
-
-
-def _judge(
-    observation: _Observation,
-    scalings: Sequence[tuple[float, int]],
+def _hold_gate(
+    observation: Observation,
+    scalings: Sequence[Scaling],
     settings: Quantization,
     count_of_samples: int,
     on_progress: Progress | None,
-) -> GateB:
-    """Quantizes the observed program, which is changed, and compares it with the float model by gate B."""
-    from lowerkit.compiler import compile_program
-    from lowerkit.quantization.sites import insert, observed
+) -> tuple[Sequence[int], GateB]:
+    """Judges the quantized model and, where it fails and ``auto`` allows, keeps products in floats.
 
-    program, sites = observation.program, observation.sites
-    insert(program, sites, scalings)
-    tapped = compile_program(observed(program, sites, dequantized=True), observation.options, on_progress)
-    inputs = program.example_inputs or observation.samples[0]
-    if on_progress is not None:
-        on_progress("comparing")
-    count = len(program.signature.outputs)
-    wanted, found = observation.floats.session.run(*inputs), tapped.session.run(*inputs)
-    references = wanted[:count] if observation.eager is None else observation.eager(*inputs)
-    report = GateB(program.source, settings.method, count_of_samples, [], [], list(sites.refused))
-    report.outputs = [
-        Output(spec.name, compare(actual, reference))
-        for spec, actual, reference in zip(program.signature.outputs, found, references, strict=False)
-    ]
-    report.activations = _activations(sites, scalings, wanted[count:], found[count:])
-    return report
+    Returns:
+        the places of the products in floats, and the report on the model with them.
+    """
+    from lowerkit.quantization.keep_float import resolve
+    from lowerkit.quantization.mixed_precision import MixedPrecision
+    from lowerkit.quantization.observation import judge
+    from lowerkit.quantization.switches import SwitchedModel
+
+    sites = observation.sites
+    keep = resolve(settings.keep_float, sites.sites)
+
+    def verdict(in_floats: Sequence[int]) -> GateB:
+        return judge(observation, scalings, in_floats, settings.method, count_of_samples, on_progress)
+
+    first = verdict(keep.asked)
+    if first.passed or not keep.automatic:
+        first.kept = _kept(sites, keep.asked, keep.asked, None)
+        return keep.asked, first
+    model = SwitchedModel(observation.program, sites, scalings, observation.options, on_progress)
+    search = MixedPrecision(model, sites, keep.asked, on_progress)
+    for number, sample in enumerate(observation.samples):
+        search.add(sample, measured=number == 0)
+    choice = search.choose()
+    report = verdict(choice.in_floats)
+    chosen_again = not report.passed and observation.program.example_inputs is not None
+    if chosen_again:
+        # The calibration samples do not show what fails here, such as a range that these inputs leave.
+        search.add(observation.inputs, measured=True)
+        choice = search.choose()
+        report = verdict(choice.in_floats)
+    report.chosen_again = chosen_again
+    report.kept = _kept(sites, choice.in_floats, keep.asked, choice)
+    report.without_choice = first.outputs
+    return choice.in_floats, report
 
 
-def _activations(
-    sites: Sites, scalings: Sequence[tuple[float, int]], floats: Sequence[Array], quantized: Sequence[Array]
-) -> list[Any]:
-    first = {site.value: site for site in reversed(sites.sites)}
-    return [
-        judge_activation(first[value].name, first[value].location, scalings[value], floats[value], quantized[value])
-        for value in range(sites.values)
-    ]
+def _kept(sites: Sites, in_floats: Sequence[int], asked: Sequence[int], choice: Choice | None) -> list[KeptInFloats]:
+    flops = max(sum(site.flops for site in sites.sites), 1)
+    weights = max(sum(site.weight_bytes for site in sites.sites), 1)
+    rows: list[KeptInFloats] = []
+    for number, place in enumerate(in_floats):
+        site = sites.sites[place]
+        measured = (None, None) if choice is None else (choice.alone_db[number], choice.gained_db[number])
+        shares = site.flops / flops, site.weight_bytes / weights
+        rows.append(KeptInFloats(site.name, site.module_path, site.location, place in asked, *shares, *measured))
+    return rows

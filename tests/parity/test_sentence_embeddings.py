@@ -23,12 +23,21 @@ def test_embeddings_are_those_of_eager() -> None:
 
 
 def test_int8_keeps_the_ranking() -> None:
+    """With the products in floats that ``auto`` chooses, given by name: the search would take minutes."""
     tools = sentence_embeddings()
     module, example = tools.encoder()
-    compiled = tools.quantize_encoder(module, example)
-    assert sum(step.kind in ("integer_matmul", "matmul") for step in compiled.parts.manifest.steps) >= 36
+    kept = ["layer.[0-3].output.dense", "layer.0.intermediate.dense", "layer.5.attention.self.value"]
+    patterns = [f"bert.encoder.{name}" for name in [*kept, "layer.5.attention.output.dense"]]
+    quantized = tools.quantize_encoder(module, example, smooth=0.7, keep_float=patterns)
+    report = quantized.report
+    assert report.passed
+    assert len(report.kept) == 7
+    assert report.products == 36
+    steps = quantized.compiled.parts.manifest.steps
+    assert sum(step.kind in ("integer_matmul", "matmul") for step in steps) >= 36
     texts = tools.sentences()
     eager = tools.embed(tools.run_eager(module), texts, 1)
-    ours = tools.embed(lambda ids, mask: compiled.session.run(ids, mask)[0], texts, 17)
-    assert tools.rank_correlation(ours, eager) >= 0.99
+    ours = tools.embed(lambda ids, mask: quantized.compiled.session.run(ids, mask)[0], texts, 17)
+    assert tools.rank_correlation(ours, eager) >= 0.999
+    assert tools.least_rank_correlation(ours, eager) >= 0.99
     assert tools.rank_correlation(eager[::-1], eager) < 0.9

@@ -72,6 +72,28 @@ def test_the_integer_level_is_reached() -> None:
     assert not [remark for remark in quantized.compiled.remarks if "plain loops" in remark]
 
 
+class Counting(nn.Module):
+    """Adds to its input what it has seen so far."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 5)
+        self.register_buffer("seen", torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(x.sum())
+        return self.linear(x + self.seen)
+
+
+def test_each_run_starts_from_the_initial_states() -> None:
+    samples = np.random.default_rng(2).standard_normal((4, 3, 12)).astype(np.float32) + 1
+    report = lowerkit.quantize(Counting().eval(), {"x": samples}, (torch.from_numpy(samples[0]),)).report
+    assert report.passed
+    assert report.kept == []
+
+
 def test_a_list_of_samples_serves_as_well() -> None:
     module, _ = model()
     quantized = lowerkit.quantize(module, [(torch.from_numpy(sample),) for sample in calibration(2)])
@@ -104,7 +126,7 @@ def test_zero_has_an_exact_place(low: float, high: float, scale: float, zero: in
 def test_unknown_methods_and_percentiles(percent: float) -> None:
     with pytest.raises(UsageError, match="LK1009"):
         make_method("percentile", percent)
-    with pytest.raises(UsageError, match="the methods are: min-max, percentile"):
+    with pytest.raises(UsageError, match="the methods are: min-max, percentile, mse"):
         make_method("entropy", 99)
 
 
