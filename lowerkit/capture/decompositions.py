@@ -46,6 +46,9 @@ SPELLED_OUT = frozenset(
         # Sums and orders.
         *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
         "aten.renorm.default",
+        *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
+        *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
+        *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )

@@ -16,6 +16,7 @@ Steps
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
+from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
+from lowerkit.capture.spelled_out.triangles import CHECKED
 from lowerkit.capture.symbolic import is_static
 from lowerkit.mlir import ir
 
@@ -45,6 +48,8 @@ _CHECKS = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
+_VECTORS = {"aten._linalg_svd.default": (1, 2), "aten._linalg_eigh.default": (0, 2)}
+"""Which result the values are, and which argument says whether vectors are wanted."""
 _NAMED_BY_IMPORTER = frozenset({"aten._native_batch_norm_legit_no_training.default"})
 """Not in the torch dialect; :mod:`lowerkit.capture.fx_importer` has another name for them."""
 
@@ -72,6 +77,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
     while True:
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
+        _drop_vectors(program.graph)
         _fold_constants(program)
         table = _missing_decompositions(program.graph, context)
         if table.keys() <= tried:
@@ -90,14 +96,33 @@ def is_known(target: Any, context: ir.Context) -> bool:
 
 
 def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
-    targets = {node.target for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"}
+    calls = [node for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"]
     table: dict[Any, Callable[..., Any]] = {}
-    for target in targets:
+    for target in {node.target for node in calls}:
         if not is_known(target, context) or str(target) in SPELLED_OUT:
             decomposition = decomposition_of(target)
             if decomposition is not None:
                 table[target] = decomposition
-    return table
+    for node in calls:
+        if node.target in OF_SCALARS and _is_scalar(node.args[0]):
+            table[node.target] = OF_SCALARS[node.target]
+    # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
+    return table | CHECKED if table else table
+
+
+def _is_scalar(argument: Any) -> bool:
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.dim() == 0
+
+
+def _drop_vectors(graph: fx.Graph) -> None:
+    """Asks singular values and eigenvalues alone where nothing reads the vectors: those are not unique."""
+    for node in [node for inner in body_graphs(graph) for node in inner.nodes]:
+        place, argument = _VECTORS.get(str(node.target), (0, 0))
+        if argument and all(user.target is operator.getitem and user.args[1] == place for user in node.users):
+            defaults = [entry.default_value for entry in node.target._schema.arguments[: argument + 1]]
+            given = [*node.args, *defaults[len(node.args) :]]
+            node.args = (*given[:argument], False)
 
 
 def _drop_checks(program_graph: fx.Graph) -> None:

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.archives import require_sums
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.exported_file import read_exported
 from lowerkit.capture.fx_functional import FunctionalProgram
@@ -252,11 +253,12 @@ def load_exported(path: Path) -> ExportedProgram:
     """Loads a ``.pt2``; :func:`lowerkit.capture.archives.require_harmless_exported` was asked first.
 
     Raises:
-        InputError: LK1002, torch cannot load it.
+        InputError: LK1002, torch cannot load it, or its bytes are not those that were written.
         CaptureError: LK2002, it holds pickled objects.
     """
     with quiet():
         try:
+            require_sums(path)
             return read_exported(path)
         except LowerkitError:
             raise
