@@ -31,6 +31,7 @@ from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
+from lowerkit.capture.generated_lines import watched_lines
 from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
 from lowerkit.capture.spelled_out.triangles import CHECKED
 from lowerkit.capture.symbolic import is_static
@@ -72,7 +73,9 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         _fold_constants(program)
         if not _missing_decompositions(program.graph, context):
             return program
-    traced = exported.run_decompositions({})
+    with watched_lines() as lines:
+        traced = exported.run_decompositions({})
+        lines.restore(traced.graph_module)
     tried: set[Any] = set()
     while True:
         program = FunctionalProgram.of(traced)
@@ -83,7 +86,9 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         if table.keys() <= tried:
             return program
         tried |= table.keys()
-        traced = traced.run_decompositions(table)
+        with watched_lines() as lines:
+            traced = traced.run_decompositions(table)
+            lines.restore(traced.graph_module)
 
 
 def is_known(target: Any, context: ir.Context) -> bool:
