@@ -32,6 +32,7 @@ from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
 from lowerkit.capture.generated_lines import watched_lines
+from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
 from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
 from lowerkit.capture.spelled_out.triangles import CHECKED
 from lowerkit.capture.symbolic import is_static
@@ -112,7 +113,7 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
         if node.target in OF_SCALARS and _is_scalar(node.args[0]):
             table[node.target] = OF_SCALARS[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
-    return table | CHECKED if table else table
+    return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
 
 
 def _is_scalar(argument: Any) -> bool:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from lowerkit.capture.spelled_out import (
     bits,
     error_functions,
@@ -22,7 +25,21 @@ from lowerkit.capture.spelled_out import (
     triangles,
 )
 
-OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+
+def _on_their_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors that ``function`` makes stand on the device of its arguments: a model may have no data at all."""
+
+    def compute(*arguments: Any, **named: Any) -> Any:
+        tensors = [leaf for leaf in pytree.tree_leaves((arguments, named)) if isinstance(leaf, torch.Tensor)]
+        if not tensors or tensors[0].device.type == "cpu":
+            return function(*arguments, **named)
+        with tensors[0].device:
+            return function(*arguments, **named)
+
+    return compute
+
+
+_ALL: dict[Any, Callable[..., Any]] = {
     **functions.TABLE,
     **orders.TABLE,
     **scans.TABLE,
@@ -35,4 +52,6 @@ OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **reflections.TABLE,
     **singular_values.TABLE,
 }
+
+OWN_DECOMPOSITIONS = {target: _on_their_device(function) for target, function in _ALL.items()}
 """By overload."""

@@ -69,7 +69,7 @@ def onnxruntime_step(path: Path, threads: int) -> Step:
     names = [entry.name for entry in session.get_inputs()]
 
     def step(tokens: Array, past: list[Array]) -> list[Array]:
-        return session.run(None, dict(zip(names, [tokens, *past], strict=True)))
+        return [np.asarray(value) for value in session.run(None, dict(zip(names, [tokens, *past], strict=True)))]
 
     return step
 
