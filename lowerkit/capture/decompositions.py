@@ -17,7 +17,7 @@ import torch
 from torch._decomp import global_decomposition_table
 from torch.export import default_decompositions
 
-from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
+from lowerkit.capture.own_decompositions import OWN_BY_NAME, OWN_DECOMPOSITIONS
 
 SPELLED_OUT = frozenset(
     {
@@ -57,7 +57,7 @@ SPELLED_OUT = frozenset(
 
 def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """Returns a function that computes ``target`` out of other ops; None where there is none."""
-    own = OWN_DECOMPOSITIONS.get(target)
+    own = OWN_DECOMPOSITIONS.get(target) or OWN_BY_NAME.get(str(target))
     if own is not None:
         return own
     default = default_decompositions()

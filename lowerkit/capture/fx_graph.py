@@ -82,14 +82,24 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
         _drop_vectors(program.graph)
-        _fold_constants(program)
+        # Folded constants have data, so a graph without any cannot be traced again beside them.
+        without_data = _is_without_data(program)
+        if not without_data:
+            _fold_constants(program)
         table = _missing_decompositions(program.graph, context)
         if table.keys() <= tried:
+            if without_data:
+                _fold_constants(program)
             return program
         tried |= table.keys()
         with watched_lines() as lines:
             traced = traced.run_decompositions(table)
             lines.restore(traced.graph_module)
+
+
+def _is_without_data(program: FunctionalProgram) -> bool:
+    tensors = [value for value in program.state_dict.values() if isinstance(value, torch.Tensor)]
+    return any(value.device.type == "meta" for value in tensors)
 
 
 def is_known(target: Any, context: ir.Context) -> bool:

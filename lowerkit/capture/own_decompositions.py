@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.spelled_out import (
     bits,
     error_functions,
+    experts,
     functions,
     gamma,
     movement,
@@ -55,3 +56,6 @@ _ALL: dict[Any, Callable[..., Any]] = {
 
 OWN_DECOMPOSITIONS = {target: _on_their_device(function) for target, function in _ALL.items()}
 """By overload."""
+
+OWN_BY_NAME = {name: _on_their_device(function) for name, function in experts.BY_NAME.items()}
+"""By the text of the overload."""

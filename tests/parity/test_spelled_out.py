@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -149,3 +150,16 @@ def test_distances_of_pairs_and_antialiased_resizing() -> None:
 def test_reductions_of_scalars() -> None:
     x = torch.randn(())
     same(lambda x: (x.amax(0), x.cumsum(0), *x.max(0), torch.logsumexp(x, 0), x.gather(0, torch.tensor([0, 0]))), x)
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 9], [0, 9, 9], [3, 4, 7]], ids=str)
+def test_products_of_experts(ends: list[int]) -> None:
+    """Experts without rows, and rows behind the last end."""
+    importlib.import_module("transformers.integrations.moe")  # registers the op
+    product = torch.ops.transformers.grouped_mm_fallback
+    holds(
+        lambda rows, weight, ends: product(rows, weight, ends),
+        torch.randn(9, 5),
+        torch.randn(3, 5, 7),
+        torch.tensor(ends, dtype=torch.int32),
+    )
