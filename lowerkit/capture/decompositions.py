@@ -17,7 +17,7 @@ import torch
 from torch._decomp import global_decomposition_table
 from torch.export import default_decompositions
 
-from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
+from lowerkit.capture.own_decompositions import OWN_BY_NAME, OWN_DECOMPOSITIONS
 
 SPELLED_OUT = frozenset(
     {
@@ -46,6 +46,9 @@ SPELLED_OUT = frozenset(
         # Sums and orders.
         *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
         "aten.renorm.default",
+        *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
+        *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
+        *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )
@@ -54,7 +57,7 @@ SPELLED_OUT = frozenset(
 
 def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """Returns a function that computes ``target`` out of other ops; None where there is none."""
-    own = OWN_DECOMPOSITIONS.get(target)
+    own = OWN_DECOMPOSITIONS.get(target) or OWN_BY_NAME.get(str(target))
     if own is not None:
         return own
     default = default_decompositions()

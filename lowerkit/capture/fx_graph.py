@@ -16,6 +16,7 @@ Steps
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,10 @@ from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
+from lowerkit.capture.generated_lines import watched_lines
+from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
+from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
+from lowerkit.capture.spelled_out.triangles import CHECKED
 from lowerkit.capture.symbolic import is_static
 from lowerkit.mlir import ir
 
@@ -45,6 +50,8 @@ _CHECKS = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
+_VECTORS = {"aten._linalg_svd.default": (1, 2), "aten._linalg_eigh.default": (0, 2)}
+"""Which result the values are, and which argument says whether vectors are wanted."""
 _NAMED_BY_IMPORTER = frozenset({"aten._native_batch_norm_legit_no_training.default"})
 """Not in the torch dialect; :mod:`lowerkit.capture.fx_importer` has another name for them."""
 
@@ -67,17 +74,32 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         _fold_constants(program)
         if not _missing_decompositions(program.graph, context):
             return program
-    traced = exported.run_decompositions({})
+    with watched_lines() as lines:
+        traced = exported.run_decompositions({})
+        lines.restore(traced.graph_module)
     tried: set[Any] = set()
     while True:
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
-        _fold_constants(program)
+        _drop_vectors(program.graph)
+        # Folded constants have data, so a graph without any cannot be traced again beside them.
+        without_data = _is_without_data(program)
+        if not without_data:
+            _fold_constants(program)
         table = _missing_decompositions(program.graph, context)
         if table.keys() <= tried:
+            if without_data:
+                _fold_constants(program)
             return program
         tried |= table.keys()
-        traced = traced.run_decompositions(table)
+        with watched_lines() as lines:
+            traced = traced.run_decompositions(table)
+            lines.restore(traced.graph_module)
+
+
+def _is_without_data(program: FunctionalProgram) -> bool:
+    tensors = [value for value in program.state_dict.values() if isinstance(value, torch.Tensor)]
+    return any(value.device.type == "meta" for value in tensors)
 
 
 def is_known(target: Any, context: ir.Context) -> bool:
@@ -90,14 +112,33 @@ def is_known(target: Any, context: ir.Context) -> bool:
 
 
 def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
-    targets = {node.target for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"}
+    calls = [node for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"]
     table: dict[Any, Callable[..., Any]] = {}
-    for target in targets:
+    for target in {node.target for node in calls}:
         if not is_known(target, context) or str(target) in SPELLED_OUT:
             decomposition = decomposition_of(target)
             if decomposition is not None:
                 table[target] = decomposition
-    return table
+    for node in calls:
+        if node.target in OF_SCALARS and _is_scalar(node.args[0]):
+            table[node.target] = OF_SCALARS[node.target]
+    # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
+    return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
+
+
+def _is_scalar(argument: Any) -> bool:
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.dim() == 0
+
+
+def _drop_vectors(graph: fx.Graph) -> None:
+    """Asks singular values and eigenvalues alone where nothing reads the vectors: those are not unique."""
+    for node in [node for inner in body_graphs(graph) for node in inner.nodes]:
+        place, argument = _VECTORS.get(str(node.target), (0, 0))
+        if argument and all(user.target is operator.getitem and user.args[1] == place for user in node.users):
+            defaults = [entry.default_value for entry in node.target._schema.arguments[: argument + 1]]
+            given = [*node.args, *defaults[len(node.args) :]]
+            node.args = (*given[:argument], False)
 
 
 def _drop_checks(program_graph: fx.Graph) -> None:

@@ -83,7 +83,7 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
         run_pipeline(module, f"builtin.module({CONVERT})")
         run_pipeline(module, f"builtin.module({_REFINE})")
     except ir.MLIRError as error:
-        raise_unconverted(ir.Module.parse(pristine, context=context), error)
+        raise_unconverted(pristine, context, error)
     left: list[ir.Operation] = []
     walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
     if left:

@@ -33,8 +33,20 @@ def onnx_name(operation: ir.Operation) -> str | None:
     return name if name.startswith("onnx.") else None
 
 
-def raise_unconverted(module: ir.Module, error: ir.MLIRError) -> NoReturn:
-    """Tries each op of the unconverted module alone and raises with those that fail."""
+def raise_unconverted(text: str, context: ir.Context, error: ir.MLIRError) -> NoReturn:
+    """Tries each op of the unconverted module alone and raises with those that fail.
+
+    Raises:
+        UnconvertedError: LK4001, with every node that has no conversion.
+        CaptureError: LK2003, an output is declared as another type than what is computed; LK2001, none fails alone.
+    """
+    try:
+        module = ir.Module.parse(text, context=context)
+    except ir.MLIRError as invalid:
+        details = [line.strip() for line in str(invalid).splitlines()[1:2]]
+        raise CaptureError(
+            "LK2003", "the ONNX model contradicts itself", details=details, hint="export it again"
+        ) from error
     failing: list[ir.Operation] = []
     known: dict[str, bool] = {}
     for operation in list(module.body.operations[0].regions[0].blocks[0].operations):

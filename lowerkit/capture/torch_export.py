@@ -19,11 +19,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.archives import require_sums
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.exported_file import read_exported
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
 from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
+from lowerkit.capture.generated_lines import watched_lines
 from lowerkit.capture.lifted_states import with_lifted_states
 from lowerkit.capture.output_tree import describe_inputs, describe_outputs
 from lowerkit.capture.program import Program
@@ -157,9 +159,11 @@ def _made_when_called(exported: ExportedProgram) -> Callable[..., Any]:
 def _export(
     module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), watched_lines() as lines:
         try:
-            return torch.export.export(module, arguments, named, dynamic_shapes=dynamic_shapes, strict=False)
+            exported = torch.export.export(module, arguments, named, dynamic_shapes=dynamic_shapes, strict=False)
+            lines.restore(exported.graph_module)
+            return exported
         except Exception as error:
             raise capture_error(error, f"torch.export cannot capture {type(module).__qualname__}") from error
 
@@ -252,11 +256,12 @@ def load_exported(path: Path) -> ExportedProgram:
     """Loads a ``.pt2``; :func:`lowerkit.capture.archives.require_harmless_exported` was asked first.
 
     Raises:
-        InputError: LK1002, torch cannot load it.
+        InputError: LK1002, torch cannot load it, or its bytes are not those that were written.
         CaptureError: LK2002, it holds pickled objects.
     """
     with quiet():
         try:
+            require_sums(path)
             return read_exported(path)
         except LowerkitError:
             raise

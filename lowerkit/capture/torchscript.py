@@ -15,24 +15,28 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.archives import require_sums
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.program import Program
 from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
 from lowerkit.capture.torch_export import capture_exported
 from lowerkit.capture.torch_states import live_states, stateful_eager
-from lowerkit.errors import CaptureError, InputError, UnsupportedError
+from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError
 
 
 def load_script(path: Path) -> torch.jit.ScriptModule:
     """Loads a TorchScript file onto the CPU.
 
     Raises:
-        InputError: LK1002, torch cannot read it.
+        InputError: LK1002, torch cannot read it, or its bytes are not those that were written.
     """
     with quiet():
         try:
+            require_sums(path)
             return torch.jit.load(str(path), map_location="cpu").eval()
+        except LowerkitError:
+            raise
         except Exception as error:  # torch raises RuntimeError, IndexError, UnicodeDecodeError, ... for damaged files
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise InputError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.errors import UsageError
+from lowerkit.parity.bodies import bodies_of, compare_bodies
 from lowerkit.parity.compare_taps import compare_taps, credible, references_of
 from lowerkit.parity.gates import judge_model, judge_quantized
 from lowerkit.parity.report import Report, Row
@@ -71,6 +72,8 @@ def check_program(
         )
     show = on_progress or (lambda _text: None)
     captured = program.copy() if bisect else None
+    unlowered = program.copy() if per_op and bodies_of(program) and not program.signature.dims else None
+    fused: Program | None = None
     options = CompileOptions(cpu=cpu, golden=False)
     output_specs = list(program.signature.outputs)
     taps: list[Tap] = []
@@ -94,6 +97,7 @@ def check_program(
             show("comparing with the int64 interpreter")
             integers = check_integers(program, inputs, options)
         elif not quantized:
+            fused = program.copy() if unlowered is not None else None
             taps = add_taps(program)
     compiled = compile_program(program, options, on_progress)
     show("running")
@@ -134,6 +138,9 @@ def check_program(
         show("comparing op by op")
         passed = {place for place, row in enumerate(report.outputs) if row.verdict.passed}
         compare_taps(program, taps, ours, references_of(program, inputs, taps, onnx_exact), passed, report)
+    if unlowered is not None and fused is not None:
+        show("comparing inside branches and loops")
+        compare_bodies(unlowered, fused, inputs, options, report)
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 

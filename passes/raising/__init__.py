@@ -33,6 +33,7 @@ ORDER = (
     "raise-resize",
     "raise-sorting",
     "raise-cumulative",
+    "widen-unsigned",
     "widen-elementwise",
     "decompose-elementwise",
     "decompose-moves",

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lowerkit.capture.onnx_conversions import reinterpret_bits
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
@@ -28,6 +29,7 @@ from lowerkit.passes.raising.torch_ir import (
     string_of,
     tensor_info,
 )
+from lowerkit.passes.source_location import op_name
 
 
 def _is_finite(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -177,7 +179,7 @@ def _floor_divide(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         name = "torch.aten.div.Tensor_mode" if is_tensor(op.operands[1]) else "torch.aten.div.Scalar_mode"
         return build(name, [*op.operands, constant_string("floor")], [op.results[0].type])
     if info.dtype == "ui8":
-        raise RefusalError("a division of unsigned integers")
+        raise RefusalError("a division of unsigned integers: widen-unsigned comes first")
     parts = _truncated(op)
     return like_result(binary("sub", parts.quotient, cast(parts.is_above_floor, info.dtype)), op)
 
@@ -250,6 +252,31 @@ def _prelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(build("torch.aten.where.self", [positive, value, scaled], [value.type])[0], op)
 
 
+def _view_as_type(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """view.dtype: (input, dtype): the bits of each element as another type of the same width."""
+    info, wanted = tensor_info(op.operands[0]), tensor_info(op.results[0])
+    if _width(info.dtype) != _width(wanted.dtype) or "i1" in (info.dtype, wanted.dtype):
+        raise RefusalError(f"{info.dtype} and {wanted.dtype} have different widths")
+    return [reinterpret_bits(op.operands[0], op.results[0].type)]
+
+
+def _width(dtype: str) -> int:
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def _extreme(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """maximum, minimum: (a, b): NaN where either is NaN; torch-mlir's choice forgets a NaN of the first."""
+    info = tensor_info(op.results[0])
+    if not info.is_float:
+        raise NotConcernedError("integers are lowered well")
+    left, right = cast(op.operands[0], info.dtype), cast(op.operands[1], info.dtype)
+    wins = binary("gt" if op_name(op).endswith("maximum") else "lt", left, right, "i1")
+    chosen = build("torch.aten.where.self", [wins, left, right], [info.torch_type()])[0]
+    return like_result(
+        build("torch.aten.where.self", [binary("ne", left, left, "i1"), left, chosen], [chosen.type])[0], op
+    )
+
+
 @dataclass(frozen=True)
 class DecomposeElementwise(TablePass):
     """Spells out activations and tests of numbers. Precondition: none."""
@@ -274,6 +301,9 @@ class DecomposeElementwise(TablePass):
         "torch.aten.prelu": _prelu,
         "torch.aten.softshrink": _softshrink,
         "torch.aten.gelu": _gelu,
+        "torch.aten.maximum": _extreme,
+        "torch.aten.minimum": _extreme,
+        "torch.aten.view.dtype": _view_as_type,
         "torch.aten.div.Tensor_mode": _floor_divide,
         "torch.aten.div.Scalar_mode": _floor_divide,
         "torch.aten.remainder.Tensor": _remainder,

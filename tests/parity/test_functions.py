@@ -64,3 +64,14 @@ def test_division_by_zero_and_by_minus_one_does_not_trap(division: str, dtype: t
     np.testing.assert_array_equal(compiled(x, y), expected.numpy())
     by_minus_one = np.negative(x.numpy()) if quotient else np.zeros_like(x.numpy())
     np.testing.assert_array_equal(compiled(x, torch.full_like(x, -1)), by_minus_one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("function", [torch.maximum, torch.minimum])
+def test_a_nan_on_either_side_is_kept(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    nan = float("nan")
+    x, y = (
+        torch.tensor(values, dtype=dtype) for values in ([nan, 1, nan, 2, nan, float("inf")], [1, nan, nan, 3, -4, nan])
+    )
+    compiled = lowerkit.compile(Function(function).eval(), (x, y))
+    np.testing.assert_array_equal(compiled(x, y).astype(np.float32), function(x, y).float().numpy())

@@ -3,6 +3,7 @@
     lowerkit       one artifact for any number of tokens a call; the cache is a state of the session
     eager          transformers' model with its growing cache, as ``generate`` uses it
     eager-static   the module that lowerkit compiled, with its static cache
+    onnxruntime, openvino   the model exported with past keys and values in and out (``decode_peers.py``)
 
 Every contender takes the same prompt and decodes the same number of tokens, and all must choose the same ones: that is
 checked before anything is timed. The time of a token is that of a whole run over its tokens; prompts are timed apart.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,7 @@ import torch
 import lowerkit
 
 NAMES = ("gpt2", "llama")
+PEERS = ("onnxruntime", "openvino")
 Generate = Callable[[torch.Tensor, int], tuple[list[int], float, float]]
 """From a prompt and a number of tokens to the tokens, seconds of the prompt, seconds of the rest."""
 
@@ -76,6 +79,21 @@ def growing_contender(model: Any) -> Generate:
     return generate
 
 
+def past_contender(step: Any, empty: list[tuple[int, ...]]) -> Generate:
+    """Greedy decoding by a runtime that takes the past and gives it back."""
+
+    def generate(prompt: torch.Tensor, count: int) -> tuple[list[int], float, float]:
+        past = [[np.zeros(shape, np.float32) for shape in empty]]
+
+        def run(tokens: Any) -> int:
+            logits, *past[0] = step(tokens, past[0])
+            return int(logits[0].argmax())
+
+        return _timed(lambda: run(prompt.numpy()), lambda t, _: run(np.array([[t]])), prompt.shape[1], count)
+
+    return generate
+
+
 def _timed(
     first: Callable[[], int], following: Callable[[int, int], int], start: int, count: int
 ) -> tuple[list[int], float, float]:
@@ -87,9 +105,11 @@ def _timed(
     return tokens, prompted - began, time.perf_counter() - prompted
 
 
-def measure(name: str, *, tiny: bool, threads: int, prompt_length: int, count: int, rounds: int) -> dict[str, Any]:
+def measure(
+    name: str, *, tiny: bool, threads: int, prompt_length: int, count: int, rounds: int, peers: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Returns the figures of one model."""
-    decoders = _decoders()
+    decoders = _beside("decoders")
     torch.set_num_threads(threads)
     cache = prompt_length + count
     module = decoders.decoder(name, tiny=tiny, cache=cache)
@@ -100,6 +120,7 @@ def measure(name: str, *, tiny: bool, threads: int, prompt_length: int, count: i
         "eager": growing_contender(decoders.language_model(name, tiny=tiny)),
         "eager-static": static_contender(module),
     }
+    contenders |= _peer_contenders(decoders.language_model(name, tiny=tiny), peers, threads)
     prompt = torch.randint(100, (1, prompt_length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         chosen = {who: generate(prompt, count)[0] for who, generate in contenders.items()}
@@ -124,17 +145,31 @@ def measure(name: str, *, tiny: bool, threads: int, prompt_length: int, count: i
                 "prompt_ms": 1e3 * float(np.median([prompted for prompted, _ in found])),
                 "ms_per_token": 1e3 * float(np.median([decoded for _, decoded in found])) / (count - 1),
                 "tokens_per_second": (count - 1) / float(np.median([decoded for _, decoded in found])),
+                "slowest": (count - 1) / max(decoded for _, decoded in found),
+                "fastest": (count - 1) / min(decoded for _, decoded in found),
             }
             for who, found in samples.items()
         },
     }
 
 
-def _decoders() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("decoders", Path(__file__).with_name("decoders.py"))
+def _peer_contenders(model: Any, peers: tuple[str, ...], threads: int) -> dict[str, Generate]:
+    """Exports the model once for all peers; they load it, so the file goes again."""
+    if not peers:
+        return {}
+    decode_peers = _beside("decode_peers")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "with_past.onnx"
+        empty = decode_peers.export_with_past(model, path)
+        return {peer: past_contender(decode_peers.STEPS[peer](path, threads), empty) for peer in peers}
+
+
+def _beside(name: str) -> ModuleType:
+    """Imports the file of that name beside this one: tools/ is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
-    sys.modules["decoders"] = module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -146,6 +181,7 @@ def _decoders() -> ModuleType:
 @click.option("--prompt", "prompt_length", default=16, show_default=True, help="Tokens of the prompt.")
 @click.option("--tokens", "count", default=64, show_default=True, help="Tokens to decode.")
 @click.option("--rounds", default=5, show_default=True)
+@click.option("--peers", default="onnxruntime,openvino", show_default=True, help="Separated by commas; may be empty.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
 def main(
     names: tuple[str, ...],
@@ -154,17 +190,33 @@ def main(
     prompt_length: int,
     count: int,
     rounds: int,
+    peers: str,
     json_path: Path | None,
 ) -> None:
-    """Time greedy decoding beside eager."""
+    """Time greedy decoding beside eager and other runtimes."""
+    chosen = tuple(peer for peer in peers.split(",") if peer)
+    unknown = [peer for peer in chosen if peer not in PEERS]
+    if unknown:
+        raise click.UsageError(f"there is no peer {unknown[0]!r}: {', '.join(PEERS)}")
     documents: list[dict[str, Any]] = []
-    click.echo(f"{'model':8} {'contender':14} {'prompt ms':>10} {'ms/token':>10} {'tokens/s':>10}")
+    click.echo(
+        f"{'model':8} {'contender':14} {'prompt ms':>10} {'ms/token':>10} {'tokens/s':>10} {'least':>9} {'most':>9}"
+    )
     for name in names or NAMES:
-        found = measure(name, tiny=tiny, threads=threads, prompt_length=prompt_length, count=count, rounds=rounds)
+        found = measure(
+            name,
+            tiny=tiny,
+            threads=threads,
+            prompt_length=prompt_length,
+            count=count,
+            rounds=rounds,
+            peers=chosen,
+        )
         documents.append(found)
         for who, timing in found["contenders"].items():
             figures = [timing["prompt_ms"], timing["ms_per_token"], timing["tokens_per_second"]]
-            click.echo(f"{name:8} {who:14} " + " ".join(f"{figure:10.2f}" for figure in figures))
+            spread = f"{timing['slowest']:9.2f} {timing['fastest']:9.2f}"
+            click.echo(f"{name:8} {who:14} " + " ".join(f"{figure:10.2f}" for figure in figures) + f" {spread}")
     if json_path is not None:
         json_path.write_text(json.dumps(documents, indent=2))
 

@@ -63,7 +63,14 @@ def main_block(module: ir.Module) -> ir.Block:
 
 
 @quiet
-def evaluate(program: Program, inputs: Sequence[Array], *, float64: bool, keep: bool = False) -> Evaluation:
+def evaluate(
+    program: Program,
+    inputs: Sequence[Array],
+    *,
+    float64: bool,
+    keep: bool = False,
+    make: Callable[..., MixedInterpreter] = MixedInterpreter,
+) -> Evaluation:
     """Runs the module that ``program`` holds now.
 
     Args:
@@ -71,6 +78,7 @@ def evaluate(program: Program, inputs: Sequence[Array], *, float64: bool, keep: 
         inputs: in the order of the signature.
         float64: every float is float64 (weights, inputs, constants, what weights are folded into).
         keep: keep the value of every op.
+        make: makes the interpreter, of the arguments of :class:`MixedInterpreter`.
 
     Raises:
         LowerkitError: the interpreter does not know an op.
@@ -81,7 +89,7 @@ def evaluate(program: Program, inputs: Sequence[Array], *, float64: bool, keep: 
     states = {
         spec.name: np.asarray(weights(spec.name)) for spec in program.signature.states if spec.name in program.weights
     }
-    interpreter = MixedInterpreter(functions, weights, states, float64=float64, keep=keep)
+    interpreter = make(functions, weights, states, float64=float64, keep=keep)
     with module.context, floats_as_float64(float64):
         block = functions["main"].regions[0].blocks[0]
         arguments = [
@@ -89,6 +97,14 @@ def evaluate(program: Program, inputs: Sequence[Array], *, float64: bool, keep: 
         ]
         outputs = [np.asarray(value) for value in interpreter.run_block(block, arguments, {})]
     return Evaluation(module, arguments, outputs, OpValues(interpreter.seen))
+
+
+def flat_values(values: OpValues) -> dict[str, list[Array]]:
+    """Returns the tensors of all ops by the node that they stand for."""
+    found: dict[str, list[Array]] = {}
+    for op, tensors in values.items():
+        found.setdefault(place_of(op).node, []).extend(tensors)
+    return found
 
 
 def wide(array: Array) -> Array:

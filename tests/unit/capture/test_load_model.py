@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -131,6 +132,32 @@ def test_example_inputs_are_not_unpickled(folder: Path, tmp_path: Path, model: s
         capture_path(path, ["input:3x4:f32"])
     assert caught.value.code == "LK2002"
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "traced.pt"])
+def test_a_flipped_weight_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    data = bytearray((folder / name).read_bytes())
+    with zipfile.ZipFile(folder / name) as archive:
+        entries = [info for info in archive.infolist() if re.search(r"data/(weights/weight_)?0$", info.filename)]
+        place = data.index(archive.read(entries[0]), entries[0].header_offset)
+    data[place + 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="checksum") as caught:
+        capture_path(path, ["input:3x4:f32"])
+    assert caught.value.code == "LK1002"
+    assert entries[0].filename in str(caught.value)
+
+
+def test_an_encrypted_entry_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    data = bytearray((folder / "model.pt2").read_bytes())
+    with zipfile.ZipFile(folder / "model.pt2") as archive:
+        data[archive.start_dir + 8] |= 1  # a flag of the first entry in the directory
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="encrypted") as caught:
+        capture_path(path)
+    assert caught.value.code == "LK1002"
 
 
 def test_native_code_in_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -331,3 +331,13 @@ def test_every_cut_of_a_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises((InputError, CaptureError)) as caught:
             capture_path(path)
         assert caught.value.code in {"LK1002", "LK2003"}
+
+
+def test_an_input_that_is_declared_as_an_output_of_another_shape_is_refused() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[3, 8] x) => (float[3, 4] x) <float[8, 4] w = {
+          0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+          16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}> { y = MatMul (x, w) }""")
+    with pytest.raises(CaptureError) as caught:
+        capture_onnx(model)
+    assert caught.value.code == "LK2003"

@@ -152,3 +152,15 @@ def all_operations(operation: ir.Operation) -> Iterator[ir.Operation]:
 @pytest.fixture
 def random() -> np.random.Generator:
     return np.random.default_rng(20261120)
+
+
+@pytest.fixture
+def run(context: ir.Context) -> Any:
+    def run(text: str, *inputs: Any, **options: Any) -> list[Any]:
+        module = ir.Module.parse(text)
+        before = str(module)
+        results = interpret(module, inputs, **options)
+        assert str(module) == before, "the interpreter changed the module"
+        return results
+
+    return run

@@ -1,0 +1,93 @@
+"""Numbers taken apart: exponents, neighbours and signs of floats, common divisors of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowerkit.capture.spelled_out.loops import run_while
+
+aten = torch.ops.aten
+
+_INTEGER_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16}
+_FRACTION_BITS, _BIAS = 52, 1022
+"""Of a float64, for a fraction of 0.5 to 1."""
+
+
+def _greatest_common_divisor(left: Tensor, right: Tensor) -> Tensor:
+    """Euclid's algorithm on all elements at once, until the last has no remainder."""
+    dtype = torch.result_type(left, right)
+    left, right = torch.broadcast_tensors(left.to(dtype).abs(), right.to(dtype).abs())
+
+    def more(one: Tensor, other: Tensor) -> Tensor:
+        return (other != 0).any()
+
+    def body(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        going = other != 0
+        rest = torch.remainder(one, torch.where(going, other, 1))
+        return torch.where(going, other, one), torch.where(going, rest, 0)
+
+    return run_while(more, body, (left.clone(), right.clone()), ())[0]
+
+
+def _least_common_multiple(left: Tensor, right: Tensor) -> Tensor:
+    divisor = _greatest_common_divisor(left, right)
+    dtype = divisor.dtype
+    quotient = torch.div(left.to(dtype), torch.where(divisor == 0, 1, divisor), rounding_mode="trunc")
+    return (quotient * right.to(dtype)).abs()
+
+
+def _fraction_and_exponent(value: Tensor) -> tuple[Tensor, Tensor]:
+    """``value = fraction * 2^exponent`` with a fraction of 0.5 to 1; 0, infinities and NaN have the exponent 0."""
+    wide = value.to(torch.float64)
+    tiny = (wide.abs() < 2.0**-1022) & (wide != 0)
+    scaled = torch.where(tiny, wide * 2.0**54, wide)
+    bits = scaled.view(torch.int64)
+    exponent = ((bits >> _FRACTION_BITS) & 0x7FF) - _BIAS
+    half = torch.full((), _BIAS << _FRACTION_BITS, dtype=torch.int64)
+    fraction = torch.bitwise_or(bits & ~(0x7FF << _FRACTION_BITS), half).view(torch.float64)
+    plain = (wide == 0) | ~torch.isfinite(wide)
+    exponent = torch.where(plain, 0, exponent - torch.where(tiny, 54, 0))
+    return torch.where(plain, wide, fraction).to(value.dtype), exponent.to(torch.int32)
+
+
+def _next_after(value: Tensor, target: Tensor) -> Tensor:
+    """The neighbour of a float on the side of another; the other itself where they are equal."""
+    dtype = torch.result_type(value, target)
+    if dtype not in _INTEGER_OF:
+        return NotImplemented
+    value, target = torch.broadcast_tensors(value.to(dtype), target.to(dtype))
+    value, target = value.contiguous(), target.contiguous()
+    bits = value.view(_INTEGER_OF[dtype])
+    outwards = (target > value) == (value > 0)
+    stepped = torch.where(outwards, bits + 1, bits - 1)
+    least = torch.where(target > 0, 1, torch.iinfo(_INTEGER_OF[dtype]).min + 1).to(bits.dtype)
+    found = torch.where(value == 0, least, stepped).view(dtype)
+    found = torch.where(value == target, target, found)
+    return torch.where(torch.isnan(value) | torch.isnan(target), value + target, found)
+
+
+def _sign_bit(value: Tensor) -> Tensor:
+    """Whether the sign is set, that of a zero or a NaN too."""
+    if not value.is_floating_point():
+        return value < 0 if value.dtype is not torch.bool else torch.zeros_like(value)
+    return value.to(torch.float64).view(torch.int64) < 0
+
+
+def _fmod_by_number(value: Tensor, divisor: float) -> Tensor:
+    dtype = torch.result_type(value, divisor)
+    return torch.fmod(value.to(dtype), torch.full((), divisor, dtype=dtype))
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.gcd.default: _greatest_common_divisor,
+    aten.lcm.default: _least_common_multiple,
+    aten.frexp.Tensor: _fraction_and_exponent,
+    aten.nextafter.default: _next_after,
+    aten.signbit.default: _sign_bit,
+    aten.fmod.Scalar: _fmod_by_number,
+}
+"""By overload."""

@@ -1,0 +1,165 @@
+"""Ops that capture writes out of others (``lowerkit/capture/spelled_out``), compiled, against eager by gate A."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, special
+
+import lowerkit
+from lowerkit.errors import UnsupportedError
+
+aten = torch.ops.aten
+
+
+class Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Tensor) -> Any:
+        return self.function(*arguments)
+
+
+def holds(function: Callable[..., Any], *arguments: Tensor) -> None:
+    report = lowerkit.check(Function(function).eval(), arguments, per_op=False)
+    assert report.outputs
+    assert report.passed, [row.verdict.reason for row in report.outputs if not row.verdict.passed]
+
+
+def same(function: Callable[..., Any], *arguments: Tensor) -> None:
+    """Every element is eager's, infinities and NaN too."""
+    compiled = lowerkit.compile(Function(function).eval(), arguments)
+    expected = function(*arguments)
+    wanted = expected if isinstance(expected, tuple) else (expected,)
+    for ours, other in zip(compiled.session.run(*arguments), wanted, strict=True):
+        np.testing.assert_array_equal(ours, other.numpy())
+
+
+POLYNOMIALS = (
+    *(f"{prefix}chebyshev_polynomial_{kind}" for prefix in ("", "shifted_") for kind in "tuvw"),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name: str) -> None:
+    """Degrees of recurrences and of angles, inside and outside of -1 to 1, and at the ends."""
+    x = torch.cat([torch.randn(9) * 1.5, torch.tensor([1.0, -1.0, 0.0, 0.5])]).unsqueeze(-1)
+    degree = torch.tensor([-1.0, 0.0, 1.0, 2.0, 3.9, 6.0, 7.0, 12.0])
+    holds(getattr(special, name), x, degree)
+
+
+def test_polynomials_of_numbers() -> None:
+    holds(lambda x, n: (special.legendre_polynomial_p(x, 5), special.hermite_polynomial_h(0.5, n)), torch.randn(7),
+          torch.arange(7))  # fmt: skip
+
+
+OF_ONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "trigamma": lambda x: torch.polygamma(1, x),
+    "polygamma 4": lambda x: torch.polygamma(4, x),
+    "erfc": torch.erfc,
+    "erfcx": special.erfcx,
+    "log_ndtr": special.log_ndtr,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", OF_ONE)
+def test_functions(name: str, dtype: torch.dtype) -> None:
+    x = torch.cat([torch.randn(40) * 4, torch.rand(20) * 25 - 5, torch.tensor([0.5, 1.0, 1.5, 2.0, 1e-4])]).to(dtype)
+    holds(OF_ONE[name], x)
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma", "erfc", "erfcx"])
+def test_functions_at_extremes(name: str) -> None:
+    x = torch.tensor([0.0, -1.0, -3.0, math.inf, -math.inf, math.nan, 1e30, -1e30])
+    compiled = lowerkit.compile(Function(OF_ONE[name]).eval(), (x,))
+    np.testing.assert_allclose(compiled(x), OF_ONE[name](x).numpy(), rtol=1e-6)
+
+
+def test_zeta() -> None:
+    s = torch.tensor([1.5, 2.0, 3.0, 7.0, 1.0, 0.5]).unsqueeze(-1)
+    holds(special.zeta, s, torch.cat([torch.rand(8) * 20 + 0.1, torch.tensor([-2.5, -7.25, -3.0, 0.0])]))
+
+
+@pytest.mark.parametrize("function", [torch.gcd, torch.lcm])
+def test_divisors(function: Callable[..., Any]) -> None:
+    same(function, torch.randint(-60, 60, (6, 7)), torch.tensor([0, 1, -6, 12, 35, -1, 48]))
+
+
+def test_floats_taken_apart() -> None:
+    x = torch.cat([torch.randn(9) * 1e3, torch.tensor([0.0, -0.0, 1e-40, -1e-45, 1.0, math.inf])])
+    same(lambda x: (torch.frexp(x)[0], torch.signbit(x)), x)
+    same(lambda x: torch.frexp(x)[1], x[:-1])
+    same(torch.nextafter, x, torch.flip(x, [0]))
+    assert math.isnan(lowerkit.compile(Function(torch.nextafter).eval(), (x, x))(x, x * math.nan)[0])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("name", ["cummax", "cummin", "mode"])
+def test_places_along_a_dim(name: str, dim: int) -> None:
+    x = torch.randint(0, 4, (9, 5)).float()  # equals among them
+    x[3, 2] = math.nan
+    same(lambda x: tuple(getattr(torch, name)(x, dim)), x if name != "mode" else x.nan_to_num())
+
+
+def test_log_of_a_running_sum() -> None:
+    x = torch.randn(3, 11) * 300
+    x[0, :2], x[1, 4], x[2, 5] = -math.inf, math.inf, math.nan
+    holds(lambda x: torch.logcumsumexp(x, 1), x)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "max", "min"])
+def test_segments(reduce: str) -> None:
+    lengths = torch.tensor([3, 0, 1, 5])
+    holds(lambda x, n: torch.segment_reduce(x, reduce, lengths=n, unsafe=True), torch.randn(9, 4), lengths)
+
+
+def test_writes_at_known_places() -> None:
+    x = torch.randn(5, 7)
+    same(lambda x, y: torch.diagonal_scatter(x, y, 2), x, torch.randn(5))
+    same(lambda x, y: torch.diagonal_scatter(x, y, -1, 1, 0), x, torch.randn(5))
+    same(lambda x, y: torch.as_strided_scatter(x, y, (2, 3), (7, 2), 1), x, torch.randn(2, 3))
+    same(lambda x: x.unsqueeze(0).unsqueeze(2).squeeze((0, 2)), x)
+
+
+def test_a_strided_write_that_overlaps_is_refused() -> None:
+    with pytest.raises(UnsupportedError):
+        lowerkit.compile(
+            Function(lambda x, y: torch.as_strided_scatter(x, y, (2, 3), (1, 1))).eval(),
+            (torch.randn(9), torch.randn(2, 3)),
+        )
+
+
+def test_distances_of_pairs_and_antialiased_resizing() -> None:
+    holds(torch.pdist, torch.randn(6, 4))
+    holds(
+        lambda x: torch.nn.functional.interpolate(x, (5, 13), mode="bilinear", antialias=True), torch.randn(2, 3, 11, 7)
+    )
+
+
+def test_reductions_of_scalars() -> None:
+    x = torch.randn(())
+    same(lambda x: (x.amax(0), x.cumsum(0), *x.max(0), torch.logsumexp(x, 0), x.gather(0, torch.tensor([0, 0]))), x)
+
+
+@pytest.mark.parametrize("ends", [[2, 2, 9], [0, 9, 9], [3, 4, 7]], ids=str)
+def test_products_of_experts(ends: list[int]) -> None:
+    """Experts without rows, and rows behind the last end."""
+    importlib.import_module("transformers.integrations.moe")  # registers the op
+    product = torch.ops.transformers.grouped_mm_fallback
+    holds(
+        lambda rows, weight, ends: product(rows, weight, ends),
+        torch.randn(9, 5),
+        torch.randn(3, 5, 7),
+        torch.tensor(ends, dtype=torch.int32),
+    )
