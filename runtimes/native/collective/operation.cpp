@@ -66,6 +66,12 @@ uint64_t fingerprint(const Descriptor &descriptor) {
   return hash ? hash : 1;
 }
 
+uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int count) {
+  uint64_t hash = fingerprint(descriptor);
+  for (int i = 0; i < count; ++i) hash = mixed(hash, uint64_t(parts[i].count));
+  return hash ? hash : 1;
+}
+
 std::string to_string(const Descriptor &descriptor) {
   return std::string(name_of(descriptor)) + "(" + arguments(descriptor) + ")";
 }
