@@ -84,7 +84,8 @@ class Work {
 class Group {
  public:
   Group(const std::string &name, int rank, int size, const std::vector<int> &local_ranks, int segment,
-        const std::vector<int> &connections, int64_t timeout, int64_t first_sequence, const std::vector<int64_t> &tuning) {
+        const std::vector<int> &connections, int64_t timeout, int64_t first_sequence,
+        const std::vector<int64_t> &tuning) {
     if (int(connections.size()) != size) throw std::invalid_argument("one connection for each rank");
     if (tuning.size() > 4) throw std::invalid_argument("tuning has four numbers");
     lk_group_config config{};
@@ -264,10 +265,10 @@ NB_MODULE(_collective, module) {
           [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
              nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t timeout,
              nb::handle shape) {
-            group.run(CallWithParts(group,
-                                    to_call(operation, dtype, count, input, output, reduction, root, factor, 0, timeout,
-                                            shape),
-                                    input_parts, parts)
+            group.run(CallWithParts(
+                          group,
+                          to_call(operation, dtype, count, input, output, reduction, root, factor, 0, timeout, shape),
+                          input_parts, parts)
                           .call);
           },
           "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "input_parts"_a, "parts"_a, "reduction"_a = 0,
@@ -277,11 +278,11 @@ NB_MODULE(_collective, module) {
           [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
              nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t timeout,
              nb::handle shape) {
-            return group.start(CallWithParts(group,
-                                             to_call(operation, dtype, count, input, output, reduction, root, factor, 0,
-                                                     timeout, shape),
-                                             input_parts, parts)
-                                   .call);
+            return group.start(
+                CallWithParts(
+                    group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, timeout, shape),
+                    input_parts, parts)
+                    .call);
           },
           "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "input_parts"_a, "parts"_a, "reduction"_a = 0,
           "root"_a = 0, "factor"_a = 1.0, "timeout"_a = 0, "shape"_a = nb::make_tuple(), nb::keep_alive<0, 1>())
@@ -293,8 +294,9 @@ NB_MODULE(_collective, module) {
             return reinterpret_cast<uint64_t>(own);
           },
           "descriptor"_a, "size"_a)
-      .def("abort", [](Group &group, const std::string &reason) { lk_group_abort(group.get(), reason.c_str()); },
-           "reason"_a)
+      .def(
+          "abort", [](Group &group, const std::string &reason) { lk_group_abort(group.get(), reason.c_str()); },
+          "reason"_a)
       .def_prop_ro("aborted",
                    [](Group &group) -> nb::object {
                      char reason[1024];
@@ -319,11 +321,11 @@ NB_MODULE(_collective, module) {
           "add",
           [](Plan &plan, Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
              nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, nb::handle shape) {
-            plan.add(group, CallWithParts(group,
-                                          to_call(operation, dtype, count, input, output, reduction, root, factor, 0, 0,
-                                                  shape),
-                                          input_parts, parts)
-                                .call);
+            plan.add(group,
+                     CallWithParts(
+                         group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, 0, shape),
+                         input_parts, parts)
+                         .call);
           },
           nb::keep_alive<1, 2>(), "group"_a, "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a,
           "input_parts"_a = nb::make_tuple(), "parts"_a = nb::make_tuple(), "reduction"_a = 0, "root"_a = 0,

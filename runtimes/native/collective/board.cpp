@@ -67,7 +67,8 @@ Board::~Board() {
 
 void *Board::attach_arena(int descriptor, int64_t bytes) {
   if (!arenas_.empty()) throw Failure(LK_INVALID, "group '" + membership_.name + "' has an arena already");
-  if (bytes <= 0 || bytes % kPage) throw Failure(LK_INVALID, "an arena is a positive multiple of 4096 bytes for each rank");
+  if (bytes <= 0 || bytes % kPage)
+    throw Failure(LK_INVALID, "an arena is a positive multiple of 4096 bytes for each rank");
   void *mapped = mmap(nullptr, size_t(bytes) * size_t(ranks_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED)
     throw Failure(LK_RESOURCES, "cannot map an arena of " + std::to_string(bytes) + " bytes for each of " +
@@ -86,16 +87,25 @@ void Board::run(Execution &execution, const lk_call &call) {
       if (peer != index_ && arrived_[size_t(peer)] < sequence_) await_line(execution, peer, sequence_);
     enter();
     switch (call.operation) {
-      case LK_BARRIER: return barrier(execution);
-      case LK_BROADCAST: return broadcast(execution, call);
+      case LK_BARRIER:
+        return barrier(execution);
+      case LK_BROADCAST:
+        return broadcast(execution, call);
       case LK_REDUCE:
-      case LK_ALL_REDUCE: return all_reduce(execution, call);
-      case LK_SCATTER: return scatter(execution, call);
-      case LK_GATHER: return gather(execution, call);
-      case LK_ALL_GATHER: return all_gather(execution, call);
-      case LK_REDUCE_SCATTER: return reduce_scatter(execution, call);
-      case LK_ALL_TO_ALL: return all_to_all(execution, call);
-      default: throw Failure(LK_INVALID, "no such operation on a board");
+      case LK_ALL_REDUCE:
+        return all_reduce(execution, call);
+      case LK_SCATTER:
+        return scatter(execution, call);
+      case LK_GATHER:
+        return gather(execution, call);
+      case LK_ALL_GATHER:
+        return all_gather(execution, call);
+      case LK_REDUCE_SCATTER:
+        return reduce_scatter(execution, call);
+      case LK_ALL_TO_ALL:
+        return all_to_all(execution, call);
+      default:
+        throw Failure(LK_INVALID, "no such operation on a board");
     }
   } catch (const Failure &failure) {
     if (failure.status() != LK_ABORTED) report_failure(failure.what());
@@ -152,8 +162,8 @@ void Board::await_free_tiles(Execution &execution) {
   }
 }
 
-// Spin (or, if crowded, give way) for a while; then sleep in the kernel. Sleeper and publisher follow Dekker: the sleeper
-// announces itself, then reads the word once more; the publisher writes the word, then reads the announcement.
+// Spin (or, if crowded, give way) for a while; then sleep in the kernel. Sleeper and publisher follow Dekker: the
+// sleeper announces itself, then reads the word once more; the publisher writes the word, then reads the announcement.
 void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target) {
   const int64_t start = monotonic_nanoseconds();
   const int64_t patience = crowded_ ? kYield : spin_nanoseconds_;
@@ -187,7 +197,8 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
 void Board::check_failure() {
   const SegmentHeader &shared = segment_->header();
   if (shared.failed.load(std::memory_order_acquire) == 2)
-    membership_.abort(LK_ABORTED, "rank " + std::to_string(shared.failed_rank) + ": " + shared.failure, shared.failed_rank);
+    membership_.abort(LK_ABORTED, "rank " + std::to_string(shared.failed_rank) + ": " + shared.failure,
+                      shared.failed_rank);
   membership_.check();
 }
 
@@ -205,9 +216,10 @@ void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_
     membership_.mark_dead(rank_of(peer));
     // What it published before its end counts.
     if (word.load(std::memory_order_acquire) >= target) return;
-    throw Failure(LK_PEER_LOST,
-                  name_of(execution) + ": rank " + std::to_string(rank_of(peer)) + " has ended (its connection is closed)",
-                  rank_of(peer));
+    throw Failure(
+        LK_PEER_LOST,
+        name_of(execution) + ": rank " + std::to_string(rank_of(peer)) + " has ended (its connection is closed)",
+        rank_of(peer));
   }
   if (execution.deadline.passed(monotonic_nanoseconds())) throw_timeout(execution, peer);
 }

@@ -8,13 +8,14 @@
 //   tiles      larger data, through a ring of kTiles slots; `written`, `reduced`, `consumed` count them
 //
 // What keeps memory safe
-//   1 lines and one-shot areas alternate between two copies. A rank enters operation s only when all others have arrived
+//   1 lines and one-shot areas alternate between two copies. A rank enters operation s only when all others have
+//   arrived
 //     at s-1; then nobody reads what it wrote in s-2, and that copy is free.
 //   2 a tile slot is written again when every reader of its earlier content has counted it as consumed.
 //   3 fingerprints are compared before data is read: ranks that called different operations learn so from each other.
 //
-// Bytes moved by each of p ranks (n: its buffer), read and written: one-shot all_reduce (p+3)n, two-shot (5-2/p)n, buffers
-// in the arena 2n, all_gather (2p+2)n.
+// Bytes moved by each of p ranks (n: its buffer), read and written: one-shot all_reduce (p+3)n, two-shot (5-2/p)n,
+// buffers in the arena 2n, all_gather (2p+2)n.
 #pragma once
 
 #include <memory>
@@ -106,8 +107,8 @@ class Board {
   uint64_t sequence_ = 0;
   bool entered_ = false;  // whether this rank's line of the running operation is its own to write
   uint64_t fingerprints_[2] = {0, 0};
-  std::vector<uint64_t> arrived_;   // by peer: the last operation it is known to have entered
-  std::vector<uint64_t> unread_;    // by peer: `consumed` at which it has read all my tiles
+  std::vector<uint64_t> arrived_;  // by peer: the last operation it is known to have entered
+  std::vector<uint64_t> unread_;   // by peer: `consumed` at which it has read all my tiles
   std::vector<const void *> sources_;
   std::vector<double> factors_;
   std::vector<int64_t> rounds_;

@@ -1,9 +1,10 @@
-// Operations that move data without arithmetic. All are one scheme: a rank lays out what it has, publishes it, and pulls
-// what is meant for it.
+// Operations that move data without arithmetic. All are one scheme: a rank lays out what it has, publishes it, and
+// pulls what is meant for it.
 //
 //   line      one cache line carries sequence, fingerprint and data: one synchronisation, one transfer
 //   one-shot  the data lies in the one-shot area before the line is published
-//   tiles     round t: wait until the readers have consumed round t-4, write a tile, count it; then read the tile of every
+//   tiles     round t: wait until the readers have consumed round t-4, write a tile, count it; then read the tile of
+//   every
 //             rank that has one in this round, and count the round as consumed
 #include <algorithm>
 #include <cstring>

@@ -1,11 +1,13 @@
-// Operations that reduce. Every element is reduced by one rank alone or by all in the same order (that of the ranks), so
-// that all ranks hold the same bits.
+// Operations that reduce. Every element is reduced by one rank alone or by all in the same order (that of the ranks),
+// so that all ranks hold the same bits.
 //
-//   line, one-shot   all_reduce of up to one_shot_limit: each rank copies its input in, publishes, and reduces all inputs
-//   staged two-shot  up to the one-shot area: copy the others' slices in, publish; reduce the own slice into the area,
+//   line, one-shot   all_reduce of up to one_shot_limit: each rank copies its input in, publishes, and reduces all
+//   inputs staged two-shot  up to the one-shot area: copy the others' slices in, publish; reduce the own slice into the
+//   area,
 //                    count it; copy the others' reduced slices out
 //   tiles            the same, tile by tile: while tile t is copied in, tile t-1 is reduced and tile t-2 copied out
-//   arena            all buffers lie in the arena: rank i reduces slice i out of all of them and stores it into all of them
+//   arena            all buffers lie in the arena: rank i reduces slice i out of all of them and stores it into all of
+//   them
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +24,8 @@ constexpr int64_t kArenaBlock = 16 << 10;  // reduced in the first cache, then s
 // `count` elements in `ranks` slices that begin on cache lines; the last ones may be short or empty.
 struct Slices {
   Slices(int64_t count, int ranks, int64_t element)
-      : count_(count), size_((((count + ranks - 1) / ranks) * element + kCacheLine - 1) / kCacheLine * kCacheLine / element) {}
+      : count_(count),
+        size_((((count + ranks - 1) / ranks) * element + kCacheLine - 1) / kCacheLine * kCacheLine / element) {}
 
   int64_t begin(int slice) const { return std::min(count_, slice * size_); }
   int64_t length(int slice) const { return begin(slice + 1) - begin(slice); }
@@ -36,7 +39,8 @@ struct Slices {
 int64_t tile_elements(int64_t count, int ranks, int64_t element, int64_t tile_bytes) {
   const int64_t unit = ranks * kCacheLine;
   const int64_t most = tile_bytes / unit * unit;
-  const int64_t bytes = std::clamp(count * element / kTiles / unit * unit, std::min(kSmallTile / unit * unit, most), most);
+  const int64_t bytes =
+      std::clamp(count * element / kTiles / unit * unit, std::min(kSmallTile / unit * unit, most), most);
   return std::max(bytes, unit) / element;
 }
 
@@ -72,7 +76,8 @@ void Board::all_reduce_staged(Execution &execution, const lk_call &call) {
     for (int slice = 0; slice < ranks_; ++slice)
       if (slice != index_)
         copy(area + slices.begin(slice) * element,
-             static_cast<const uint8_t *>(call.input) + slices.begin(slice) * element, slices.length(slice) * element, false);
+             static_cast<const uint8_t *>(call.input) + slices.begin(slice) * element, slices.length(slice) * element,
+             false);
   publish_line(execution);
   if (!two_shot && !reads) return;
 
@@ -209,8 +214,8 @@ void Board::all_reduce_arena(Execution &execution, const lk_call &call) {
     if (call.reduction == LK_AVG) divide(block, ranks_, bytes / element, call.dtype);
     for (int step = 0; step < ranks_; ++step) {
       const int peer = (index_ + step) % ranks_;
-      copy(arenas_[size_t(peer)] + segment_->block(peer).announcements[sequence_ & 1].arena_output + offset, block, bytes,
-           streaming);
+      copy(arenas_[size_t(peer)] + segment_->block(peer).announcements[sequence_ & 1].arena_output + offset, block,
+           bytes, streaming);
     }
   }
   const uint64_t reduced = ++reduced_;
@@ -224,7 +229,8 @@ void Board::all_reduce_arena(Execution &execution, const lk_call &call) {
 void Board::reduce_scatter(Execution &execution, const lk_call &call) {
   const int64_t element = kDtypeBytes[call.dtype];
   int64_t total = 0;
-  for (int part = 0; part < ranks_; ++part) total += (call.parts[part].count * element + kCacheLine - 1) / kCacheLine * kCacheLine;
+  for (int part = 0; part < ranks_; ++part)
+    total += (call.parts[part].count * element + kCacheLine - 1) / kCacheLine * kCacheLine;
   if (total > kOneShotBytes) {
     publish_line(execution);
     await_all_lines(execution);
@@ -287,9 +293,9 @@ void Board::reduce_scatter_tiles(Execution &execution, const lk_call &call) {
     const int64_t length = std::min(unit, call.count - current * unit);
     for (int peer = 0; length > 0 && peer < ranks_; ++peer) {
       if (peer == index_) {
-        sources_[size_t(peer)] =
-            premultiplied ? segment_->tile(index_, written + uint64_t(current)) + index_ * slot
-                          : static_cast<const uint8_t *>(call.parts[index_].data) + current * unit * element;
+        sources_[size_t(peer)] = premultiplied
+                                     ? segment_->tile(index_, written + uint64_t(current)) + index_ * slot
+                                     : static_cast<const uint8_t *>(call.parts[index_].data) + current * unit * element;
         continue;
       }
       const uint64_t number = segment_->block(peer).announcements[sequence_ & 1].written + uint64_t(current);

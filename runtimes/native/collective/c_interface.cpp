@@ -53,7 +53,7 @@ lk_status guarded(Body body) {
 const char *lk_last_error(void) { return last_error.c_str(); }
 
 const char *lk_status_name(int32_t status) {
-  static const char *const names[] = {"ok",     "invalid", "timeout",   "peer_lost", "desync",
+  static const char *const names[] = {"ok",      "invalid",   "timeout",  "peer_lost", "desync",
                                       "aborted", "resources", "protocol", "pending"};
   return status >= 0 && status < int32_t(sizeof(names) / sizeof(names[0])) ? names[status] : "unknown";
 }

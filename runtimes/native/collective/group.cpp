@@ -100,10 +100,13 @@ void *Group::attach_arena(int descriptor, int64_t bytes) {
 
 void Group::execute(const lk_call &call, uint64_t sequence) {
   const Descriptor descriptor = describe(call);
-  Execution execution{call, descriptor,
+  Execution execution{call,
+                      descriptor,
                       parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
                                                        : fingerprint(descriptor),
-                      sequence, Deadline::in(call.timeout > 0 ? call.timeout : timeout_), {}};
+                      sequence,
+                      Deadline::in(call.timeout > 0 ? call.timeout : timeout_),
+                      {}};
   const uint64_t record = recorder_.start(execution, call.tag);
   try {
     membership_.check();
@@ -125,16 +128,23 @@ void Group::execute_alone(const lk_call &call) {
   void *target = call.output;
   switch (call.operation) {
     case LK_REDUCE:
-    case LK_ALL_REDUCE: break;
+    case LK_ALL_REDUCE:
+      break;
     case LK_REDUCE_SCATTER:
-    case LK_SCATTER: source = call.parts[0].data; break;
+    case LK_SCATTER:
+      source = call.parts[0].data;
+      break;
     case LK_GATHER:
-    case LK_ALL_GATHER: target = call.parts[0].data; break;
+    case LK_ALL_GATHER:
+      target = call.parts[0].data;
+      break;
     case LK_ALL_TO_ALL:
-      if (call.parts[0].count) std::memmove(call.parts[0].data, call.input_parts[0].data,
-                                            size_t(call.parts[0].count * kDtypeBytes[call.dtype]));
+      if (call.parts[0].count)
+        std::memmove(call.parts[0].data, call.input_parts[0].data,
+                     size_t(call.parts[0].count * kDtypeBytes[call.dtype]));
       return;
-    default: return;
+    default:
+      return;
   }
   if (reduces(call.operation) && call.reduction == LK_PREMUL_SUM)
     reduce(target, &source, &call.factor, 1, call.count, call.dtype, LK_SUM);
@@ -220,16 +230,17 @@ bool Group::test(Work &work) {
 
 void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  // What nobody has begun, the waiter does itself: it saves two changes of threads.
-  if (!running_ && !queue_.empty() && queue_.front() == work) {
+  // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
+  if (timeout == 0 && !running_ && !queue_.empty() && queue_.front() == work) {
     queue_.pop_front();
     execute_work(work, lock);
   }
   auto done = [&] { return work->done; };
   if (timeout > 0) {
     if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout), done))
-      throw Failure(LK_TIMEOUT, to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
-                                    ": not done after the time waited for it; it goes on");
+      throw Failure(LK_TIMEOUT,
+                    to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
+                        ": not done after the time waited for it; it goes on");
   } else {
     changed_.wait(lock, done);
   }

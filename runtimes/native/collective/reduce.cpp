@@ -54,11 +54,14 @@ int of_booleans(int reduction) {
   switch (reduction) {
     case LK_SUM:
     case LK_MAX:
-    case LK_BOR: return LK_BOR;
+    case LK_BOR:
+      return LK_BOR;
     case LK_PRODUCT:
     case LK_MIN:
-    case LK_BAND: return LK_BAND;
-    default: return LK_BXOR;
+    case LK_BAND:
+      return LK_BAND;
+    default:
+      return LK_BXOR;
   }
 }
 
@@ -82,19 +85,32 @@ void scale(void *data, double factor, int64_t count, int dtype) {
 void divide(void *data, int64_t divisor, int64_t count, int dtype) {
   using namespace baseline;
   switch (dtype) {
-    case LK_F32: return divide_all<Plain<float>>(data, float(divisor), count);
-    case LK_F64: return divide_all<Plain<double>>(data, double(divisor), count);
-    case LK_F16: return divide_all<Half>(data, float(divisor), count);
-    case LK_BF16: return divide_all<Brain>(data, float(divisor), count);
-    case LK_I8: return divide_all<Plain<int8_t>>(data, int8_t(divisor), count);
-    case LK_I16: return divide_all<Plain<int16_t>>(data, int16_t(divisor), count);
-    case LK_I32: return divide_all<Plain<int32_t>>(data, int32_t(divisor), count);
-    case LK_I64: return divide_all<Plain<int64_t>>(data, divisor, count);
-    case LK_U8: return divide_all<Plain<uint8_t>>(data, uint8_t(divisor), count);
-    case LK_U16: return divide_all<Plain<uint16_t>>(data, uint16_t(divisor), count);
-    case LK_U32: return divide_all<Plain<uint32_t>>(data, uint32_t(divisor), count);
-    case LK_U64: return divide_all<Plain<uint64_t>>(data, uint64_t(divisor), count);
-    default: return;
+    case LK_F32:
+      return divide_all<Plain<float>>(data, float(divisor), count);
+    case LK_F64:
+      return divide_all<Plain<double>>(data, double(divisor), count);
+    case LK_F16:
+      return divide_all<Half>(data, float(divisor), count);
+    case LK_BF16:
+      return divide_all<Brain>(data, float(divisor), count);
+    case LK_I8:
+      return divide_all<Plain<int8_t>>(data, int8_t(divisor), count);
+    case LK_I16:
+      return divide_all<Plain<int16_t>>(data, int16_t(divisor), count);
+    case LK_I32:
+      return divide_all<Plain<int32_t>>(data, int32_t(divisor), count);
+    case LK_I64:
+      return divide_all<Plain<int64_t>>(data, divisor, count);
+    case LK_U8:
+      return divide_all<Plain<uint8_t>>(data, uint8_t(divisor), count);
+    case LK_U16:
+      return divide_all<Plain<uint16_t>>(data, uint16_t(divisor), count);
+    case LK_U32:
+      return divide_all<Plain<uint32_t>>(data, uint32_t(divisor), count);
+    case LK_U64:
+      return divide_all<Plain<uint64_t>>(data, uint64_t(divisor), count);
+    default:
+      return;
   }
 }
 

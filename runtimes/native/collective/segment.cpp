@@ -40,7 +40,8 @@ Segment::Segment(int descriptor, int ranks, int index, int64_t tile_bytes, Deadl
     : size_(bytes(ranks, tile_bytes)), ranks_(ranks), tile_bytes_(tile_bytes) {
   void *mapped = mmap(nullptr, size_t(size_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED)
-    throw Failure(LK_RESOURCES, "cannot map " + std::to_string(size_) + " bytes of shared memory: " + std::strerror(errno));
+    throw Failure(LK_RESOURCES,
+                  "cannot map " + std::to_string(size_) + " bytes of shared memory: " + std::strerror(errno));
   base_ = static_cast<uint8_t *>(mapped);
   SegmentHeader &shared = header();
   if (index == 0) {
@@ -59,9 +60,10 @@ Segment::Segment(int descriptor, int ranks, int index, int64_t tile_bytes, Deadl
   }
   if (shared.magic.load(std::memory_order_acquire) != kMagic || shared.version != kVersion || shared.ranks != ranks ||
       shared.tile_bytes != tile_bytes) {
-    std::string message = "local ranks disagree on the shared segment: " + std::to_string(shared.ranks) + " ranks with tiles of " +
-                          std::to_string(shared.tile_bytes) + " bytes there, " + std::to_string(ranks) + " and " +
-                          std::to_string(tile_bytes) + " here; all ranks need the same version and tuning";
+    std::string message = "local ranks disagree on the shared segment: " + std::to_string(shared.ranks) +
+                          " ranks with tiles of " + std::to_string(shared.tile_bytes) + " bytes there, " +
+                          std::to_string(ranks) + " and " + std::to_string(tile_bytes) +
+                          " here; all ranks need the same version and tuning";
     munmap(mapped, size_t(size_));
     throw Failure(LK_DESYNC, message);
   }

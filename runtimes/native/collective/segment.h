@@ -2,10 +2,9 @@
 //
 //   header            layout numbers, and the group's failure if there is one
 //   one block a rank  written by that rank alone (but for `sleepers`):
-//     lines[2]        one cache line an operation, even and odd ones in turn: sequence, fingerprint, up to 48 bytes of data
-//     announcements   what the rank called, where its data lies and its counters stand
-//     counters        tiles written, reduced and consumed so far
-//     one-shot[2]     data of operations that fit, even and odd ones in turn
+//     lines[2]        one cache line an operation, even and odd ones in turn: sequence, fingerprint, up to 48 bytes of
+//     data announcements   what the rank called, where its data lies and its counters stand counters        tiles
+//     written, reduced and consumed so far one-shot[2]     data of operations that fit, even and odd ones in turn
 //     tiles[4]        a ring for larger ones
 //   rings             one byte ring for each ordered pair, for messages
 #pragma once
@@ -39,9 +38,10 @@ struct alignas(2 * kCacheLine) Announcement {
   Descriptor descriptor;
   uint64_t written;  // the rank's counters before the operation
   uint64_t consumed;
-  int64_t arena_input;      // offset of the buffer in the rank's arena, -1 if it lies elsewhere
+  int64_t arena_input;  // offset of the buffer in the rank's arena, -1 if it lies elsewhere
   int64_t arena_output;
-  int64_t bytes;  // that each reader gets; where each gets its own: the most that one does, and a table leads the one-shot area
+  int64_t bytes;  // that each reader gets; where each gets its own: the most that one does, and a table leads the
+                  // one-shot area
   Place place;
 };
 static_assert(sizeof(Announcement) == 2 * kCacheLine);
@@ -53,9 +53,9 @@ struct alignas(kCacheLine) Counter {
 struct RankBlock {
   Line lines[2];
   Announcement announcements[2];
-  Counter written;   // tiles whose data lies ready
-  Counter reduced;   // tiles whose own slice is reduced
-  Counter consumed;  // rounds of tiles that this rank has read
+  Counter written;                                     // tiles whose data lies ready
+  Counter reduced;                                     // tiles whose own slice is reduced
+  Counter consumed;                                    // rounds of tiles that this rank has read
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // ranks asleep on one of the above
 };
 
