@@ -127,7 +127,8 @@ inline Envelope message(int64_t tag, int64_t count, bool sends, int peer, int dt
 
 inline void send(Messenger &messenger, int peer, int64_t tag, const std::vector<uint8_t> &bytes) {
   Request request;
-  messenger.post_send(request, peer, message(tag, int64_t(bytes.size()), true, peer), bytes.data(), int64_t(bytes.size()));
+  messenger.post_send(request, peer, message(tag, int64_t(bytes.size()), true, peer), bytes.data(),
+                      int64_t(bytes.size()));
   messenger.wait(request, soon());
 }
 
