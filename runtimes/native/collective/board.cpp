@@ -30,11 +30,6 @@ void pause_briefly() {
 #endif
 }
 
-int processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 std::string in_seconds(int64_t nanoseconds) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3g s", double(nanoseconds) * 1e-9);
@@ -57,13 +52,13 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
       streaming_limit_(chosen(tuning.streaming_limit, kStreamingLimit)),
       spin_nanoseconds_(chosen(tuning.spin_nanoseconds, kSpin)),
       patience_(spin_nanoseconds_),
-      quick_looks_(ranks_ > processors() ? 1 : kQuickLooks),
-      crowded_(ranks_ > processors()),
       arrived_(size_t(ranks_), 0),
       unread_(size_t(ranks_), 0),
       sources_(size_t(ranks_)),
       factors_(size_t(ranks_), 1.0),
-      rounds_(size_t(ranks_), 0) {}
+      rounds_(size_t(ranks_), 0) {
+  segment_->add_processors();
+}
 
 Board::~Board() {
   if (!arenas_.empty()) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
@@ -122,6 +117,7 @@ void Board::run(Execution &execution, const lk_call &call) {
 void Board::enter() {
   ++sequence_;
   entered_ = true;
+  arrived_[size_t(index_)] = sequence_;
   Announcement &own = announcement();
   own.written = written_;
   own.consumed = consumed_;
@@ -171,6 +167,12 @@ void Board::await_free_tiles(Execution &execution) {
 // sleeper announces itself, then reads the word once more; the publisher writes the word, then reads the announcement.
 void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target) {
   execution.begin();
+  if (!settled_) {
+    // A rank may be bound to one processor and the next to another: what counts is how many they have together.
+    crowded_ = ranks_ > segment_->processors();
+    quick_looks_ = crowded_ ? 1 : kQuickLooks;
+    settled_ = *std::min_element(arrived_.begin(), arrived_.end()) > 0;
+  }
   const int64_t start = monotonic_nanoseconds();
   const int64_t patience = crowded_ ? kYield : patience_;
   int64_t now = start;

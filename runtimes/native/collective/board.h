@@ -111,8 +111,9 @@ class Board {
   int64_t streaming_limit_;
   int64_t spin_nanoseconds_;
   int64_t patience_;  // how long this rank spins at present
-  int quick_looks_;
-  bool crowded_;  // more local ranks than processors: nobody spins
+  int quick_looks_ = 1;
+  bool crowded_ = true;   // more local ranks than processors: nobody spins
+  bool settled_ = false;  // that is known for good: all ranks have said where they may run
 
   uint64_t sequence_ = 0;
   bool entered_ = false;  // whether this rank's line of the running operation is its own to write
