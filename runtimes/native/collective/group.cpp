@@ -70,6 +70,7 @@ Group::Group(const lk_group_config &config)
     board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
   }
   if (config.size > 1) messenger_ = make_messenger(config);
+  if (config.local_count != config.size) hosts_sequence_ = ++sequence_;
   connections.push_back(config.segment_descriptor);
   descriptors_.own(std::move(connections));
 }
@@ -164,7 +165,7 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
     else if (board_ && board_->segment().ranks() == membership_.size)
       board_->run(execution, call);
     else
-      throw Failure(LK_INVALID, "group '" + membership_.name + "' spans hosts: there are no collectives for it yet");
+      execute_across_hosts(execution);
   } catch (const Failure &failure) {
     execution.begin();
     recorder_.finish(execution, failure.status());

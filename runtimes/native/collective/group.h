@@ -87,6 +87,17 @@ class Group {
   void finish_turn();
   std::unique_ptr<Messenger> make_messenger(const lk_group_config &config);
 
+  // group_hosts.cpp
+  void execute_across_hosts(Execution &execution);
+  void learn_hosts(Execution &execution);
+  std::vector<int> everyone() const;
+  std::vector<int> leaders(int instead) const;
+  void among(const std::vector<int> &ranks, Execution &execution, const lk_call &call);
+  void barrier_across_hosts(Execution &execution);
+  void broadcast_across_hosts(Execution &execution);
+  void all_reduce_across_hosts(Execution &execution);
+  void all_reduce_slices(Execution &execution, int first, int later);
+
   // group_messages.cpp
   void post(Request &request, const Execution &execution);
   void run_message(const lk_call &call);
@@ -109,6 +120,8 @@ class Group {
   std::atomic<bool> running_{false};  // an operation is under way, on whichever thread
   bool stopping_ = false;
   std::atomic<uint64_t> sequence_;
+  uint64_t hosts_sequence_ = 0;     // of the exchange by which ranks learn of each other's hosts
+  std::vector<int32_t> leader_of_;  // by rank; empty until then
   std::thread worker_;
   std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
   std::thread carrier_;                        // moves them on while nobody waits for them

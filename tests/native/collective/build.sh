@@ -1,28 +1,21 @@
 #!/usr/bin/env bash
-# Builds the native tests of the messages: build.sh FOLDER [COMPILER OPTION...] leaves messages_test, operations_test and
-# fuzz_frames in FOLDER.
+# Builds the native tests of the collectives, two files at a time: build.sh FOLDER [COMPILER OPTION...] leaves one program
+# for each *_test.cpp, and fuzz_frames, in FOLDER.
 set -euo pipefail
 folder=$1
 shift
 tests=$(cd "$(dirname "$0")" && pwd)
 engine=$(cd "$tests/../../../runtimes/native/collective" && pwd)
 mkdir -p "$folder"
-options=(-std=c++17 -O1 -Wall -Wextra -Wpedantic -Werror -pthread "-I$engine" "-I$tests" "$@")
+# A sanitizer build has one instruction set level: the choice among several runs before a sanitizer is ready.
+options=(-std=c++17 -O1 -Wall -Wextra -Wpedantic -Werror -pthread -DLOWERKIT_ONE_LEVEL "-I$engine" "-I$tests" "$@")
 
-# Until the engine's own reductions lie beside it, slow ones stand in for them.
-reductions=$engine/reduce.cpp
-if [[ ! -e $reductions ]]; then
-  reductions=$tests/stand_in/reduce.cpp
-  options+=("-I$tests/stand_in")
-fi
-
+printf '%s\n' "$engine"/*.cpp "$tests"/*.cpp |
+  xargs -P 2 -I SOURCE bash -c 'folder=$1 source=$2; shift 2; c++ "$@" -c "$source" -o "$folder/$(basename "$source" .cpp).o"' \
+    compile "$folder" SOURCE "${options[@]}"
 objects=()
-for source in "$engine"/{operation,frame,tcp_stream,ring_stream,stream_link,loopback_link,simulated_link}.cpp \
-  "$engine"/messenger*.cpp "$engine"/message_*.cpp "$engine/exchange.cpp" "$reductions"; do
-  object=$folder/$(basename "$source" .cpp).o
-  c++ "${options[@]}" -c "$source" -o "$object"
-  objects+=("$object")
-done
-for test in messages_test operations_test fuzz_frames; do
-  c++ "${options[@]}" "$tests/$test.cpp" "${objects[@]}" -o "$folder/$test"
+for source in "$engine"/*.cpp; do objects+=("$folder/$(basename "$source" .cpp).o"); done
+for source in "$tests"/*.cpp; do
+  name=$(basename "$source" .cpp)
+  c++ "${options[@]}" "$folder/$name.o" "${objects[@]}" -o "$folder/$name"
 done

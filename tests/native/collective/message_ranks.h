@@ -1,88 +1,126 @@
-// Ranks as threads of one process, over the C interface: what the native tests of collectives share.
+// A group whose ranks are threads, over any of the transports.
 #pragma once
 
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <string>
+#include <map>
+#include <memory>
 #include <thread>
 #include <vector>
 
-#include "lowerkit_collective.h"
+#include "byte_stream.h"
+#include "check.h"
+#include "messenger.h"
+#include "simulated_network.h"
+#include "stream_link.h"
+#include "tcp_pair.h"
 
-#define REQUIRE(condition, ...)                                            \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-      std::fprintf(stderr, __VA_ARGS__);                                   \
-      std::fprintf(stderr, " [%s]\n", lk_last_error());                    \
-      std::abort();                                                        \
-    }                                                                      \
-  } while (0)
+namespace ranks {
 
-// A memfd for all ranks (or, if they are not `local`, none), and a socket pair for each pair of them.
-class Ranks {
- public:
-  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}, bool local = true)
-      : size_(size), local_(local), groups_(size_t(size)) {
-    int segment = memfd_create("segment", MFD_CLOEXEC);
-    REQUIRE(ftruncate(segment, lk_segment_bytes(size, tuning.tile_bytes)) == 0, "segment");
-    std::vector<std::vector<int>> connections(size_t(size), std::vector<int>(size_t(size), -1));
-    for (int a = 0; a < size; ++a)
-      for (int b = a + 1; b < size; ++b) {
-        int pair[2];
-        REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
-        connections[size_t(a)][size_t(b)] = pair[0];
-        connections[size_t(b)][size_t(a)] = pair[1];
-      }
-    std::vector<int> all(size_t(size), 0);
-    for (int rank = 0; rank < size; ++rank) all[size_t(rank)] = rank;
+using namespace lowerkit::collective;
+
+enum class Transport {
+  sockets,
+  rings,
+  simulated,
+  mixed
+};  // mixed: rings within pairs of ranks, Unix sockets between them; sockets: TCP
+
+inline const std::vector<Transport> kTransports = {Transport::sockets, Transport::rings, Transport::simulated,
+                                                   Transport::mixed};
+
+struct World {
+  World(int size, Transport transport, MessengerOptions options = {}, NetworkRules rules = {})
+      : size(size), network(size, std::move(rules)), bells(new Doorbell[size_t(size)]) {
+    options.ranks_of_host = size;
+    std::vector<std::vector<std::unique_ptr<Link>>> links;
     for (int rank = 0; rank < size; ++rank) {
-      lk_group_config config{};
-      config.name = "test";
-      config.rank = rank;
-      config.size = size;
-      config.local_count = local ? size : 1;
-      config.local_ranks = local ? all.data() : &all[size_t(rank)];
-      config.segment_descriptor = local ? dup(segment) : -1;
-      config.connections = connections[size_t(rank)].data();
-      config.timeout = timeout;
-      config.tuning = tuning;
-      REQUIRE(lk_group_create(&config, &groups_[size_t(rank)]) == LK_OK, "rank %d", rank);
+      links.emplace_back(size_t(size));
+      if (transport == Transport::simulated) links.back() = network.links(rank);
     }
-    close(segment);
-  }
-  ~Ranks() {
-    for (int rank = 0; rank < size_; ++rank) end(rank);
+    for (int low = 0; low < size && transport != Transport::simulated; ++low)
+      for (int high = low + 1; high < size; ++high) connect(links, low, high, transport);
+    for (int rank = 0; rank < size; ++rank) {
+      members.push_back(std::make_unique<Membership>("world", rank, size));
+      options.doorbell = transport == Transport::simulated ? &network.doorbell(rank) : &bells[size_t(rank)];
+      if (transport == Transport::sockets) options.doorbell = nullptr;
+      messengers.push_back(std::make_unique<Messenger>(*members.back(), std::move(links[size_t(rank)]), options));
+    }
   }
 
-  // The rank's process ends, as far as the others can see.
-  void end(int rank) {
-    if (groups_[size_t(rank)]) lk_group_destroy(groups_[size_t(rank)]);
-    groups_[size_t(rank)] = nullptr;
-  }
-  lk_group *group(int rank) { return groups_[size_t(rank)]; }
-  int size() const { return size_; }
-  bool local() const { return local_; }
-
-  void run(const std::function<void(int, lk_group *)> &body) {
+  // A rank whose body throws Failure tells the others and leaves its text in `errors`.
+  void run(const std::function<void(Messenger &, int rank)> &body) {
+    errors.assign(size_t(size), "");
+    statuses.assign(size_t(size), LK_OK);
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < size_; ++rank) threads.emplace_back([&, rank] { body(rank, groups_[size_t(rank)]); });
-    for (auto &thread : threads) thread.join();
+    for (int rank = 0; rank < size; ++rank)
+      threads.emplace_back([&, rank] {
+        Messenger &messenger = *messengers[size_t(rank)];
+        try {
+          body(messenger, rank);
+        } catch (const Failure &failure) {
+          errors[size_t(rank)] = failure.what();
+          statuses[size_t(rank)] = failure.status();
+          members[size_t(rank)]->abort(failure.status(), failure.what(), failure.rank());
+          messenger.send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(1000000000));
+        } catch (const RankDied &died) {
+          errors[size_t(rank)] = died.what();
+          statuses[size_t(rank)] = LK_ABORTED;
+        }
+      });
+    for (std::thread &thread : threads) thread.join();
+  }
+  // run(), where nothing may fail.
+  void run_well(const std::function<void(Messenger &, int rank)> &body) {
+    run(body);
+    for (const std::string &error : errors)
+      if (!error.empty()) check::report(__FILE__, __LINE__, error);
+  }
+  // As a rank whose process ends: its connections do.
+  void kill(int rank) { messengers[size_t(rank)].reset(); }
+
+  const int size;
+  SimulatedNetwork network;
+  std::unique_ptr<Doorbell[]> bells;
+  std::vector<void *> rings;
+  std::vector<std::unique_ptr<Membership>> members;
+  std::vector<std::unique_ptr<Messenger>> messengers;
+  std::vector<std::string> errors;
+  std::vector<lk_status> statuses;
+
+  ~World() {
+    messengers.clear();
+    for (void *ring : rings) std::free(ring);
   }
 
  private:
-  int size_;
-  bool local_;
-  std::vector<lk_group *> groups_;
+  void connect(std::vector<std::vector<std::unique_ptr<Link>>> &links, int low, int high, Transport transport) {
+    std::unique_ptr<ByteStream> streams[2];
+    if (transport == Transport::rings || (transport == Transport::mixed && low / 2 == high / 2)) {
+      constexpr size_t kCapacity = 1000 * 64 + 8;  // not a power of two
+      void *memory[2];
+      for (void *&ring : memory) {
+        size_t bytes = (ring_bytes(kCapacity) + 63) / 64 * 64;
+        ring = std::aligned_alloc(64, bytes);
+        std::memset(ring, 0, bytes);
+        rings.push_back(ring);
+      }
+      streams[0] = make_ring_stream(high, memory[0], memory[1], kCapacity, &bells[size_t(high)]);
+      streams[1] = make_ring_stream(low, memory[1], memory[0], kCapacity, &bells[size_t(low)]);
+    } else {
+      int pair[2];
+      if (transport == Transport::sockets)
+        connect_pair(pair);
+      else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        std::abort();
+      streams[0] = make_tcp_stream(high, pair[0]);
+      streams[1] = make_tcp_stream(low, pair[1]);
+    }
+    links[size_t(low)][size_t(high)] = std::make_unique<StreamLink>(low, high, size, std::move(streams[0]));
+    links[size_t(high)][size_t(low)] = std::make_unique<StreamLink>(high, low, size, std::move(streams[1]));
+  }
 };
-<<<<<<<< HEAD:tests/native/collective/ranks.h
-========
 
 constexpr int64_t kSecond = 1000000000;
 inline Deadline soon() { return Deadline::in(20 * kSecond); }
@@ -125,4 +163,3 @@ inline std::vector<uint8_t> pattern(int64_t size, uint64_t seed) {
 }
 
 }  // namespace ranks
->>>>>>>> wip-messages:tests/native/collective/message_ranks.h
