@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the native tests of the messages: build.sh FOLDER [COMPILER OPTION...] leaves messages_test, operations_test and
-# fuzz_frames in FOLDER.
+# Builds the native tests of the messages: build.sh FOLDER [COMPILER OPTION...] leaves messages_test, operations_test,
+# processes_test and fuzz_frames in FOLDER.
 set -euo pipefail
 folder=$1
 shift
@@ -23,6 +23,6 @@ for source in "$engine"/{operation,frame,tcp_stream,ring_stream,stream_link,loop
   c++ "${options[@]}" -c "$source" -o "$object"
   objects+=("$object")
 done
-for test in messages_test operations_test fuzz_frames; do
+for test in messages_test operations_test processes_test fuzz_frames; do
   c++ "${options[@]}" "$tests/$test.cpp" "${objects[@]}" -o "$folder/$test"
 done
