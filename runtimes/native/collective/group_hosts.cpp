@@ -132,8 +132,13 @@ void Group::all_reduce_across_hosts(Execution &execution) {
     if (board_) board_->run(execution, inside);
     if (leads) {
       lk_call outside = part_of(call, LK_ALL_REDUCE);
-      outside.reduction = board_ ? later : first;
-      if (board_) outside.input = call.output;
+      outside.reduction = later;
+      if (board_) {
+        outside.input = call.output;
+      } else if (call.reduction == LK_PREMUL_SUM) {  // alone on its host: nobody has applied the factor yet
+        reduce(call.output, &call.input, &call.factor, 1, call.count, call.dtype, LK_SUM);
+        outside.input = call.output;
+      }
       outside.dims = call.dims;
       among(led, execution, outside);
     }
