@@ -42,7 +42,8 @@ Envelope Envelope::step(const Descriptor &descriptor, uint64_t fingerprint, uint
 }
 
 Request::~Request() {
-  if (messenger_) messenger_->cancel(*this);
+  // Once it is done no thread of the messenger's looks at it any more.
+  if (messenger_ && !done()) messenger_->cancel(*this);
 }
 
 Messenger::Messenger(Membership &membership, std::vector<std::unique_ptr<Link>> links, MessengerOptions options)
@@ -97,8 +98,7 @@ void Messenger::close(Request &request) {
   open_[request.open_index_] = open_.back();
   open_[request.open_index_]->open_index_ = request.open_index_;
   open_.pop_back();
-  request.messenger_ = nullptr;
-  request.done_.store(true, std::memory_order_release);
+  request.done_.store(true, std::memory_order_release);  // from here on it may be gone
   if (sleepers_) changed_.notify_all();
 }
 
@@ -138,7 +138,7 @@ void Messenger::fail(Request &request, lk_status status, const std::string &reas
 
 void Messenger::cancel(Request &request) {
   auto held = lock();
-  if (!request.messenger_) return;
+  if (!request.messenger_ || request.done()) return;
   forget(request);
   close(request);
 }

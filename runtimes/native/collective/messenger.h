@@ -78,7 +78,7 @@ class Request {
  private:
   friend class Messenger;
 
-  Messenger *messenger_ = nullptr;  // null: never posted, or done
+  Messenger *messenger_ = nullptr;  // null: never posted
   std::atomic<bool> done_{false};
   bool receives_ = false;
   bool exact_ = false;

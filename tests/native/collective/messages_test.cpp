@@ -133,6 +133,28 @@ TEST(two_threads_share_a_messenger) {
   }
 }
 
+TEST(requests_are_given_up_while_another_thread_drives) {
+  for (Transport transport : kTransports) {
+    World world(2, transport);
+    world.run_well([](Messenger &messenger, int rank) {
+      constexpr int kMessages = 300;
+      if (rank == 1) {
+        for (int i = 0; i < kMessages; ++i) send(messenger, 0, i, pattern(100, uint64_t(i)));
+        return send(messenger, 0, kMessages, {1});
+      }
+      std::thread other([&messenger] {
+        for (int i = 0; i < kMessages; ++i) {
+          std::vector<uint8_t> bytes(100);
+          Request request;
+          messenger.post_receive(request, 1, message(i, 100, false, 1), bytes.data(), 100, true);
+        }
+      });
+      CHECK(receive(messenger, 1, kMessages, 1)[0] == 1);
+      other.join();
+    });
+  }
+}
+
 TEST(unexpected_messages_are_bounded_and_none_is_lost) {
   for (Transport transport : kTransports) {
     MessengerOptions options;
