@@ -85,13 +85,15 @@ void Group::wait_for_message(Work &work, int64_t timeout) {
     const Deadline asked = Deadline::in(timeout);
     if (asked.at < deadline.at) deadline = asked;
   }
+  Waiting waiting;
   try {
-    messenger_->wait(*work.request, deadline, &work.execution->waiting);
+    messenger_->wait(*work.request, deadline, &waiting);
   } catch (const Failure &failure) {
     // Still running: only this call's patience is over.
     if (failure.status() == LK_TIMEOUT && deadline.at < work.execution->deadline.at) throw;
   }
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!work.done) work.execution->waiting = waiting;
   conclude(work, membership_.aborted());
   if (work.status != LK_OK) throw Failure(work.status, work.message);
 }
