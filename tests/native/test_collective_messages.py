@@ -43,6 +43,10 @@ def test_operations(programs: Path) -> None:
     assert " 0 failed checks" in run(programs / "operations_test")
 
 
+def test_processes(programs: Path) -> None:
+    assert " 0 failed checks" in run(programs / "processes_test")
+
+
 def test_damaged_frames(programs: Path) -> None:
     """20,000 frames, with a seed that the output names; tools/sanitize.sh takes any number."""
     assert " 0 failed checks" in run(programs / "fuzz_frames", "20000")
