@@ -226,6 +226,7 @@ class Plan {
 
 NB_MODULE(_collective, module) {
   module.doc() = "Native collectives";
+  nb::set_leak_warnings(false);  // a process that ends with groups open is the user's business
   error_type = PyErr_NewException("lowerkit.runtimes._collective.CollectiveError", PyExc_RuntimeError, nullptr);
   module.attr("CollectiveError") = nb::borrow(error_type);
   module.def("segment_bytes", &lk_segment_bytes, "local_count"_a, "tile_bytes"_a = 0);
