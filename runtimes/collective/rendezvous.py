@@ -68,12 +68,16 @@ class Meeting:
             os.close(self.memory)
             self.memory = -1
 
-    def detach(self, size: int) -> list[int]:
-        """Returns the streams' descriptors by rank, -1 for the rank itself, and forgets them and the memory."""
-        descriptors = [self.streams[rank].detach() if rank in self.streams else -1 for rank in range(size)]
+    def descriptors(self, size: int) -> list[int]:
+        """Returns the streams' descriptors by rank, -1 for the rank itself."""
+        return [self.streams[rank].fileno() if rank in self.streams else -1 for rank in range(size)]
+
+    def detach(self) -> None:
+        """Forgets all descriptors: another has taken them over."""
+        for stream in self.streams.values():
+            stream.detach()
         self.streams.clear()
         self.memory = -1
-        return descriptors
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def test_foreign_bytes_are_refused(listener: Listener, sent: bytes) -> None:
         try:
             stream.sendall(sent)
             stream.shutdown(socket.SHUT_WR)
-        except ConnectionError:
+        except OSError:  # closed before everything was sent
             pass
         assert closed_by_peer(stream)
     assert enters(listener)
