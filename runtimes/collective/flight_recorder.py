@@ -4,7 +4,7 @@ A document: ``schema`` (``lowerkit.flight_record``), ``version`` 1, ``group``, `
 ``process``, ``aborted`` (null or the reason), ``dead`` (ranks) and ``records``, oldest first. A record: ``sequence``
 (0: a message), ``operation``, ``dtype``, ``reduction`` and ``root`` (null where the operation has none), ``count``
 (elements), ``tag``, ``shape``, ``started`` and ``finished`` (nanoseconds since 1970; 0: still running), ``waited``
-(nanoseconds spent waiting for others), ``waited_for`` (the rank that cost the longest single wait, or null), ``status``.
+(nanoseconds spent waiting for others), ``waited_for`` (the rank that cost the longest wait, or null), ``status``.
 """
 
 from __future__ import annotations

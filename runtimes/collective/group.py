@@ -39,6 +39,7 @@ class Group:
         name: the group's name, unique in its store.
         rank: this rank.
         size: number of ranks.
+        store: where the ranks found each other.
         local_ranks: ranks that share memory with this one, itself included, ascending.
         calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
         native: the native group.
@@ -59,7 +60,7 @@ class Group:
         self.size = size
         self.local_ranks = tuple(meeting.local_ranks)
         self.calls = Calls(rank, size)
-        self._store = store
+        self.store = store
         self._options = replace(options, token=meeting.token or options.token)
         self._timeout = timeout
         self._children = 0
@@ -173,7 +174,7 @@ class Group:
         self.abort("the group shrinks")
         self._children += 1
         prefix = f"{self.name}/shrunk.{self._children}"
-        members = agree_on_survivors(self._store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
+        members = agree_on_survivors(self.store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
         return self._subgroup(f"{prefix}.{'.'.join(map(str, members))}"[:200], members)
 
     def arena(self, size: int) -> Arena:
@@ -190,7 +191,7 @@ class Group:
         """
         if self._arena is not None:
             raise usage(f"group {self.name!r} has an arena already")
-        self._arena = Arena.make(self.native, self._store, self.name, self.rank, self.local_ranks, self._options, size)
+        self._arena = Arena.make(self.native, self.store, self.name, self.rank, self.local_ranks, self._options, size)
         return self._arena
 
     def abort(self, reason: str) -> None:
@@ -214,8 +215,8 @@ class Group:
 
     def _subgroup(self, name: str, members: Sequence[int]) -> Group:
         rank, size = members.index(self.rank), len(members)
-        meeting = meet(self._store, name, rank, size, self._options, _memory_bytes)
-        return Group(self._store, name, rank, size, meeting, self._options, self._timeout)
+        meeting = meet(self.store, name, rank, size, self._options, _memory_bytes)
+        return Group(self.store, name, rank, size, meeting, self._options, self._timeout)
 
 
 def _memory_bytes(local_count: int) -> int:
