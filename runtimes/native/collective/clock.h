@@ -22,10 +22,11 @@ inline int64_t wall_nanoseconds() {
 struct Deadline {
   int64_t at;
   int64_t timeout;  // what was asked for, for messages
+  int64_t started;
 
   static Deadline in(int64_t nanoseconds) {
     int64_t now = monotonic_nanoseconds();
-    return {nanoseconds > INT64_MAX - now ? INT64_MAX : now + nanoseconds, nanoseconds};
+    return {nanoseconds > INT64_MAX - now ? INT64_MAX : now + nanoseconds, nanoseconds, now};
   }
   bool passed(int64_t now) const { return now >= at; }
 };

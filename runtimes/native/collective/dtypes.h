@@ -16,9 +16,9 @@ constexpr const char *kDtypeNames[kDtypes] = {"f32", "f64", "f16", "bf16", "i8",
                                               "i64", "u8",  "u16", "u32",  "u64", "bool"};
 constexpr const char *kReductionNames[kReductions] = {"sum",        "product", "min", "max", "avg",
                                                       "premul_sum", "band",    "bor", "bxor"};
-constexpr const char *kOperationNames[kOperations] = {"barrier",    "broadcast",      "reduce",     "all_reduce",
-                                                      "scatter",    "gather",         "all_gather", "reduce_scatter",
-                                                      "all_to_all", "send",           "receive"};
+constexpr const char *kOperationNames[kOperations] = {"barrier",    "broadcast", "reduce",     "all_reduce",
+                                                      "scatter",    "gather",    "all_gather", "reduce_scatter",
+                                                      "all_to_all", "send",      "receive"};
 
 inline bool is_float(int dtype) { return dtype <= LK_BF16; }
 inline bool reduces(int operation) {

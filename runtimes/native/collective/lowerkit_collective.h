@@ -8,10 +8,10 @@
  *   work       an operation that runs on, behind the caller
  *   plan       operations recorded once and run by one call
  *
- * Every function that returns lk_status sets, on failure, the message of lk_last_error() for the calling thread: it names
- * the operation, its sequence number and the rank that is to blame. After a failure that may have left ranks at different
- * places the group is aborted: later calls return LK_ABORTED at once, on every rank. Counts are in elements, times in
- * nanoseconds. No function blocks beyond its timeout.
+ * Every function that returns lk_status sets, on failure, the message of lk_last_error() for the calling thread: it
+ * names the operation, its sequence number and the rank that is to blame. After a failure that may have left ranks at
+ * different places the group is aborted: later calls return LK_ABORTED at once, on every rank. Counts are in elements,
+ * times in nanoseconds. No function blocks beyond its timeout.
  */
 #ifndef LOWERKIT_COLLECTIVE_H
 #define LOWERKIT_COLLECTIVE_H
@@ -52,7 +52,8 @@ typedef enum lk_dtype {
 } lk_dtype;
 
 /* LK_AVG divides the sum by the number of ranks; LK_PREMUL_SUM multiplies this rank's input by `factor` first.
- * f16 and bf16 are accumulated in f32 and rounded once per step. LK_BOOL: SUM and MAX are or, PRODUCT and MIN are and. */
+ * f16 and bf16 are accumulated in f32 and rounded once per step. LK_BOOL: SUM and MAX are or, PRODUCT and MIN are and.
+ */
 typedef enum lk_reduction {
   LK_SUM = 0,
   LK_PRODUCT = 1,
@@ -93,10 +94,10 @@ typedef struct lk_tuning {
   int64_t spin_nanoseconds;
 } lk_tuning;
 
-/* What a group is made of. The descriptors stay the caller's until lk_group_create returns LK_OK; then they are the group's.
- * `local_ranks` are ascending and contain `rank`; `segment_descriptor` (-1: none) is a memfd of lk_segment_bytes() that all of
- * them pass. `connections[r]`: a connected stream socket to rank r: it carries messages if r is not local, and tells of r's
- * death in either case; -1 for the rank itself, or to do without. */
+/* What a group is made of. The descriptors stay the caller's until lk_group_create returns LK_OK; then they are the
+ * group's. `local_ranks` are ascending and contain `rank`; `segment_descriptor` (-1: none) is a memfd of
+ * lk_segment_bytes() that all of them pass. `connections[r]`: a connected stream socket to rank r: it carries messages
+ * if r is not local, and tells of r's death in either case; -1 for the rank itself, or to do without. */
 typedef struct lk_group_config {
   const char *name;
   int32_t rank;
@@ -105,7 +106,7 @@ typedef struct lk_group_config {
   const int32_t *local_ranks;
   int segment_descriptor;
   const int *connections;
-  int64_t timeout; /* of every operation that names none */
+  int64_t timeout;        /* of every operation that names none */
   int64_t first_sequence; /* sequence numbers start after it; 0 */
   lk_tuning tuning;
 } lk_group_config;
@@ -156,9 +157,9 @@ typedef struct lk_record {
   int64_t tag;
   int32_t dims;
   int64_t shape[LK_MAX_DIMS];
-  int64_t started;  /* wall clock, nanoseconds since 1970 */
-  int64_t finished; /* 0: still running */
-  int64_t waited;   /* of that time, spent waiting for others */
+  int64_t started;    /* wall clock, nanoseconds since 1970 */
+  int64_t finished;   /* 0: still running */
+  int64_t waited;     /* of that time, spent waiting for others */
   int32_t waited_for; /* the rank that cost the longest single wait; -1 */
   int32_t status;
 } lk_record;
@@ -171,7 +172,8 @@ int64_t lk_segment_bytes(int32_t local_count, int64_t tile_bytes);
 
 /* Maps the segment and checks that all local ranks agree on its layout. The first local rank writes the header. */
 lk_status lk_group_create(const lk_group_config *config, lk_group **group);
-/* Waits for nothing: unfinished work fails with LK_ABORTED. The other ranks see LK_PEER_LOST where they wait for this one. */
+/* Waits for nothing: unfinished work fails with LK_ABORTED. The other ranks see LK_PEER_LOST where they wait for this
+ * one. */
 void lk_group_destroy(lk_group *group);
 /* Fails everything that runs or will run in the group, on all ranks. Callable from any thread. */
 void lk_group_abort(lk_group *group, const char *reason);
@@ -199,9 +201,9 @@ lk_status lk_plan_add(lk_plan *plan, lk_group *group, const lk_call *call);
 lk_status lk_plan_run(lk_plan *plan);
 void lk_plan_release(lk_plan *plan);
 
-/* Symmetric arena: memory of every local rank that the others can reach. Operations whose buffers lie in it need no copies.
- * `descriptor` is a memfd of local_count * bytes, passed by all local ranks; it stays the caller's. `own` receives the
- * address of this rank's part. One arena for a group. */
+/* Symmetric arena: memory of every local rank that the others can reach. Operations whose buffers lie in it need no
+ * copies. `descriptor` is a memfd of local_count * bytes, passed by all local ranks; it stays the caller's. `own`
+ * receives the address of this rank's part. One arena for a group. */
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own);
 
 #ifdef __cplusplus

@@ -58,11 +58,17 @@ Descriptor describe(const lk_call &call) {
 }
 
 uint64_t fingerprint(const Descriptor &descriptor) {
-  uint64_t hash = mixed(0, uint64_t(descriptor.operation) | uint64_t(descriptor.dtype) << 8 |
-                               uint64_t(descriptor.reduction) << 16 | uint64_t(descriptor.dims) << 24 |
-                               uint64_t(uint32_t(descriptor.root)) << 32);
+  uint64_t hash =
+      mixed(0, uint64_t(descriptor.operation) | uint64_t(descriptor.dtype) << 8 | uint64_t(descriptor.reduction) << 16 |
+                   uint64_t(descriptor.dims) << 24 | uint64_t(uint32_t(descriptor.root)) << 32);
   if (!may_differ_in_count(descriptor.operation)) hash = mixed(hash, uint64_t(descriptor.count));
   for (int i = 0; i < descriptor.dims; ++i) hash = mixed(hash, uint64_t(descriptor.shape[i]));
+  return hash ? hash : 1;
+}
+
+uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int count) {
+  uint64_t hash = fingerprint(descriptor);
+  for (int i = 0; i < count; ++i) hash = mixed(hash, uint64_t(parts[i].count));
   return hash ? hash : 1;
 }
 

@@ -32,6 +32,12 @@ Descriptor describe(const lk_call &call);
 // Never 0. Equal for calls that belong together.
 uint64_t fingerprint(const Descriptor &descriptor);
 
+// As well the sizes of all parts, where every rank knows them (all_gather, reduce_scatter).
+uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int count);
+
+// Throws Failure(LK_INVALID) that lists everything wrong with the call on this rank.
+void validate(const lk_call &call, const std::string &group, int rank, int size);
+
 // "all_reduce(sum, f32 x 12, shape 3x4)", "broadcast(f32 x 12, root 0)", "barrier()".
 std::string to_string(const Descriptor &descriptor);
 

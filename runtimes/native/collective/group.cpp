@@ -1,0 +1,250 @@
+#include "group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "reduce.h"
+
+namespace lowerkit::collective {
+namespace {
+
+// Operations whose parts every rank knows.
+bool parts_are_common(int operation) { return operation == LK_ALL_GATHER || operation == LK_REDUCE_SCATTER; }
+
+std::vector<lk_part> copied(const lk_part *parts, int size) {
+  return parts ? std::vector<lk_part>(parts, parts + size) : std::vector<lk_part>();
+}
+
+void check(const lk_group_config &config) {
+  if (config.size < 1 || config.rank < 0 || config.rank >= config.size)
+    throw Failure(LK_INVALID, "rank " + std::to_string(config.rank) + " of a group of " + std::to_string(config.size));
+  if (config.timeout <= 0) throw Failure(LK_INVALID, "a group needs a timeout above zero");
+  if (config.local_count < 1 || !config.local_ranks) throw Failure(LK_INVALID, "local ranks are missing");
+  bool found = false;
+  for (int i = 0; i < config.local_count; ++i) {
+    const int rank = config.local_ranks[i];
+    if (rank < 0 || rank >= config.size || (i && rank <= config.local_ranks[i - 1]))
+      throw Failure(LK_INVALID, "local ranks must ascend within the group");
+    found = found || rank == config.rank;
+  }
+  if (!found) throw Failure(LK_INVALID, "local ranks do not contain rank " + std::to_string(config.rank));
+}
+
+}  // namespace
+
+OwnedCall::OwnedCall(const lk_call &given, int size)
+    : call(given), input_parts(copied(given.input_parts, size)), parts(copied(given.parts, size)) {
+  call.input_parts = given.input_parts ? input_parts.data() : nullptr;
+  call.parts = given.parts ? parts.data() : nullptr;
+}
+
+Group::Descriptors::~Descriptors() {
+  for (int descriptor : owned_)
+    if (descriptor >= 0) close(descriptor);
+}
+
+Group::Group(const lk_group_config &config)
+    : membership_((check(config), config.name ? config.name : ""), config.rank, config.size),
+      timeout_(config.timeout),
+      sequence_(uint64_t(config.first_sequence)) {
+  std::vector<int> connections(size_t(config.size), -1);
+  if (config.connections) std::copy(config.connections, config.connections + config.size, connections.begin());
+  std::vector<int> local(config.local_ranks, config.local_ranks + config.local_count);
+  if (config.local_count > 1) {
+    const int index = int(std::find(local.begin(), local.end(), config.rank) - local.begin());
+    const int64_t tile = config.tuning.tile_bytes > 0 ? config.tuning.tile_bytes : kDefaultTileBytes;
+    auto segment = std::make_unique<Segment>(config.segment_descriptor, config.local_count, index, tile,
+                                             Deadline::in(config.timeout));
+    std::vector<int> watched;
+    for (int rank : local) watched.push_back(connections[size_t(rank)]);
+    board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
+  }
+  if (config.local_count != config.size)
+    throw Failure(LK_INVALID, "group '" + membership_.name + "' spans hosts: there is no transport for it yet");
+  connections.push_back(config.segment_descriptor);
+  descriptors_.own(std::move(connections));
+}
+
+Group::~Group() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopping_ = true;
+    membership_.abort(LK_ABORTED, "the group was destroyed on this rank", membership_.rank);
+    for (auto &work : queue_) {
+      work->done = true;
+      work->status = LK_ABORTED;
+      work->message = "group '" + membership_.name + "' was destroyed before the work began";
+    }
+    queue_.clear();
+    changed_.notify_all();
+  }
+  if (worker_.joinable()) worker_.join();
+}
+
+void Group::abort(const char *reason) {
+  membership_.abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank);
+  if (board_) board_->report_failure(reason ? reason : "abort was called");
+}
+
+void *Group::attach_arena(int descriptor, int64_t bytes) {
+  if (!board_) throw Failure(LK_INVALID, "group '" + membership_.name + "' shares memory with no other rank");
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return !running_ && queue_.empty(); });
+  return board_->attach_arena(descriptor, bytes);
+}
+
+// --- one operation
+
+void Group::execute(const lk_call &call, uint64_t sequence) {
+  const Descriptor descriptor = describe(call);
+  Execution execution{call,
+                      descriptor,
+                      parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
+                                                       : fingerprint(descriptor),
+                      sequence,
+                      Deadline::in(call.timeout > 0 ? call.timeout : timeout_),
+                      {}};
+  const uint64_t record = recorder_.start(execution, call.tag);
+  try {
+    membership_.check();
+    if (membership_.size == 1)
+      execute_alone(call);
+    else
+      board_->run(execution, call);
+  } catch (const Failure &failure) {
+    recorder_.finish(record, execution, failure.status());
+    membership_.abort(failure.status(), failure.what(), failure.rank());
+    throw;
+  }
+  recorder_.finish(record, execution, LK_OK);
+}
+
+void Group::execute_alone(const lk_call &call) {
+  const int64_t bytes = call.operation == LK_BARRIER ? 0 : call.count * kDtypeBytes[call.dtype];
+  const void *source = call.input;
+  void *target = call.output;
+  switch (call.operation) {
+    case LK_REDUCE:
+    case LK_ALL_REDUCE:
+      break;
+    case LK_REDUCE_SCATTER:
+    case LK_SCATTER:
+      source = call.parts[0].data;
+      break;
+    case LK_GATHER:
+    case LK_ALL_GATHER:
+      target = call.parts[0].data;
+      break;
+    case LK_ALL_TO_ALL:
+      if (call.parts[0].count)
+        std::memmove(call.parts[0].data, call.input_parts[0].data,
+                     size_t(call.parts[0].count * kDtypeBytes[call.dtype]));
+      return;
+    default:
+      return;
+  }
+  if (reduces(call.operation) && call.reduction == LK_PREMUL_SUM)
+    reduce(target, &source, &call.factor, 1, call.count, call.dtype, LK_SUM);
+  else if (bytes && source != target)
+    std::memmove(target, source, size_t(bytes));
+}
+
+void Group::run(const lk_call &call) {
+  validate(call, membership_.name, membership_.rank, membership_.size);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (running_ || !queue_.empty()) {
+    lock.unlock();
+    return wait(start(call), 0);
+  }
+  running_ = true;
+  const uint64_t sequence = ++sequence_;
+  lock.unlock();
+  try {
+    execute(call, sequence);
+  } catch (...) {
+    lock.lock();
+    finish_turn(lock);
+    throw;
+  }
+  lock.lock();
+  finish_turn(lock);
+}
+
+// --- work behind the caller
+
+void Group::finish_turn(std::unique_lock<std::mutex> &) {
+  running_ = false;
+  if (worker_.joinable()) changed_.notify_all();
+}
+
+std::shared_ptr<Work> Group::start(const lk_call &call) {
+  validate(call, membership_.name, membership_.rank, membership_.size);
+  auto work = std::make_shared<Work>(call, membership_.size);
+  std::lock_guard<std::mutex> lock(mutex_);
+  membership_.check();
+  work->sequence = ++sequence_;
+  queue_.push_back(work);
+  if (!worker_.joinable()) worker_ = std::thread(&Group::work_loop, this);
+  changed_.notify_all();
+  return work;
+}
+
+void Group::execute_work(const std::shared_ptr<Work> &work, std::unique_lock<std::mutex> &lock) {
+  running_ = true;
+  lock.unlock();
+  lk_status status = LK_OK;
+  std::string message;
+  try {
+    execute(work->owned.call, work->sequence);
+  } catch (const Failure &failure) {
+    status = failure.status();
+    message = failure.what();
+  }
+  lock.lock();
+  work->status = status;
+  work->message = std::move(message);
+  work->done = true;
+  finish_turn(lock);
+}
+
+void Group::work_loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || (!running_ && !queue_.empty()); });
+    if (stopping_) return;
+    auto work = queue_.front();
+    queue_.pop_front();
+    execute_work(work, lock);
+  }
+}
+
+bool Group::test(Work &work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!work.done) return false;
+  if (work.status != LK_OK) throw Failure(work.status, work.message);
+  return true;
+}
+
+void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
+  if (timeout == 0 && !running_ && !queue_.empty() && queue_.front() == work) {
+    queue_.pop_front();
+    execute_work(work, lock);
+  }
+  auto done = [&] { return work->done; };
+  if (timeout > 0) {
+    if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout), done))
+      throw Failure(LK_TIMEOUT,
+                    to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
+                        ": not done after the time waited for it; it goes on");
+  } else {
+    changed_.wait(lock, done);
+  }
+  if (work->status != LK_OK) throw Failure(work->status, work->message);
+}
+
+}  // namespace lowerkit::collective
