@@ -49,7 +49,8 @@ class Issuing(dist.ProcessGroup):
     """
 
     def __init__(self, store: dist.Store, group: Group, options: Options, timeout: timedelta) -> None:
-        super().__init__(store, group.rank, group.size)
+        # The constructor that subclasses in Python may call; the stubs know the other one alone.
+        super().__init__(group.rank, group.size)  # pyright: ignore[reportCallIssue, reportArgumentType]
         self.group = group
         self._store = store
         self._options = options
@@ -82,6 +83,10 @@ class Issuing(dist.ProcessGroup):
     def rank(self) -> int:
         """Returns this rank."""
         return self._rank
+
+    def get_group_store(self) -> dist.Store:
+        """Returns the group's store, with a prefix of its own."""
+        return self._store
 
     @property
     def group_name(self) -> str:
