@@ -11,7 +11,7 @@ from typing import Any
 
 # Forked from one server that has imported what is slow to import.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["__main__", "torch", "torch.distributed", "lowerkit.distributed.creation"])
+_CONTEXT.set_forkserver_preload(["__main__", "tests.support.preloaded"])
 
 
 def start_ranks(function: Callable[..., Any], size: int, *arguments: Any) -> list[tuple[Any, Any]]:
