@@ -194,12 +194,21 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
   execution.waiting.add(monotonic_nanoseconds() - start, rank_of(peer));
 }
 
-void Board::check_failure() {
+void Board::note_failure() {
   const SegmentHeader &shared = segment_->header();
   if (shared.failed.load(std::memory_order_acquire) == 2)
     membership_.abort(LK_ABORTED, "rank " + std::to_string(shared.failed_rank) + ": " + shared.failure,
                       shared.failed_rank);
+}
+
+void Board::check_failure() {
+  note_failure();
   membership_.check();
+}
+
+void Board::look_after(int peer) {
+  note_failure();
+  if (connection_ended(peer)) membership_.mark_dead(rank_of(peer));
 }
 
 bool Board::connection_ended(int peer) const {

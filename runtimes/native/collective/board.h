@@ -45,6 +45,9 @@ class Board {
   void report_failure(const char *message) { segment_->report_failure(local_ranks_[size_t(index_)], message); }
   // Throws if the segment says that the group failed.
   void check_failure();
+  // Takes over into the membership what the segment and the connection say of `peer`. Does not throw.
+  void look_after(int peer);
+  int index() const { return index_; }
 
   const Segment &segment() const { return *segment_; }
   const std::vector<int> &local_ranks() const { return local_ranks_; }
@@ -62,6 +65,7 @@ class Board {
   void await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target);
   void await_free_tiles(Execution &execution);
   void check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target);
+  void note_failure();
   bool connection_ended(int peer) const;
   [[noreturn]] void throw_timeout(const Execution &execution, int peer) const;
   [[noreturn]] void throw_desync(const Execution &execution, int peer, uint64_t sequence) const;

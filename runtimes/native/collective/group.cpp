@@ -1,18 +1,25 @@
 #include "group.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 
+#include "local_stream.h"
 #include "reduce.h"
+#include "stream_link.h"
 
 namespace lowerkit::collective {
 namespace {
 
 // Operations whose parts every rank knows.
 bool parts_are_common(int operation) { return operation == LK_ALL_GATHER || operation == LK_REDUCE_SCATTER; }
+
+// How long a failing rank tries to tell the ranks on other hosts.
+constexpr int64_t kFarewell = 1000000000;
 
 std::vector<lk_part> copied(const lk_part *parts, int size) {
   return parts ? std::vector<lk_part>(parts, parts + size) : std::vector<lk_part>();
@@ -62,10 +69,37 @@ Group::Group(const lk_group_config &config)
     for (int rank : local) watched.push_back(connections[size_t(rank)]);
     board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
   }
-  if (config.local_count != config.size)
-    throw Failure(LK_INVALID, "group '" + membership_.name + "' spans hosts: there is no transport for it yet");
+  if (config.size > 1) messenger_ = make_messenger(config);
   connections.push_back(config.segment_descriptor);
   descriptors_.own(std::move(connections));
+}
+
+std::unique_ptr<Messenger> Group::make_messenger(const lk_group_config &config) {
+  std::vector<std::unique_ptr<Link>> links(size_t(config.size));
+  MessengerOptions options;
+  options.ranks_of_host = config.local_count;
+  if (config.tuning.spin_nanoseconds > 0) options.spin_nanoseconds = config.tuning.spin_nanoseconds;
+  if (board_) {
+    options.doorbell = &board_->segment().block(board_->index()).doorbell;
+    for (int peer = 0; peer < config.local_count; ++peer) {
+      const int rank = config.local_ranks[peer];
+      if (rank != config.rank)
+        links[size_t(rank)] =
+            std::make_unique<StreamLink>(config.rank, rank, config.size, make_local_stream(*board_, peer));
+    }
+  }
+  for (int rank = 0; rank < config.size; ++rank) {
+    if (rank == config.rank || links[size_t(rank)]) continue;
+    const int connection = config.connections ? config.connections[rank] : -1;
+    if (connection < 0)
+      throw Failure(LK_INVALID, "group '" + membership_.name + "' has neither shared memory with rank " +
+                                    std::to_string(rank) + " nor a connection to it");
+    // The stream closes its own; the original is closed with the group.
+    const int own = fcntl(connection, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) throw Failure(LK_RESOURCES, std::string("cannot duplicate a connection: ") + std::strerror(errno));
+    links[size_t(rank)] = std::make_unique<StreamLink>(config.rank, rank, config.size, make_tcp_stream(rank, own));
+  }
+  return std::make_unique<Messenger>(membership_, std::move(links), options);
 }
 
 Group::~Group() {
@@ -81,12 +115,18 @@ Group::~Group() {
     queue_.clear();
     changed_.notify_all();
   }
+  if (messenger_) messenger_->wake();
   if (worker_.joinable()) worker_.join();
+  if (carrier_.joinable()) carrier_.join();
 }
 
 void Group::abort(const char *reason) {
   membership_.abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank);
   if (board_) board_->report_failure(reason ? reason : "abort was called");
+  if (messenger_) {
+    messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank, Deadline::in(kFarewell));
+    messenger_->wake();
+  }
 }
 
 void *Group::attach_arena(int descriptor, int64_t bytes) {
@@ -98,25 +138,34 @@ void *Group::attach_arena(int descriptor, int64_t bytes) {
 
 // --- one operation
 
-void Group::execute(const lk_call &call, uint64_t sequence) {
+Execution Group::execution_of(const lk_call &call, uint64_t sequence) const {
   const Descriptor descriptor = describe(call);
-  Execution execution{call,
-                      descriptor,
-                      parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
-                                                       : fingerprint(descriptor),
-                      sequence,
-                      Deadline::in(call.timeout > 0 ? call.timeout : timeout_),
-                      {}};
+  return {call,
+          descriptor,
+          parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
+                                           : fingerprint(descriptor),
+          sequence,
+          Deadline::in(call.timeout > 0 ? call.timeout : timeout_),
+          {}};
+}
+
+void Group::execute(const lk_call &call, uint64_t sequence) {
+  Execution execution = execution_of(call, sequence);
   const uint64_t record = recorder_.start(execution, call.tag);
   try {
     membership_.check();
     if (membership_.size == 1)
       execute_alone(call);
-    else
+    else if (board_ && board_->segment().ranks() == membership_.size)
       board_->run(execution, call);
+    else
+      throw Failure(LK_INVALID, "group '" + membership_.name + "' spans hosts: there are no collectives for it yet");
   } catch (const Failure &failure) {
     recorder_.finish(record, execution, failure.status());
-    membership_.abort(failure.status(), failure.what(), failure.rank());
+    if (!membership_.aborted()) {
+      membership_.abort(failure.status(), failure.what(), failure.rank());
+      if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
+    }
     throw;
   }
   recorder_.finish(record, execution, LK_OK);
@@ -154,6 +203,7 @@ void Group::execute_alone(const lk_call &call) {
 
 void Group::run(const lk_call &call) {
   validate(call, membership_.name, membership_.rank, membership_.size);
+  if (call.operation >= LK_SEND) return run_message(call);
   std::unique_lock<std::mutex> lock(mutex_);
   if (running_ || !queue_.empty()) {
     lock.unlock();
@@ -182,6 +232,7 @@ void Group::finish_turn(std::unique_lock<std::mutex> &) {
 
 std::shared_ptr<Work> Group::start(const lk_call &call) {
   validate(call, membership_.name, membership_.rank, membership_.size);
+  if (call.operation >= LK_SEND) return start_message(call);
   auto work = std::make_shared<Work>(call, membership_.size);
   std::lock_guard<std::mutex> lock(mutex_);
   membership_.check();
@@ -222,13 +273,16 @@ void Group::work_loop() {
 }
 
 bool Group::test(Work &work) {
+  if (work.request) messenger_->progress();
   std::lock_guard<std::mutex> lock(mutex_);
+  if (work.request) conclude(work, false);
   if (!work.done) return false;
   if (work.status != LK_OK) throw Failure(work.status, work.message);
   return true;
 }
 
 void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
+  if (work->request) return wait_for_message(*work, timeout);
   std::unique_lock<std::mutex> lock(mutex_);
   // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
   if (timeout == 0 && !running_ && !queue_.empty() && queue_.front() == work) {

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include "board.h"
 #include "flight_recorder.h"
+#include "messenger.h"
 #include "operation.h"
 
 namespace lowerkit::collective {
@@ -26,7 +28,7 @@ struct OwnedCall {
   std::vector<lk_part> parts;
 };
 
-// State of a call that runs behind its caller. Guarded by the group's mutex.
+// State of a call that runs behind its caller. Guarded by the group's mutex, but for the request.
 struct Work {
   Work(const lk_call &call, int size) : owned(call, size) {}
 
@@ -35,8 +37,13 @@ struct Work {
   bool done = false;
   lk_status status = LK_PENDING;
   std::string message;
-  int source = -1;
+  int source = -1;  // of a receive that is done
   int64_t bytes = 0;
+
+  // Of a send or receive.
+  std::unique_ptr<Request> request;
+  std::unique_ptr<Execution> execution;
+  uint64_t record = 0;
 };
 
 class Group {
@@ -71,16 +78,27 @@ class Group {
     std::vector<int> owned_;
   };
 
+  Execution execution_of(const lk_call &call, uint64_t sequence) const;
   void execute(const lk_call &call, uint64_t sequence);
   void execute_alone(const lk_call &call);
   void execute_work(const std::shared_ptr<Work> &work, std::unique_lock<std::mutex> &lock);
   void work_loop();
   void finish_turn(std::unique_lock<std::mutex> &lock);
+  std::unique_ptr<Messenger> make_messenger(const lk_group_config &config);
+
+  // group_messages.cpp
+  void post(Request &request, const Execution &execution);
+  void run_message(const lk_call &call);
+  std::shared_ptr<Work> start_message(const lk_call &call);
+  bool conclude(Work &work, bool all_failed);
+  void wait_for_message(Work &work, int64_t timeout);
+  void carry_messages();
 
   Descriptors descriptors_;
   Membership membership_;
   const int64_t timeout_;
-  std::unique_ptr<Board> board_;
+  std::unique_ptr<Board> board_;          // null: no other rank shares memory with this one
+  std::unique_ptr<Messenger> messenger_;  // null: there is no other rank
   FlightRecorder recorder_;
 
   std::mutex mutex_;
@@ -90,6 +108,8 @@ class Group {
   bool stopping_ = false;
   uint64_t sequence_;
   std::thread worker_;
+  std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
+  std::thread carrier_;                        // moves them on while nobody waits for them
 };
 
 }  // namespace lowerkit::collective

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "doorbell.h"
 #include "operation.h"
 
 namespace lowerkit::collective {
@@ -57,6 +58,7 @@ struct RankBlock {
   Counter reduced;                                     // tiles whose own slice is reduced
   Counter consumed;                                    // rounds of tiles that this rank has read
   alignas(kCacheLine) std::atomic<uint32_t> sleepers;  // ranks asleep on one of the above
+  Doorbell doorbell;                                   // rung when bytes for this rank lie in a ring
 };
 
 struct SegmentHeader {

@@ -25,10 +25,11 @@
     }                                                                      \
   } while (0)
 
-// Groups of one host: a memfd, and a socket pair for each pair of ranks.
+// A memfd for all ranks (or, if they are not `local`, none), and a socket pair for each pair of them.
 class Ranks {
  public:
-  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}) : size_(size), groups_(size_t(size)) {
+  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}, bool local = true)
+      : size_(size), local_(local), groups_(size_t(size)) {
     int segment = memfd_create("segment", MFD_CLOEXEC);
     REQUIRE(ftruncate(segment, lk_segment_bytes(size, tuning.tile_bytes)) == 0, "segment");
     std::vector<std::vector<int>> connections(size_t(size), std::vector<int>(size_t(size), -1));
@@ -46,9 +47,9 @@ class Ranks {
       config.name = "test";
       config.rank = rank;
       config.size = size;
-      config.local_count = size;
-      config.local_ranks = all.data();
-      config.segment_descriptor = dup(segment);
+      config.local_count = local ? size : 1;
+      config.local_ranks = local ? all.data() : &all[size_t(rank)];
+      config.segment_descriptor = local ? dup(segment) : -1;
       config.connections = connections[size_t(rank)].data();
       config.timeout = timeout;
       config.tuning = tuning;
@@ -67,6 +68,7 @@ class Ranks {
   }
   lk_group *group(int rank) { return groups_[size_t(rank)]; }
   int size() const { return size_; }
+  bool local() const { return local_; }
 
   void run(const std::function<void(int, lk_group *)> &body) {
     std::vector<std::thread> threads;
@@ -76,5 +78,6 @@ class Ranks {
 
  private:
   int size_;
+  bool local_;
   std::vector<lk_group *> groups_;
 };

@@ -1,0 +1,217 @@
+// How threads wait: one drives the links, spinning first and then asleep in the kernel; the others sleep until it tells them.
+#include <poll.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "messenger_peer.h"
+
+namespace lowerkit::collective {
+namespace {
+
+// Longest sleeps. Only a membership that another part of the process changed goes unnoticed for so long.
+constexpr int64_t kLongestSleep = 20000000;
+// Where both sockets and memory are listened to: the memory's doorbell does not end a poll.
+constexpr int64_t kLongestMixedSleep = 100000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  sched_yield();
+#endif
+}
+
+std::string seconds(int64_t nanoseconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", double(nanoseconds) / 1e9);
+  return text;
+}
+
+}  // namespace
+
+// A thread that polls in a loop would hardly ever leave the mutex to another: it looks at who wants it.
+std::unique_lock<std::mutex> Messenger::lock() {
+  wanting_.fetch_add(1);
+  std::unique_lock<std::mutex> held(mutex_);
+  wanting_.fetch_sub(1);
+  return held;
+}
+
+bool Messenger::progress_links() {
+  bool moved = false;
+  for (Peer &peer : peers_) {
+    if (!peer.alive()) continue;
+    bool here = false;
+    try {
+      // Read before its bytes are: what the rank sent before it died is then seen.
+      bool dead = membership_.dead(peer.link->peer) && peer.link->peer != membership_.rank;
+      here = peer.link->progress(*this);
+      if (dead && !here && peer.link->reading())
+        throw Failure(LK_PEER_LOST, "rank " + std::to_string(peer.link->peer) + " died", peer.link->peer);
+    } catch (const Failure &failure) {
+      fail_link(peer, failure);
+      here = true;
+    } catch (const std::bad_alloc &) {
+      fail_link(peer, Failure(LK_RESOURCES, "no memory for a message of rank " + std::to_string(peer.link->peer)));
+      here = true;
+    }
+    moved |= here;
+  }
+  return moved;
+}
+
+bool Messenger::progress() {
+  auto held = lock();
+  bool moved = progress_links();
+  if (moved && driver_sleeps_) wake_driver();
+  return moved;
+}
+
+bool Messenger::test(Request &request) {
+  if (!request.done()) {
+    membership_.check();
+    progress();
+  }
+  if (!request.done()) return false;
+  if (request.failure_) throw *request.failure_;
+  return true;
+}
+
+void Messenger::wait(Request &request, Deadline deadline, Waiting *waiting) {
+  Request *only = &request;
+  wait(&only, 1, deadline, waiting);
+}
+
+void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, Waiting *waiting) {
+  auto throw_failures = [&] {
+    for (size_t i = 0; i < count; ++i)
+      if (requests[i]->done() && requests[i]->failure_) throw *requests[i]->failure_;
+  };
+  auto held = lock();
+  for (size_t i = 0; i < count; ++i) {
+    const Request &awaited = *requests[i];
+    if (awaited.done()) continue;
+    int64_t start = monotonic_nanoseconds();
+    int64_t spin_until = start + spin_nanoseconds_;
+    while (!awaited.done()) {
+      drive(held, awaited, deadline, spin_until);
+      throw_failures();
+    }
+    if (waiting) waiting->add(monotonic_nanoseconds() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
+  }
+  throw_failures();
+}
+
+// Returns when the request is done, when another failed, or when another thread drove for a while.
+void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited, const Deadline &deadline,
+                      int64_t &spin_until) {
+  if (driven_) {
+    ++sleepers_;
+    changed_.wait_for(held, std::chrono::nanoseconds(kLongestSleep));
+    --sleepers_;
+    if (awaited.done()) return;
+    membership_.check();
+    if (deadline.passed(monotonic_nanoseconds())) throw_timeout(awaited, deadline);
+    return;
+  }
+  struct Driving {
+    Messenger &messenger;
+    ~Driving() {
+      messenger.driven_ = false;
+      if (messenger.sleepers_) messenger.changed_.notify_all();
+    }
+  } driving{*this};
+  driven_ = true;
+  const uint64_t failures = failures_;
+  while (!awaited.done() && failures_ == failures) {
+    uint32_t heard = options_.doorbell ? options_.doorbell->heard() : 0;
+    bool moved = progress_links();
+    if (awaited.done()) return;
+    membership_.check();
+    int64_t now = monotonic_nanoseconds();
+    if (deadline.passed(now)) throw_timeout(awaited, deadline);
+    if (moved) spin_until = now + spin_nanoseconds_;
+    if (wanting_.load(std::memory_order_relaxed)) {
+      held.unlock();
+      while (wanting_.load()) sched_yield();
+      held.lock();
+    } else if (moved) {
+      continue;
+    } else if (now < spin_until) {
+      pause_briefly();
+    } else {
+      sleep(held, heard, deadline.at);
+    }
+  }
+}
+
+void Messenger::sleep(std::unique_lock<std::mutex> &held, uint32_t heard, int64_t until) {
+  std::vector<pollfd> descriptors;
+  int64_t now = monotonic_nanoseconds();
+  int64_t longest = polls_ && listens_ ? kLongestMixedSleep : kLongestSleep;
+  until = std::min(until, now + longest);
+  for (const Peer &peer : peers_) {
+    if (!peer.alive()) continue;
+    until = std::min(until, peer.link->next_event());
+    if (peer.link->descriptor() < 0) continue;
+    int events = (peer.link->reading() ? POLLIN : 0) | (peer.link->writing() ? POLLOUT : 0);
+    // A descriptor of no interest would still report that it was hung up, at once and again.
+    if (events) descriptors.push_back({peer.link->descriptor(), short(events), 0});
+  }
+  if (until <= now) return;
+  driver_sleeps_ = true;
+  held.unlock();
+  if (polls_) {
+    descriptors.push_back({wake_descriptor_, POLLIN, 0});
+    timespec limit{time_t((until - now) / 1000000000), long((until - now) % 1000000000)};
+    ppoll(descriptors.data(), descriptors.size(), &limit, nullptr);
+    uint64_t count;
+    if (descriptors.back().revents && ::read(wake_descriptor_, &count, sizeof count) < 0) {
+      // Another thread's wake-up was read already: there is nothing to do about it.
+    }
+  } else {
+    options_.doorbell->sleep(heard, until - now);
+  }
+  held.lock();
+  driver_sleeps_ = false;
+}
+
+void Messenger::wake_driver() {
+  if (polls_) {
+    uint64_t one = 1;
+    // Fails only where the counter is full: then it wakes already.
+    if (::write(wake_descriptor_, &one, sizeof one) < 0) return;
+  } else {
+    options_.doorbell->ring();
+  }
+}
+
+void Messenger::wake() {
+  auto held = lock();
+  if (driver_sleeps_) wake_driver();
+  changed_.notify_all();
+}
+
+void Messenger::throw_timeout(const Request &request, const Deadline &deadline) const {
+  const Key &key = request.envelope_.key;
+  std::string reason = request.peer_ == LK_ANY_SOURCE ? "no rank" : "rank " + std::to_string(request.peer_);
+  reason += request.peer_ == LK_ANY_SOURCE ? " has " : " has not ";
+  reason += request.receives_ ? "sent" : "received";
+  if (key.scope == Scope::message) reason += " a message with tag " + std::to_string(key.tag);
+  reason += " within " + seconds(deadline.timeout);
+  for (const Peer &peer : peers_) {
+    if (!peer.link) continue;
+    bool concerned = request.peer_ == LK_ANY_SOURCE || request.peer_ == peer.link->peer;
+    std::string name = "rank " + std::to_string(peer.link->peer);
+    if (concerned && !peer.link->reading())
+      reason += "; " + std::to_string(peer.unexpected_bytes) + " bytes of other messages from " + name + " were not received";
+    if (request.peer_ == LK_ANY_SOURCE && peer.failure) reason += "; " + name + " is lost";
+  }
+  throw Failure(LK_TIMEOUT, describe_request(request) + ": " + reason, request.peer_);
+}
+
+}  // namespace lowerkit::collective
