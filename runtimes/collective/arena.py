@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 import weakref
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.available_memory import available_bytes
 from lowerkit.runtimes.collective.calls import Array
 from lowerkit.runtimes.collective.failures import from_native, no_memory, usage
 from lowerkit.runtimes.collective.rendezvous import RendezvousOptions, meet
-from lowerkit.runtimes.collective.shared_memory import create_memory
 from lowerkit.runtimes.collective.store import Store
 
 _ALIGNMENT = 64
@@ -28,8 +29,9 @@ class Arena:
     Ranks that allocate the same sizes in the same order have them at the same offsets.
     """
 
-    def __init__(self, address: int, size: int) -> None:
-        self._address = address
+    def __init__(self, place: int | mmap.mmap, size: int) -> None:
+        self._place = place  # an address of the group's, or memory of our own
+        self._address = place if isinstance(place, int) else ctypes.addressof(ctypes.c_char.from_buffer(place))
         self._free: list[tuple[int, int]] = [(0, size)]
         self._used: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -52,12 +54,15 @@ class Arena:
         size = -(-size // _PAGE) * _PAGE
         count = len(local_ranks)
         own = local_ranks.index(rank)
+        if count == 1:
+            # Nobody to share with: the arena is memory of this process.
+            if (free := available_bytes()) < size:
+                raise no_memory(f"an arena of {size} bytes is wanted and {free} are free")
+            return Arena(mmap.mmap(-1, size), size)
         # The streams of the group are the native side's: the local ranks meet once more, to pass the descriptor.
         place = f"{name}/arena.{local_ranks[0]}"
         meeting = meet(store, place, own, count, replace(options, shared_memory=True), lambda ranks: ranks * size)
         try:
-            if count == 1:
-                meeting.memory = create_memory(place, size)
             return Arena(group.attach_arena(meeting.memory, size), size)
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error

@@ -324,16 +324,6 @@ def subgroups(rank: int, size: int, folder: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize(
-    "worker",
-    [
-        asynchronous,
-        # Sends and receives go through the message layer, also between ranks of one host.
-        pytest.param(messages, marks=pytest.mark.xfail(reason="the message layer is not merged", strict=False)),
-        objects,
-        subgroups,
-    ],
-    ids=lambda worker: worker.__name__,
-)
+@pytest.mark.parametrize("worker", [asynchronous, messages, objects, subgroups], ids=lambda worker: worker.__name__)
 def test_functions(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
     run_processes(worker, size, str(tmp_path), int.from_bytes(os.urandom(3), "little"), timeout=120.0)

@@ -1,12 +1,14 @@
-"""What ranks of tests import, once, in the process that they are forked from."""
+"""Imports what ranks of tests need, once, in the process that they are forked from."""
 
-import torch._dynamo
-import torch.distributed.checkpoint.state_dict
-import torch.distributed.fsdp
-import torch.distributed.tensor.parallel
-import torch.nn.parallel
-import torch.utils.data.distributed
+from importlib import import_module
 
-import lowerkit.distributed.creation
-
-__all__ = ["lowerkit", "torch"]
+for name in (
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+    "torch.utils.data.distributed",
+    "lowerkit.distributed.creation",
+):
+    import_module(name)
