@@ -4,8 +4,8 @@
 
 Every rank computes with one thread. An epoch is ``--images`` images in all, split over the ranks; the global batch
 stays ``--batch``, so all runs take the same steps. Runs are interleaved. Printed are the median seconds of an epoch
-(the slowest rank's, after a warm-up step), the speed-up over one process, and the last loss averaged over the ranks: it must
-be equal for gloo and lowerkit to 1e-4. It differs between numbers of ranks: batch norms see a rank's share.
+(of the slowest rank, after a warm-up step), the speed-up over one process, and the last loss averaged over the ranks:
+it must be equal for gloo and lowerkit to 1e-4. It differs between numbers of ranks: batch norms see a rank's share.
 """
 
 from __future__ import annotations
