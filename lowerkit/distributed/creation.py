@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lowerkit.distributed.monitoring import serve_torch_function
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.distributed.torch_store import TorchStore, interface_towards
@@ -51,4 +52,5 @@ def _create(request: Any, options: Any) -> Any:
         given_token(options.token), options.interface or interface_towards(store), options.shared_memory, seconds
     )
     group = Group.join(TorchStore(store), request.group_id or "world", rank, size, reach, timeout=seconds)
+    serve_torch_function()
     return ProcessGroup(store, group, options, timeout)

@@ -74,28 +74,39 @@ class ProcessGroup(Reductions, Movements):
         Raises:
             DistBackendError: a rank did not come. All ranks that did raise it.
         """
-        seconds = (timeout or self._timeout).total_seconds()
+        seconds = (self._timeout if timeout is None else timeout).total_seconds()
         self._monitored += 1
         prefix = f"lowerkit/monitored/{self._monitored}"
-        deadline = Deadline(seconds)
         store = self.group.store
         store.set(f"{prefix}/{self._rank}", b"1")
         if self._rank == 0:
-            missing: list[int] = []
-            for rank in range(self._size):
-                try:
-                    store.get(f"{prefix}/{rank}", deadline.remaining())
-                except TimeoutError:
-                    missing.append(rank)
-                    if not wait_all_ranks:
-                        break
-            named = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
-            verdict = f"{named} did not come to monitored_barrier within {seconds:.3g} s" if missing else ""
+            verdict = self._missing_ranks(prefix, seconds, wait_all_ranks)
             store.set(f"{prefix}/verdict", b"!" + verdict.encode())
         else:
             try:
                 verdict = store.get(f"{prefix}/verdict", seconds + _VERDICT_SECONDS)[1:].decode()
             except TimeoutError:
-                verdict = f"rank 0 did not come to monitored_barrier within {seconds:.3g} s"
+                verdict = f"Rank 0 timed out in monitoredBarrier after {seconds:.3g} s"
+            if verdict:
+                reached = f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting"
+                verdict = f"{reached} for send/recv from rank 0: {verdict}"
         if verdict:
             raise self.failure("LK8008", f"group {self.group.name!r}: {verdict}")
+
+    def _missing_ranks(self, prefix: str, seconds: float, wait_all_ranks: bool) -> str:
+        """Waits for all ranks, as rank 0; says what is wrong, in gloo's words, or nothing."""
+        if seconds <= 0:
+            return f"Rank 0 timed out in monitoredBarrier after {seconds:.3g} s"
+        deadline = Deadline(seconds)
+        missing: list[int] = []
+        for rank in range(1, self._size):
+            try:
+                self.group.store.get(f"{prefix}/{rank}", deadline.remaining())
+            except TimeoutError:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        if not missing:
+            return ""
+        named = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
+        return f"{named} failed to pass monitoredBarrier in {seconds:.3g} s"

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from lowerkit.distributed.issuing import Issuing, Pending, Tensors, as_list, nanoseconds, refused_call
 from lowerkit.distributed.numbers import PREMULTIPLIED_SUM, REAL, REDUCTION_OF_HASH, factor_of, reduced
+from lowerkit.distributed.sparse import sparse_all_reduce
 from lowerkit.distributed.work import backend_error
 from lowerkit.errors import UsageError
 from lowerkit.runtimes import _collective
@@ -68,6 +69,8 @@ class Reductions(Issuing):
         return self._allreduce(self.only(tensors, "all_reduce"), options)
 
     def _allreduce(self, tensor: torch.Tensor, options: Any) -> Any:
+        if tensor.layout is torch.sparse_coo:
+            return sparse_all_reduce(self, tensor, REDUCTION_OF_HASH[hash(options.reduceOp)], options.timeout)
         if (engine := self.other_engine(tensor)) is not None:
             return engine.allreduce([tensor], options)
         reduction, factor, dtype, width = self._reduction(tensor, options.reduceOp)

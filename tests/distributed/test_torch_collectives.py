@@ -209,8 +209,25 @@ def layouts(rank: int, size: int, folder: str, seed: int) -> None:
             same(torch.stack(outputs), everyone(seed, size, (5,), torch.complex64).conj().resolve_conj())
 
 
+def sparse(rank: int, size: int, folder: str, seed: int) -> None:
+    with process_group(rank, size, folder):
+        for shape, dense in (((7,), 0), ((4, 5), 0), ((6, 3, 2), 1)):
+            every = everyone(seed, size, shape, torch.float32)
+            every[every < 2] = 0
+            for op, expected in ((dist.ReduceOp.SUM, every.sum(0)), (dist.ReduceOp.AVG, every.sum(0) / size)):
+                tensor = every[rank].to_sparse(len(shape) - dense)
+                work = dist.all_reduce(tensor, op, async_op=dense == 1)
+                assert work is None or work.get_future().wait()[0] is not None
+                assert tensor.is_sparse and tensor.is_coalesced()
+                torch.testing.assert_close(tensor.to_dense(), expected)
+        with pytest.raises(dist.DistBackendError, match="shapes"):
+            dist.all_reduce(torch.eye(3 + rank).to_sparse())
+
+
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("worker", [reductions, movements, scatters, layouts], ids=lambda worker: worker.__name__)
+@pytest.mark.parametrize(
+    "worker", [reductions, movements, scatters, layouts, sparse], ids=lambda worker: worker.__name__
+)
 def test_collectives(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
     run_processes(worker, size, str(tmp_path), int.from_bytes(os.urandom(3), "little"), timeout=120.0)
 
