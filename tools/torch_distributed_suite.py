@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -131,6 +132,12 @@ def run(context: Any, backend: str, name: str, size: int) -> str:
     return (failed or skipped or verdicts)[0]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def page(results: dict[str, dict[str, str]], size: int) -> str:
     """Returns the page of the results."""
     ran = [name for name, row in results.items() if not all(one.startswith("skipped") for one in row.values())]
@@ -161,21 +168,21 @@ def main() -> None:
     parser.add_argument("--state", type=Path, required=True, help="JSON file of verdicts, read and written")
     parser.add_argument("--page", type=Path, help="Markdown page to write")
     parser.add_argument("--world-size", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose name contains this, run again")
+    parser.add_argument("--only", default="", help="run only cases whose name contains this, again")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no case after that long")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ.update(BACKEND="gloo", WORLD_SIZE=str(given.world_size), TEMP_DIR=folder, MASTER_ADDR="127.0.0.1")
+        os.environ.update(BACKEND="gloo", WORLD_SIZE=str(given.world_size), TEMP_DIR=folder)
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([SUITE, "torch._dynamo", "lowerkit.distributed.creation"])
         results: dict[str, dict[str, str]] = json.loads(given.state.read_text()) if given.state.exists() else {}
         names = sorted(name for name in dir(case_class()) if name.startswith("test_"))
         end = time.monotonic() + given.seconds
         for name in names:
-            row = results.setdefault(name, {})
+            row = results.setdefault(name, {}) if given.only in name else {}
             for backend in BACKENDS:
-                again = given.only and given.only in name and backend == "lowerkit"
-                if time.monotonic() > end or (backend in row and not again):
+                if time.monotonic() > end or given.only not in name or (backend in row and not given.only):
                     continue
                 # What gloo leaves out needs no second opinion.
                 skipped = backend == "lowerkit" and row.get("gloo", "").startswith("skipped")
