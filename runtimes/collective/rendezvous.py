@@ -37,6 +37,7 @@ logger = logging.getLogger("lowerkit.collective")
 _REREAD_SECONDS = 1.0
 _HANDSHAKE_SECONDS = 5.0
 _RETRY_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 # A refusal may come from a rank that has read the line of a dead one and will read again: longer than that.
 _REFUSED_SECONDS = 2.5
 _REFUSED_PAUSE = 0.25
@@ -176,13 +177,18 @@ class _Rendezvous:
 
     def _read_lines(self, wait: bool) -> dict[int, Publication]:
         lines: dict[int, Publication] = {}
-        missing: list[int] = []
-        for rank in range(self._size):
-            try:
-                data = self._store.get(self._key(rank), self._deadline.remaining() if wait else 0.0)
-                lines[rank] = Publication.from_bytes(rank, data)
-            except TimeoutError:
-                missing.append(rank)
+        missing = list(range(self._size))
+        while missing:
+            # Waits for one and looks for all: another may come and give up while that one is waited for.
+            for rank in list(missing):
+                pause = min(_LOOK_SECONDS, self._deadline.remaining()) if wait and rank == missing[0] else 0.0
+                try:
+                    lines[rank] = Publication.from_bytes(rank, self._store.get(self._key(rank), pause))
+                    missing.remove(rank)
+                except TimeoutError:
+                    continue
+            if not wait or self._deadline.expired():
+                break
         if missing:
             raise self._did_not_come(missing, "published no address" if wait else "gave up before all were there")
         check_agreement(self._name, self._rank, self._size, lines)

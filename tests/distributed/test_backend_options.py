@@ -50,6 +50,10 @@ def test_engines(tmp_path: Path) -> None:
         assert set(run_processes(reduces, 2, str(folder), Options(engine=engine))) == {"ProcessGroup"}
 
 
+def test_ranks_of_one_host_can_talk_by_tcp(tmp_path: Path) -> None:
+    run_processes(reduces, 3, str(tmp_path), Options(shared_memory=False))
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -59,15 +59,7 @@ def planned(group: Group, call: Call[Any]) -> Any:
 
 
 @pytest.mark.parametrize("issue", [at_once, later, planned], ids=lambda issue: issue.__name__)
-@pytest.mark.parametrize(
-    "apart",
-    [
-        pytest.param(False, id="shared-memory"),
-        pytest.param(
-            True, id="tcp", marks=pytest.mark.xfail(reason="the engine across hosts is not merged", strict=False)
-        ),
-    ],
-)
+@pytest.mark.parametrize("apart", [False, True], ids=["shared-memory", "tcp"])
 def test_operations(issue: Issue, apart: bool) -> None:
     data = np.random.default_rng().integers(1, 4, (SIZE, SIZE, 5, 3)).astype(np.float64)
 

@@ -154,13 +154,13 @@ def test_forbidden_unix_sockets_give_way_to_tcp(
 
 def test_missing_ranks_are_named_at_the_deadline() -> None:
     store, before = MemoryStore(), open_descriptors()
-    options = RendezvousOptions(b"t" * 32, timeout=0.5)
+    options = RendezvousOptions(b"t" * 32, timeout=1.5)
     start = time.monotonic()
     results = run_ranks(2, lambda rank: meet(store, "world", 2 * rank, 5, options, memory_bytes))
-    assert time.monotonic() - start < 3.0
+    assert time.monotonic() - start < 5.0
     for result in results:
         assert isinstance(result, LowerkitError) and result.code == "LK8007"
-        assert "ranks 1, 3, 4 did not come within 0.5 s" in str(result)
+        assert "ranks 1, 3, 4 did not come within 1.5 s" in str(result)
     assert store.keys() == []
     assert open_descriptors() == before
 
