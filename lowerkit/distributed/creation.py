@@ -14,7 +14,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
 
 
 def create(request: Any, options: Any) -> Any:

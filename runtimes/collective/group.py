@@ -24,7 +24,8 @@ from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.rendezvous import Meeting, RendezvousOptions, meet
+from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.work import NANOSECONDS, Work

@@ -16,7 +16,8 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective import rendezvous
 from lowerkit.runtimes.collective.deadline import Deadline
 from lowerkit.runtimes.collective.host import address_towards, listening_address
-from lowerkit.runtimes.collective.rendezvous import Meeting, RendezvousOptions, meet
+from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.shared_memory import create_memory, receive_memory, send_memory
 from lowerkit.runtimes.collective.store import DirectoryStore, MemoryStore, Store
 from tests.support.ranks import run_ranks, succeed
