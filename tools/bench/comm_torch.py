@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-import lowerkit.distributed  # noqa: F401  registers the backend
+from lowerkit import distributed
 
 _ROTATED = 256 << 10
 _POOL = 64 << 20
@@ -31,11 +31,11 @@ def operation_of(name: str, group: dist.ProcessGroup, size: int) -> Callable[[to
 
     def all_gather(source: torch.Tensor, target: torch.Tensor) -> None:
         each = target.numel() // size
-        dist.all_gather_into_tensor(target[: each * size], source[:each], group=group)
+        dist.all_gather_single(target[: each * size], source[:each], group=group)
 
     def reduce_scatter(source: torch.Tensor, target: torch.Tensor) -> None:
         each = source.numel() // size
-        dist.reduce_scatter_tensor(target[:each], source[: each * size], group=group)
+        dist.reduce_scatter_single(target[:each], source[: each * size], group=group)
 
     return {
         "all_reduce": all_reduce, "broadcast": broadcast, "all_gather": all_gather, "reduce_scatter": reduce_scatter,
@@ -61,7 +61,7 @@ def main() -> None:
     groups = {"lowerkit": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     engines = {}
     for engine, group in groups.items():
-        assert group is not None
+        assert isinstance(group, dist.ProcessGroup)
         check(group, size)
         engines[engine] = operation_of(name, group, size)
     for bytes_ in sizes:
