@@ -1,0 +1,223 @@
+"""A group of ranks, for numpy arrays.
+
+::
+
+    group = Group.join(DirectoryStore(folder), "world", rank, size)
+    total = group.run(group.calls.all_reduce(array))             # waits
+    work = group.start(group.calls.all_reduce(array, "max"))     # goes on behind the caller
+    largest = work.wait()
+
+Every rank makes the same calls in the same order. A failure that may have left ranks at different places aborts the
+group; :meth:`Group.shrink` makes a new one of the ranks that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.arena import Arena
+from lowerkit.runtimes.collective.calls import Call, Calls
+from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.job_token import given_token
+from lowerkit.runtimes.collective.rendezvous import Meeting, RendezvousOptions, meet
+from lowerkit.runtimes.collective.shrinking import agree_on_survivors
+from lowerkit.runtimes.collective.store import Store
+from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+
+Result = TypeVar("Result")
+
+
+class Group:
+    """Ranks that communicate; make one with :meth:`join`. Calls of one group come from one thread at a time.
+
+    Attributes:
+        name: the group's name, unique in its store.
+        rank: this rank.
+        size: number of ranks.
+        store: where the ranks found each other.
+        local_ranks: ranks that share memory with this one, itself included, ascending.
+        calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
+        native: the native group.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        rank: int,
+        size: int,
+        meeting: Meeting,
+        options: RendezvousOptions,
+        timeout: float,
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self.local_ranks = tuple(meeting.local_ranks)
+        self.calls = Calls(rank, size)
+        self.store = store
+        self._options = replace(options, token=meeting.token or options.token)
+        self._timeout = timeout
+        self._children = 0
+        self._arena: Arena | None = None
+        memory = meeting.memory
+        try:
+            self.native = _collective.Group(
+                name, rank, size, meeting.local_ranks, memory, meeting.descriptors(size), int(timeout * NANOSECONDS)
+            )
+        except _collective.CollectiveError as error:
+            meeting.close()
+            raise from_native(*error.args) from error
+        meeting.detach()
+
+    @staticmethod
+    def join(
+        store: Store,
+        name: str,
+        rank: int,
+        size: int,
+        options: RendezvousOptions | None = None,
+        *,
+        timeout: float = 300.0,
+    ) -> Group:
+        """Meets the other ranks; returns when all of them are connected.
+
+        Args:
+            store: reached by all ranks.
+            name: the group's name; unique in the store among groups that exist at one time.
+            rank: this rank, from 0.
+            size: number of ranks.
+            options: how ranks reach each other; without a token in them the environment is asked (``job_token.py``).
+            timeout: seconds that an operation may take, where it does not name its own.
+
+        Raises:
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+        """
+        options = options or RendezvousOptions()
+        options = replace(options, token=given_token(options.token))
+        return Group(store, name, rank, size, meet(store, name, rank, size, options, _memory_bytes), options, timeout)
+
+    def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
+        """Runs an operation to its end, after this group's earlier ones; returns its result.
+
+        Args:
+            call: made by :attr:`calls`.
+            timeout: seconds; 0: the group's.
+
+        Raises:
+            LowerkitError: it failed; the message names the operation, its sequence number and the rank to blame.
+        """
+        limit = int(timeout * NANOSECONDS)
+        try:
+            if call.parts or call.input_parts:
+                self.native.run_parts(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                    call.reduction, call.root, call.factor, limit, call.shape,
+                )  # fmt: skip
+            else:
+                self.native.run(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.reduction, call.root,
+                    call.factor, call.tag, limit, call.shape,
+                )  # fmt: skip
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
+        return call.result
+
+    def start(self, call: Call[Result], timeout: float = 0.0) -> Work[Result]:
+        """Starts an operation behind the caller; arguments and errors are those of :meth:`run`."""
+        limit = int(timeout * NANOSECONDS)
+        try:
+            if call.parts or call.input_parts:
+                work = self.native.start_parts(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                    call.reduction, call.root, call.factor, limit, call.shape,
+                )  # fmt: skip
+            else:
+                work = self.native.start(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.reduction, call.root,
+                    call.factor, call.tag, limit, call.shape,
+                )  # fmt: skip
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
+        return Work(call, work)
+
+    def split(self, color: int, key: int = 0) -> Group | None:
+        """Makes one group of the ranks of each colour, ordered by key and then by rank. All ranks call it.
+
+        Args:
+            color: at least 0, or -1: this rank gets no group (None).
+            key: at least -2**31, below 2**31.
+        """
+        if not -1 <= color < 1 << 31 or not -(1 << 31) <= key < 1 << 31:
+            raise usage(f"color {color} and key {key}: expected -1 to 2**31 - 1 and 32 bits")
+        rows = self.run(self.calls.all_gather(np.array([color, key], np.int64)))
+        self._children += 1
+        members = sorted(
+            (rank for rank in range(self.size) if rows[rank][0] == color), key=lambda rank: (int(rows[rank][1]), rank)
+        )
+        return None if color < 0 else self._subgroup(f"{self.name}/{self._children}.{color}", members)
+
+    def shrink(self, timeout: float = 10.0) -> Group:
+        """Makes a new group of the ranks that are left after a failure. Every rank that is left calls it.
+
+        The ranks agree through the store: who shows up within ``timeout`` seconds is in (at once if all but those known
+        to be dead are there). Ranks keep their order. This group is aborted; :meth:`close` it.
+
+        Raises:
+            CollectiveFault: LK8007, the others went on without this rank, or the new group could not be formed.
+        """
+        self.abort("the group shrinks")
+        self._children += 1
+        prefix = f"{self.name}/shrunk.{self._children}"
+        members = agree_on_survivors(self.store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
+        return self._subgroup(f"{prefix}.{'.'.join(map(str, members))}"[:200], members)
+
+    def arena(self, size: int) -> Arena:
+        """Makes the group's arena: memory that local ranks reach, so that operations on it need no copies.
+
+        All ranks call it, at most once.
+
+        Args:
+            size: bytes of each rank.
+
+        Raises:
+            UsageError: LK1010, there is one.
+            ResourceError: LK7004, out of memory.
+        """
+        if self._arena is not None:
+            raise usage(f"group {self.name!r} has an arena already")
+        self._arena = Arena.make(self.native, self.store, self.name, self.rank, self.local_ranks, self._options, size)
+        return self._arena
+
+    def abort(self, reason: str) -> None:
+        """Fails everything that runs or will run in the group, on all ranks. Any thread may call it."""
+        self.native.abort(reason)
+
+    @property
+    def aborted(self) -> str | None:
+        """Why the group was aborted, or None."""
+        return self.native.aborted
+
+    def close(self) -> None:
+        """Ends this rank's part in the group; unfinished work fails.
+
+        Raises:
+            UsageError: LK1010, arrays of the arena are still in use.
+        """
+        if self._arena is not None:
+            self._arena.close()
+        self.native.close()
+
+    def _subgroup(self, name: str, members: Sequence[int]) -> Group:
+        rank, size = members.index(self.rank), len(members)
+        meeting = meet(self.store, name, rank, size, self._options, _memory_bytes)
+        return Group(self.store, name, rank, size, meeting, self._options, self._timeout)
+
+
+def _memory_bytes(local_count: int) -> int:
+    return _collective.segment_bytes(local_count)
