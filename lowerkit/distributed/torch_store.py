@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from lowerkit.runtimes.collective.host import address_towards
