@@ -1,45 +1,49 @@
-"""The native tests of the collectives (ranks as threads, over the C interface): built here, and run."""
+"""The native tests of the collectives (ranks as threads): as they are, and under the sanitizers."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "runtimes/native/collective"
-TESTS = sorted((ROOT / "tests/native/collective").glob("*_test.cpp"))
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+SANITIZERS = {
+    "plain": [],
+    "address": ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-g1", "-fsanitize=thread"],
+}
+# The last argument of a program, where it takes one, keeps the run short; tools/sanitize.sh runs them whole.
+TESTS = {
+    "messages_test": [],
+    "operations_test": [],
+    "group_messages_test": [],
+    "failures_test": [],
+    "collectives_test": ["1", "3"],
+    "fuzz_frames": ["20000"],
+}
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
 
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The library, compiled once for all tests."""
+@pytest.fixture(scope="module", params=list(SANITIZERS))
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("collective")
-
-    def compile_one(source: Path) -> str:
-        target = folder / f"{source.stem}.o"
-        compile_with("-c", str(source), "-o", str(target))
-        return str(target)
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(compile_one, sorted(SOURCES.glob("*.cpp"))))
+    command = ["bash", str(ROOT / "tests/native/collective/build.sh"), str(folder), *SANITIZERS[request.param]]
+    subprocess.run(command, check=True)
+    return folder
 
 
-def compile_with(*arguments: str) -> None:
-    assert COMPILER, "a C++ compiler is needed, as for lowerkit itself"
-    command = [COMPILER, "-std=c++17", "-O2", "-g", "-Wall", "-Wextra", "-pthread", f"-I{SOURCES}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+def test_every_program_is_run() -> None:
+    sources = (ROOT / "tests/native/collective").glob("*.cpp")
+    assert {source.stem for source in sources} == set(TESTS)
 
 
-@pytest.mark.parametrize("source", TESTS, ids=lambda path: path.stem)
-def test_native(source: Path, objects: list[str], tmp_path: Path) -> None:
-    program = tmp_path / source.stem
-    compile_with(str(source), *objects, "-o", str(program))
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", TESTS)
+def test_native(programs: Path, name: str) -> None:
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    command = [str(programs / name), *TESTS[name]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]

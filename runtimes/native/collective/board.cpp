@@ -16,7 +16,9 @@ namespace {
 
 constexpr int64_t kOneShotLimit = 16 << 10;
 constexpr int64_t kStreamingLimit = 8 << 20;
+constexpr int kQuickLooks = 300;  // about half a microsecond
 constexpr int64_t kSpin = 20000;
+constexpr int64_t kShortSleep = 200000;
 constexpr int64_t kYield = 200000;         // how long a crowded rank gives way before it sleeps
 constexpr int64_t kCheckEvery = 20000000;  // how often a sleeper looks whether the rank it waits for is alive
 
@@ -26,11 +28,6 @@ void pause_briefly() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-int processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 std::string in_seconds(int64_t nanoseconds) {
@@ -54,12 +51,14 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
       one_shot_limit_(std::clamp(chosen(tuning.one_shot_limit, kOneShotLimit), kLinePayload, kOneShotBytes)),
       streaming_limit_(chosen(tuning.streaming_limit, kStreamingLimit)),
       spin_nanoseconds_(chosen(tuning.spin_nanoseconds, kSpin)),
-      crowded_(ranks_ > processors()),
+      patience_(spin_nanoseconds_),
       arrived_(size_t(ranks_), 0),
       unread_(size_t(ranks_), 0),
       sources_(size_t(ranks_)),
       factors_(size_t(ranks_), 1.0),
-      rounds_(size_t(ranks_), 0) {}
+      rounds_(size_t(ranks_), 0) {
+  segment_->add_processors();
+}
 
 Board::~Board() {
   if (!arenas_.empty()) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
@@ -118,6 +117,7 @@ void Board::run(Execution &execution, const lk_call &call) {
 void Board::enter() {
   ++sequence_;
   entered_ = true;
+  arrived_[size_t(index_)] = sequence_;
   Announcement &own = announcement();
   own.written = written_;
   own.consumed = consumed_;
@@ -126,7 +126,7 @@ void Board::enter() {
   own.arena_input = own.arena_output = -1;
 }
 
-void Board::publish_line(const Execution &execution) {
+void Board::publish_line(Execution &execution) {
   RankBlock &block = segment_->block(index_);
   block.announcements[sequence_ & 1].descriptor = execution.descriptor;
   Line &line = block.lines[sequence_ & 1];
@@ -134,6 +134,7 @@ void Board::publish_line(const Execution &execution) {
   line.fingerprint = execution.fingerprint;
   line.sequence.store(sequence_, std::memory_order_seq_cst);
   if (block.sleepers.load(std::memory_order_seq_cst)) wake_all(line.sequence);
+  execution.begin();
 }
 
 void Board::publish(Counter &counter, uint64_t value) {
@@ -165,8 +166,15 @@ void Board::await_free_tiles(Execution &execution) {
 // Spin (or, if crowded, give way) for a while; then sleep in the kernel. Sleeper and publisher follow Dekker: the
 // sleeper announces itself, then reads the word once more; the publisher writes the word, then reads the announcement.
 void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target) {
+  execution.begin();
+  if (!settled_) {
+    // A rank may be bound to one processor and the next to another: what counts is how many they have together.
+    crowded_ = ranks_ > segment_->processors();
+    quick_looks_ = crowded_ ? 1 : kQuickLooks;
+    settled_ = *std::min_element(arrived_.begin(), arrived_.end()) > 0;
+  }
   const int64_t start = monotonic_nanoseconds();
-  const int64_t patience = crowded_ ? kYield : spin_nanoseconds_;
+  const int64_t patience = crowded_ ? kYield : patience_;
   int64_t now = start;
   bool arrived = false;
   while (!arrived && now - start < patience) {
@@ -181,6 +189,8 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
     }
     if (!arrived) now = monotonic_nanoseconds();
   }
+  const int64_t asleep = now;
+  const bool slept = !arrived;
   std::atomic<uint32_t> &sleepers = segment_->block(peer).sleepers;
   while (!arrived) {
     sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -191,7 +201,16 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
     now = monotonic_nanoseconds();
     if (!arrived) check_peer(execution, peer, word, target);
   }
-  execution.waiting.add(monotonic_nanoseconds() - start, rank_of(peer));
+  now = monotonic_nanoseconds();
+  if (slept && !crowded_) adapt_patience(now - asleep);
+  execution.waiting.add(now - start, rank_of(peer));
+}
+
+// To be woken takes tens of microseconds, longer than ranks usually spin: while one wakes the other falls asleep, and
+// so on with every operation. Who slept shortly therefore spins longer the next time; who slept long was right to
+// sleep.
+void Board::adapt_patience(int64_t slept) {
+  patience_ = slept < kShortSleep ? std::max(patience_, spin_nanoseconds_ + 2 * slept) : spin_nanoseconds_;
 }
 
 void Board::note_failure() {

@@ -55,14 +55,18 @@ class Board {
  private:
   // board.cpp: entering, publishing, waiting
   void enter();
-  void publish_line(const Execution &execution);
+  void publish_line(Execution &execution);
   void publish(Counter &counter, uint64_t value);
   void await_line(Execution &execution, int peer, uint64_t sequence);
   void await_all_lines(Execution &execution);
   void await(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target) {
-    if (word.load(std::memory_order_acquire) < target) await_slowly(execution, peer, word, target);
+    // A pause lasts as long as a cache line needs to come: the first looks do without, and without the clock.
+    for (int look = 0; look < quick_looks_; ++look)
+      if (word.load(std::memory_order_acquire) >= target) return;
+    await_slowly(execution, peer, word, target);
   }
   void await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target);
+  void adapt_patience(int64_t slept);
   void await_free_tiles(Execution &execution);
   void check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target);
   void note_failure();
@@ -106,7 +110,10 @@ class Board {
   int64_t one_shot_limit_;
   int64_t streaming_limit_;
   int64_t spin_nanoseconds_;
-  bool crowded_;  // more local ranks than processors: nobody spins
+  int64_t patience_;  // how long this rank spins at present
+  int quick_looks_ = 1;
+  bool crowded_ = true;   // more local ranks than processors: nobody spins
+  bool settled_ = false;  // that is known for good: all ranks have said where they may run
 
   uint64_t sequence_ = 0;
   bool entered_ = false;  // whether this rank's line of the running operation is its own to write

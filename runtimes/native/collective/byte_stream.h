@@ -30,7 +30,7 @@ std::unique_ptr<ByteStream> make_tcp_stream(int peer, int descriptor);
 struct alignas(64) Ring {
   std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
-  alignas(64) std::atomic<uint32_t> full;    // the writer waits for room
+  alignas(64) std::atomic<uint32_t> full;  // the writer waits for room
   std::atomic<uint32_t> closed;
 };
 constexpr size_t ring_bytes(size_t capacity) { return sizeof(Ring) + capacity; }

@@ -19,7 +19,8 @@ struct alignas(64) Doorbell {
   // Dekker: the ringer counts, then looks for sleepers; the sleeper announces itself, then compares the count.
   void ring() {
     rings.fetch_add(1);
-    if (sleepers.load()) syscall(SYS_futex, reinterpret_cast<uint32_t *>(&rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    if (sleepers.load())
+      syscall(SYS_futex, reinterpret_cast<uint32_t *>(&rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
   uint32_t heard() const { return rings.load(); }
   // Returns when it rang since `heard`, after `nanoseconds`, or for no reason.

@@ -4,9 +4,15 @@
 
 namespace lowerkit::collective {
 
+void Execution::start() {
+  deadline = Deadline::in(deadline.timeout);
+  record = recorder->start(*this, call.tag);
+  recorder = nullptr;
+}
+
 uint64_t FlightRecorder::start(const Execution &execution, int64_t tag) {
   const Descriptor &descriptor = execution.descriptor;
-  std::lock_guard<std::mutex> lock(mutex_);
+  Lock lock(busy_);
   lk_record &record = records_[count_ % kRecords];
   record.sequence = execution.sequence;
   record.operation = descriptor.operation;
@@ -16,7 +22,7 @@ uint64_t FlightRecorder::start(const Execution &execution, int64_t tag) {
   record.count = descriptor.count;
   record.tag = tag;
   record.dims = descriptor.dims;
-  std::copy(std::begin(descriptor.shape), std::end(descriptor.shape), std::begin(record.shape));
+  std::copy_n(descriptor.shape, descriptor.dims, record.shape);
   record.started = execution.deadline.started;
   record.finished = 0;
   record.waited = 0;
@@ -25,11 +31,11 @@ uint64_t FlightRecorder::start(const Execution &execution, int64_t tag) {
   return count_++;
 }
 
-void FlightRecorder::finish(uint64_t number, const Execution &execution, lk_status status) {
+void FlightRecorder::finish(const Execution &execution, lk_status status) {
   const int64_t now = monotonic_nanoseconds();
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (count_ - number > kRecords) return;
-  lk_record &record = records_[number % kRecords];
+  Lock lock(busy_);
+  if (count_ - execution.record > kRecords) return;
+  lk_record &record = records_[execution.record % kRecords];
   record.finished = now;
   record.waited = execution.waiting.total;
   record.waited_for = execution.waiting.rank;
@@ -37,7 +43,7 @@ void FlightRecorder::finish(uint64_t number, const Execution &execution, lk_stat
 }
 
 int64_t FlightRecorder::read(lk_record *records, int64_t capacity) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  Lock lock(busy_);
   const int64_t kept = int64_t(std::min(count_, kRecords));
   const int64_t given = std::min(kept, std::max<int64_t>(capacity, 0));
   // Kept on the clock that is read anyway; told on the one that other machines have too.

@@ -5,8 +5,8 @@ namespace {
 
 [[noreturn]] void refuse(int peer, const char *field, const std::string &found, const std::string &wanted) {
   throw Failure(LK_PROTOCOL,
-                "rank " + std::to_string(peer) + " sent bytes that are not of this protocol: the frame's " + field + " is " +
-                    found + ", not " + wanted,
+                "rank " + std::to_string(peer) + " sent bytes that are not of this protocol: the frame's " + field +
+                    " is " + found + ", not " + wanted,
                 peer);
 }
 
@@ -15,7 +15,7 @@ void check_range(int peer, const char *field, uint64_t value, uint64_t least, ui
     refuse(peer, field, std::to_string(value), std::to_string(least) + " to " + std::to_string(most));
 }
 
-void check_length(const FrameHeader &header, int peer) {
+void check_length(const FrameHeader &header, int peer, int size) {
   switch (header.kind) {
     case FrameKind::eager:
       return check_range(peer, "length", header.bytes, 0, kMostEagerBytes);
@@ -25,6 +25,10 @@ void check_length(const FrameHeader &header, int peer) {
       return check_range(peer, "length", header.bytes, 0, 0);
     case FrameKind::data:
       return check_range(peer, "length", header.bytes, 1, kMostDataBytes);
+    case FrameKind::waiting:
+      check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::operation), uint64_t(Scope::operation));
+      check_range(peer, "awaited rank", uint64_t(header.tag), 0, uint64_t(size - 1));
+      return check_range(peer, "length", header.bytes, 0, 0);
     case FrameKind::abort:
       check_range(peer, "status", uint64_t(header.tag), LK_INVALID, LK_PROTOCOL);
       return check_range(peer, "length", header.bytes, 0, kMostAbortBytes);
@@ -57,7 +61,7 @@ void check_header(const FrameHeader &header, int peer, int size, uint32_t counte
   check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::message), uint64_t(Scope::operation));
   if (header.source != peer) refuse(peer, "source", std::to_string(header.source), std::to_string(peer));
   check_range(peer, "number", header.counter, counter, counter);
-  check_length(header, peer);
+  check_length(header, peer, size);
   check_call(header, peer, size);
 }
 

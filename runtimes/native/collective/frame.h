@@ -5,6 +5,9 @@
 //   request  announces a longer message: `bytes` is its length; no payload
 //   grant    the receiver has a buffer for the oldest announced message of that key; no payload
 //   data     the next part of a granted message, up to kMostDataBytes
+//   waiting  the sender has waited long in a collective for rank `tag`; no payload. Nothing depends on it: it tells
+//   ranks
+//            that wait for the sender whom to blame, and in what the sender is
 //   abort    the sender's group failed: `tag` is the lk_status, `root` the rank to blame, the payload the reason
 // A message is identified by (sender, scope, sequence, tag); messages of one identity stay in order.
 #pragma once
@@ -15,7 +18,7 @@
 
 namespace lowerkit::collective {
 
-enum class FrameKind : uint8_t { eager = 1, request = 2, grant = 3, data = 4, abort = 5 };
+enum class FrameKind : uint8_t { eager = 1, request = 2, grant = 3, data = 4, waiting = 5, abort = 6 };
 // message: sent by the user, sequence 0, the tag is his. operation: a step of a collective, the tag is its number.
 enum class Scope : uint8_t { message = 1, operation = 2 };
 
@@ -49,11 +52,13 @@ static_assert(sizeof(FrameHeader) == 64);
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are copied as they lie in memory");
 
 inline uint64_t payload_bytes(const FrameHeader &header) {
-  return header.kind == FrameKind::request || header.kind == FrameKind::grant ? 0 : header.bytes;
+  bool has_payload =
+      header.kind == FrameKind::eager || header.kind == FrameKind::data || header.kind == FrameKind::abort;
+  return has_payload ? header.bytes : 0;
 }
 
-// Throws Failure(LK_PROTOCOL) that names the peer and the first field that is not what it may be. `size` is the number of
-// ranks of the group, `counter` the number that the frame must bear.
+// Throws Failure(LK_PROTOCOL) that names the peer and the first field that is not what it may be. `size` is the number
+// of ranks of the group, `counter` the number that the frame must bear.
 void check_header(const FrameHeader &header, int peer, int size, uint32_t counter);
 
 // What the header says of the sender's call. The shape is not in it: `dims` alone.

@@ -70,6 +70,7 @@ Group::Group(const lk_group_config &config)
     board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
   }
   if (config.size > 1) messenger_ = make_messenger(config);
+  if (config.local_count != config.size) hosts_sequence_ = ++sequence_;
   connections.push_back(config.segment_descriptor);
   descriptors_.own(std::move(connections));
 }
@@ -113,6 +114,7 @@ Group::~Group() {
       work->message = "group '" + membership_.name + "' was destroyed before the work began";
     }
     queue_.clear();
+    queued_ = 0;
     changed_.notify_all();
   }
   if (messenger_) messenger_->wake();
@@ -132,26 +134,30 @@ void Group::abort(const char *reason) {
 void *Group::attach_arena(int descriptor, int64_t bytes) {
   if (!board_) throw Failure(LK_INVALID, "group '" + membership_.name + "' shares memory with no other rank");
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return !running_ && queue_.empty(); });
+  changed_.wait(lock, [&] { return queue_.empty() && take_turn(); });
+  struct Turn {
+    Group &group;
+    ~Turn() { group.running_.store(false); }
+  } turn{*this};
   return board_->attach_arena(descriptor, bytes);
 }
 
 // --- one operation
 
-Execution Group::execution_of(const lk_call &call, uint64_t sequence) const {
+Execution Group::execution_of(const lk_call &call, uint64_t sequence) {
   const Descriptor descriptor = describe(call);
   return {call,
           descriptor,
           parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
                                            : fingerprint(descriptor),
           sequence,
-          Deadline::in(call.timeout > 0 ? call.timeout : timeout_),
-          {}};
+          {INT64_MAX, call.timeout > 0 ? call.timeout : timeout_, 0},
+          {},
+          &recorder_};
 }
 
 void Group::execute(const lk_call &call, uint64_t sequence) {
   Execution execution = execution_of(call, sequence);
-  const uint64_t record = recorder_.start(execution, call.tag);
   try {
     membership_.check();
     if (membership_.size == 1)
@@ -159,16 +165,18 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
     else if (board_ && board_->segment().ranks() == membership_.size)
       board_->run(execution, call);
     else
-      throw Failure(LK_INVALID, "group '" + membership_.name + "' spans hosts: there are no collectives for it yet");
+      execute_across_hosts(execution);
   } catch (const Failure &failure) {
-    recorder_.finish(record, execution, failure.status());
+    execution.begin();
+    recorder_.finish(execution, failure.status());
     if (!membership_.aborted()) {
       membership_.abort(failure.status(), failure.what(), failure.rank());
       if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
     }
     throw;
   }
-  recorder_.finish(record, execution, LK_OK);
+  execution.begin();
+  recorder_.finish(execution, LK_OK);
 }
 
 void Group::execute_alone(const lk_call &call) {
@@ -204,30 +212,26 @@ void Group::execute_alone(const lk_call &call) {
 void Group::run(const lk_call &call) {
   validate(call, membership_.name, membership_.rank, membership_.size);
   if (call.operation >= LK_SEND) return run_message(call);
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (running_ || !queue_.empty()) {
-    lock.unlock();
-    return wait(start(call), 0);
-  }
-  running_ = true;
+  if (queued_.load() || !take_turn()) return wait(start(call), 0);
   const uint64_t sequence = ++sequence_;
-  lock.unlock();
   try {
     execute(call, sequence);
   } catch (...) {
-    lock.lock();
-    finish_turn(lock);
+    finish_turn();
     throw;
   }
-  lock.lock();
-  finish_turn(lock);
+  finish_turn();
 }
 
 // --- work behind the caller
 
-void Group::finish_turn(std::unique_lock<std::mutex> &) {
-  running_ = false;
-  if (worker_.joinable()) changed_.notify_all();
+// Without the mutex held. Dekker: who ends a turn clears the flag, then looks for a queue; who queues counts, then
+// looks for the flag.
+void Group::finish_turn() {
+  running_.store(false);
+  if (!queued_.load()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
 }
 
 std::shared_ptr<Work> Group::start(const lk_call &call) {
@@ -238,13 +242,17 @@ std::shared_ptr<Work> Group::start(const lk_call &call) {
   membership_.check();
   work->sequence = ++sequence_;
   queue_.push_back(work);
+  ++queued_;
   if (!worker_.joinable()) worker_ = std::thread(&Group::work_loop, this);
   changed_.notify_all();
   return work;
 }
 
-void Group::execute_work(const std::shared_ptr<Work> &work, std::unique_lock<std::mutex> &lock) {
-  running_ = true;
+// With the mutex held and the turn taken.
+void Group::execute_next(std::unique_lock<std::mutex> &lock) {
+  auto work = queue_.front();
+  queue_.pop_front();
+  --queued_;
   lock.unlock();
   lk_status status = LK_OK;
   std::string message;
@@ -258,17 +266,16 @@ void Group::execute_work(const std::shared_ptr<Work> &work, std::unique_lock<std
   work->status = status;
   work->message = std::move(message);
   work->done = true;
-  finish_turn(lock);
+  running_.store(false);
+  changed_.notify_all();
 }
 
 void Group::work_loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || (!running_ && !queue_.empty()); });
+    changed_.wait(lock, [&] { return stopping_ || (!queue_.empty() && take_turn()); });
     if (stopping_) return;
-    auto work = queue_.front();
-    queue_.pop_front();
-    execute_work(work, lock);
+    execute_next(lock);
   }
 }
 
@@ -285,10 +292,7 @@ void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
   if (work->request) return wait_for_message(*work, timeout);
   std::unique_lock<std::mutex> lock(mutex_);
   // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
-  if (timeout == 0 && !running_ && !queue_.empty() && queue_.front() == work) {
-    queue_.pop_front();
-    execute_work(work, lock);
-  }
+  if (timeout == 0 && !queue_.empty() && queue_.front() == work && take_turn()) execute_next(lock);
   auto done = [&] { return work->done; };
   if (timeout > 0) {
     if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout), done))

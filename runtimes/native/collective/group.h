@@ -1,6 +1,7 @@
 // A group as its users see it: operations in order, work behind the caller, abort.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <list>
@@ -43,7 +44,6 @@ struct Work {
   // Of a send or receive.
   std::unique_ptr<Request> request;
   std::unique_ptr<Execution> execution;
-  uint64_t record = 0;
 };
 
 class Group {
@@ -78,13 +78,25 @@ class Group {
     std::vector<int> owned_;
   };
 
-  Execution execution_of(const lk_call &call, uint64_t sequence) const;
+  Execution execution_of(const lk_call &call, uint64_t sequence);
   void execute(const lk_call &call, uint64_t sequence);
   void execute_alone(const lk_call &call);
-  void execute_work(const std::shared_ptr<Work> &work, std::unique_lock<std::mutex> &lock);
+  void execute_next(std::unique_lock<std::mutex> &lock);
   void work_loop();
-  void finish_turn(std::unique_lock<std::mutex> &lock);
+  bool take_turn() { return !running_.exchange(true); }
+  void finish_turn();
   std::unique_ptr<Messenger> make_messenger(const lk_group_config &config);
+
+  // group_hosts.cpp
+  void execute_across_hosts(Execution &execution);
+  void learn_hosts(Execution &execution);
+  std::vector<int> everyone() const;
+  std::vector<int> leaders(int instead) const;
+  void among(const std::vector<int> &ranks, Execution &execution, const lk_call &call);
+  void barrier_across_hosts(Execution &execution);
+  void broadcast_across_hosts(Execution &execution);
+  void all_reduce_across_hosts(Execution &execution);
+  void all_reduce_slices(Execution &execution, int first, int later);
 
   // group_messages.cpp
   void post(Request &request, const Execution &execution);
@@ -104,9 +116,12 @@ class Group {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Work>> queue_;
-  bool running_ = false;  // an operation is under way, on whichever thread
+  std::atomic<int> queued_{0};        // length of the queue
+  std::atomic<bool> running_{false};  // an operation is under way, on whichever thread
   bool stopping_ = false;
-  uint64_t sequence_;
+  std::atomic<uint64_t> sequence_;
+  uint64_t hosts_sequence_ = 0;     // of the exchange by which ranks learn of each other's hosts
+  std::vector<int32_t> leader_of_;  // by rank; empty until then
   std::thread worker_;
   std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
   std::thread carrier_;                        // moves them on while nobody waits for them

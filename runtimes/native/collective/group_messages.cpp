@@ -23,17 +23,17 @@ void Group::post(Request &request, const Execution &execution) {
 
 void Group::run_message(const lk_call &call) {
   Execution execution = execution_of(call, 0);
-  const uint64_t record = recorder_.start(execution, call.tag);
+  execution.begin();
   try {
     membership_.check();
     Request request;
     post(request, execution);
     messenger_->wait(request, execution.deadline, &execution.waiting);
   } catch (const Failure &failure) {
-    recorder_.finish(record, execution, failure.status());
+    recorder_.finish(execution, failure.status());
     throw;
   }
-  recorder_.finish(record, execution, LK_OK);
+  recorder_.finish(execution, LK_OK);
 }
 
 std::shared_ptr<Work> Group::start_message(const lk_call &call) {
@@ -41,7 +41,7 @@ std::shared_ptr<Work> Group::start_message(const lk_call &call) {
   auto work = std::make_shared<Work>(call, membership_.size);
   work->execution = std::make_unique<Execution>(execution_of(work->owned.call, 0));
   work->request = std::make_unique<Request>();
-  work->record = recorder_.start(*work->execution, call.tag);
+  work->execution->begin();
   post(*work->request, *work->execution);
   std::lock_guard<std::mutex> lock(mutex_);
   if (conclude(*work, false)) return work;
@@ -75,7 +75,7 @@ bool Group::conclude(Work &work, bool all_failed) {
   work.status = status;
   work.message = std::move(message);
   work.done = true;
-  recorder_.finish(work.record, *work.execution, status);
+  recorder_.finish(*work.execution, status);
   return true;
 }
 

@@ -35,13 +35,15 @@ class Link {
 
   const int peer;
 
-  // Appends a frame; the link numbers it. The payload stays the owner's until frame_sent(owner); with no owner it is copied.
+  // Appends a frame; the link numbers it. The payload stays the owner's until frame_sent(owner); with no owner it is
+  // copied.
   virtual void send(const FrameHeader &header, const void *payload, void *owner) = 0;
   // Forgets the owner: a frame that has not begun is removed (true), the rest of one that has is copied (false).
   virtual bool withdraw(void *owner) = 0;
   // Writes what can be written. True: something moved. Never throws: what broke comes out of progress().
   virtual bool flush(FrameSink &sink) = 0;
-  // Reads and writes what can be. True: something moved. Throws Failure when the link is over: LK_PEER_LOST, LK_PROTOCOL.
+  // Reads and writes what can be. True: something moved. Throws Failure when the link is over: LK_PEER_LOST,
+  // LK_PROTOCOL.
   virtual bool progress(FrameSink &sink) = 0;
   // Ends the link for the peer too.
   virtual void close() = 0;

@@ -74,9 +74,10 @@ Messenger::~Messenger() {
 
 void Messenger::open(Request &request, int peer, const Envelope &envelope, void *data, int64_t bytes) {
   if (peer >= membership_.size || peer < (request.receives_ ? LK_ANY_SOURCE : 0))
-    throw Failure(LK_INVALID, to_string(envelope.descriptor, envelope.key.sequence, membership_.name, membership_.rank) +
-                                  ": there is no rank " + std::to_string(peer) + " in a group of " +
-                                  std::to_string(membership_.size));
+    throw Failure(LK_INVALID,
+                  to_string(envelope.descriptor, envelope.key.sequence, membership_.name, membership_.rank) +
+                      ": there is no rank " + std::to_string(peer) + " in a group of " +
+                      std::to_string(membership_.size));
   request.messenger_ = this;
   request.done_.store(false, std::memory_order_relaxed);
   request.peer_ = peer;
@@ -156,9 +157,8 @@ void Messenger::fail_link(Peer &peer, const Failure &failure) {
   if (failure.status() == LK_PEER_LOST) membership_.mark_dead(rank);
   peer.link->close();
   // A part of a message is none.
-  peer.unexpected.remove_if([](const Arrival &arrival) {
-    return !arrival.complete && arrival.header.kind == FrameKind::eager;
-  });
+  peer.unexpected.remove_if(
+      [](const Arrival &arrival) { return !arrival.complete && arrival.header.kind == FrameKind::eager; });
   std::vector<Request *> lost;
   for (Request *request : open_) {
     bool from_here = request->peer_ == rank;

@@ -7,9 +7,10 @@
 //   accepted    a message that met its receive and whose bytes are on their way
 //   announced   a long message of ours: its request is out, the grant is not here
 //
-// A message of up to `eager_bytes` goes out at once. A longer one is announced; when the receive is posted it is granted and
-// comes in parts, straight into the receiver's buffer: it needs no memory elsewhere. Messages of one sender and one envelope
-// key are received in the order in which they were sent; receives of one key are served in the order of posting.
+// A message of up to `eager_bytes` goes out at once. A longer one is announced; when the receive is posted it is
+// granted and comes in parts, straight into the receiver's buffer: it needs no memory elsewhere. Messages of one sender
+// and one envelope key are received in the order in which they were sent; receives of one key are served in the order
+// of posting.
 //
 // Threads: any may call. Of those in wait() one drives the links, the others sleep until their requests are done.
 //
@@ -46,13 +47,14 @@ struct Envelope {
   Key key;
   Descriptor descriptor;  // of the whole call, for errors
   uint64_t fingerprint;
-  int64_t count;          // of this message
+  int64_t count;  // of this message
 
-  // A message of the user's. `descriptor` is a send's or a receive's; compared are the element type and, where both sides
-  // give one, the shape.
+  // A message of the user's. `descriptor` is a send's or a receive's; compared are the element type and, where both
+  // sides give one, the shape.
   static Envelope message(const Descriptor &descriptor, int64_t tag);
   // Step `step` of a collective, about `count` elements of the part that this pair exchanges.
-  static Envelope step(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence, int64_t step, int64_t count);
+  static Envelope step(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence, int64_t step,
+                       int64_t count);
 };
 
 class Messenger;
@@ -93,12 +95,12 @@ class Request {
 };
 
 struct MessengerOptions {
-  int64_t eager_bytes = 64 << 10;        // at most kMostEagerBytes
-  int64_t unexpected_bytes = 16 << 20;   // of each peer
-  int64_t data_bytes = 1 << 20;          // of a frame; at most kMostDataBytes
-  int64_t spin_nanoseconds = 20000;      // before sleeping; not used where the host has more ranks than this process cores
+  int64_t eager_bytes = 64 << 10;       // at most kMostEagerBytes
+  int64_t unexpected_bytes = 16 << 20;  // of each peer
+  int64_t data_bytes = 1 << 20;         // of a frame; at most kMostDataBytes
+  int64_t spin_nanoseconds = 20000;  // before sleeping; not used where the host has more ranks than this process cores
   int ranks_of_host = 1;
-  Doorbell *doorbell = nullptr;          // this rank's; needed where links without descriptors are
+  Doorbell *doorbell = nullptr;  // this rank's; needed where links without descriptors are
 };
 
 class Messenger final : private FrameSink {
@@ -111,8 +113,8 @@ class Messenger final : private FrameSink {
   Membership &membership() { return membership_; }
   const MessengerOptions &options() const { return options_; }
 
-  // Buffers belong to the messenger until the request is done or cancelled. Both throw Failure(LK_INVALID) for a rank that
-  // is not of the group.
+  // Buffers belong to the messenger until the request is done or cancelled. Both throw Failure(LK_INVALID) for a rank
+  // that is not of the group.
   void post_send(Request &request, int peer, const Envelope &envelope, const void *data, int64_t bytes);
   // `peer` may be LK_ANY_SOURCE. Longer messages than `bytes` fail with LK_DESYNC; if `exact`, shorter ones too.
   void post_receive(Request &request, int peer, const Envelope &envelope, void *data, int64_t bytes, bool exact);
@@ -121,8 +123,9 @@ class Messenger final : private FrameSink {
   bool progress();
   // Whether the request is done. Throws its failure.
   bool test(Request &request);
-  // Returns when all are done. Throws the failure of the first that has one; LK_TIMEOUT, which leaves the requests as they
-  // are; LK_ABORTED when the group was.
+  // Returns when all are done. Throws the failure of the first that has one; LK_TIMEOUT, which leaves the requests as
+  // they are; LK_ABORTED when the group was. Who waits long in a collective tells the others for whom: so a timeout
+  // blames the rank at the end of the line.
   void wait(Request *const *requests, size_t count, Deadline deadline, Waiting *waiting = nullptr);
   void wait(Request &request, Deadline deadline, Waiting *waiting = nullptr);
   // The buffer is the caller's again.
@@ -152,6 +155,7 @@ class Messenger final : private FrameSink {
   Request *posted_for(int peer, const FrameHeader &header);
   bool is_of_finished_operation(int peer, const FrameHeader &header);
   void compare_with_open_requests(int peer, const FrameHeader &header);
+  void compare_with_finished(int peer, const FrameHeader &header);
   bool agrees_with_unexpected(Request &request);
   void accept_unexpected(Request &request);
   bool agrees(Request &request, int peer, const FrameHeader &header);
@@ -172,7 +176,9 @@ class Messenger final : private FrameSink {
   // messenger_wait.cpp
   std::unique_lock<std::mutex> lock();
   bool progress_links();
-  void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, const Deadline &deadline, int64_t &spin_until);
+  struct Patience;
+  void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
+  void tell_of_waiting(const Request &awaited);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
   void wake_driver();
   [[noreturn]] void throw_timeout(const Request &request, const Deadline &deadline) const;
@@ -181,14 +187,14 @@ class Messenger final : private FrameSink {
   const MessengerOptions options_;
   int64_t spin_nanoseconds_;
   int wake_descriptor_;
-  bool polls_ = false;     // some link has a descriptor
-  bool listens_ = false;   // some link has none
+  bool polls_ = false;    // some link has a descriptor
+  bool listens_ = false;  // some link has none
 
   std::mutex mutex_;
   std::atomic<int> wanting_{0};  // threads that wait for the mutex
   std::condition_variable changed_;
   int sleepers_ = 0;
-  bool driven_ = false;          // a thread in wait() drives the links
+  bool driven_ = false;  // a thread in wait() drives the links
   bool driver_sleeps_ = false;
 
   std::vector<Peer> peers_;

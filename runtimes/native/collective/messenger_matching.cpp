@@ -13,39 +13,57 @@ Failure protocol_failure(int peer, const std::string &what) {
   return Failure(LK_PROTOCOL, name_of(peer) + " sent bytes that are not of this protocol: " + what, peer);
 }
 
-// Empty: the message is what the receive waits for.
-std::string difference(const Envelope &envelope, int64_t capacity, bool exact, int peer, const FrameHeader &header) {
+// Whether these differ between ranks by more than lengths.
+bool is_another_call(const Descriptor &one, const Descriptor &other) {
+  return one.operation != other.operation || one.dtype != other.dtype || one.reduction != other.reduction ||
+         one.root != other.root;
+}
+
+std::string call_of(const FrameHeader &header) {
+  return to_string(described_by(header)) + " #" + std::to_string(header.sequence);
+}
+
+// Parts of these may differ in length, and the header's count is that of a part.
+bool has_parts(int operation) { return operation >= LK_SCATTER && operation <= LK_ALL_TO_ALL; }
+
+std::string lengths(const FrameHeader &header, int64_t count, int64_t capacity) {
+  return "sent " + std::string(kDtypeNames[header.dtype]) + " x " + std::to_string(header.count) + " (" +
+         std::to_string(header.bytes) + " bytes) where " + std::to_string(count) + " elements (" +
+         std::to_string(capacity) + " bytes) are expected";
+}
+
+// What the peer did instead of what this rank's request is for; empty: it did that. `here`: the message would be the
+// request's.
+std::string difference(const Envelope &envelope, int64_t capacity, bool exact, const FrameHeader &header, bool here) {
   const Descriptor &own = envelope.descriptor;
-  std::string sent = header.dtype < kDtypes ? kDtypeNames[header.dtype] : "?";
-  sent += " x " + std::to_string(header.count);
-  if (header.scope == Scope::operation) {
-    if (header.fingerprint != envelope.fingerprint) {
-      Descriptor theirs = described_by(header);
-      Descriptor ours = own;
-      ours.dims = 0;
-      if (to_string(theirs) == to_string(ours)) return name_of(peer) + " calls it with another shape";
-      return name_of(peer) + " calls " + to_string(theirs) + " #" + std::to_string(header.sequence);
-    }
-  } else {
-    bool shapes = header.dims && own.dims && header.fingerprint != envelope.fingerprint;
-    if (header.dtype != own.dtype || shapes)
-      return name_of(peer) + " sent " + sent + (shapes && header.dtype == own.dtype ? " of another shape" : "") +
-             " with tag " + std::to_string(header.tag);
+  const Descriptor theirs = described_by(header);
+  const bool same = header.fingerprint == envelope.fingerprint;
+  if (header.scope == Scope::message) {
+    std::string sent = std::string("sent ") + kDtypeNames[header.dtype] + " x " + std::to_string(header.count);
+    std::string tagged = " with tag " + std::to_string(header.tag);
+    if (header.dtype != own.dtype) return sent + tagged;
+    if (header.dims && own.dims && !same) return sent + " of another shape" + tagged;
+    bool fits = exact ? int64_t(header.bytes) == capacity : int64_t(header.bytes) <= capacity;
+    return fits ? "" : lengths(header, envelope.count, capacity);
   }
-  bool fits = exact || header.scope == Scope::operation ? int64_t(header.bytes) == capacity && header.count == envelope.count
-                                                        : int64_t(header.bytes) <= capacity;
-  if (fits) return "";
-  return name_of(peer) + " sent " + sent + " (" + std::to_string(header.bytes) + " bytes) where " +
-         std::to_string(envelope.count) + " elements (" + std::to_string(capacity) + " bytes) are expected";
+  if (!same) {
+    std::string call = "calls " + call_of(header);
+    if (is_another_call(theirs, own)) return call;
+    if (!has_parts(header.operation)) return header.count == own.count ? "calls it with another shape" : call;
+    if (!here || header.count == envelope.count) return "calls it with other parts";
+  }
+  if (!here || (header.count == envelope.count && int64_t(header.bytes) == capacity)) return "";
+  return lengths(header, envelope.count, capacity);
 }
 
 }  // namespace
 
 // Fails the request where the message is not what it waits for.
 bool Messenger::agrees(Request &request, int peer, const FrameHeader &header) {
-  std::string reason = difference(request.envelope_, request.capacity_, request.exact_, peer, header);
+  const bool here = request.receives_ && request.envelope_.key == key_of(header);
+  std::string reason = difference(request.envelope_, request.capacity_, request.exact_, header, here);
   if (reason.empty()) return true;
-  fail(request, LK_DESYNC, reason, peer);
+  fail(request, LK_DESYNC, name_of(peer) + " " + reason, peer);
   return false;
 }
 
@@ -59,14 +77,23 @@ Request *Messenger::posted_for(int peer, const FrameHeader &header) {
 bool Messenger::is_of_finished_operation(int peer, const FrameHeader &header) {
   if (header.scope != Scope::operation || header.sequence > finished_) return false;
   membership_.abort(LK_DESYNC,
-                    "rank " + std::to_string(membership_.rank) + " finished " + to_string(finished_descriptor_) + " #" +
-                        std::to_string(finished_) + ", but " + name_of(peer) + " sent a part of " +
-                        to_string(described_by(header)) + " #" + std::to_string(header.sequence),
+                    to_string(finished_descriptor_, finished_, membership_.name, membership_.rank) + " is over, but " +
+                        name_of(peer) + " sent a part of " + call_of(header),
                     peer);
   return true;
 }
 
-// A rank that is in another operation of the same number may never send what is waited for: what it sends instead tells.
+// A rank may well wait in an operation that is over here, but not in another one of that number.
+void Messenger::compare_with_finished(int peer, const FrameHeader &header) {
+  if (header.sequence != finished_ || !is_another_call(described_by(header), finished_descriptor_)) return;
+  membership_.abort(LK_DESYNC,
+                    to_string(finished_descriptor_, finished_, membership_.name, membership_.rank) + " is over, but " +
+                        name_of(peer) + " waits in " + call_of(header),
+                    peer);
+}
+
+// A rank that is in another operation of the same number may never send what is waited for: what it sends instead
+// tells.
 void Messenger::compare_with_open_requests(int peer, const FrameHeader &header) {
   if (header.scope != Scope::operation) return;
   std::vector<Request *> different;
@@ -89,15 +116,24 @@ bool Messenger::agrees_with_unexpected(Request &request) {
 
 bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&landing) {
   Peer &peer = peers_[size_t(rank)];
+  if (header.scope == Scope::operation && header.kind != FrameKind::abort)
+    peer.arrived_in = std::max(peer.arrived_in, header.sequence);
   switch (header.kind) {
     case FrameKind::eager:
     case FrameKind::request:
+      peer.waits_in = 0;  // it went on
       return message_begins(peer, header, landing);
     case FrameKind::data:
       data_begins(peer, header, landing);
       return true;
     case FrameKind::grant:
       grant_arrives(peer, header);
+      return true;
+    case FrameKind::waiting:
+      peer.waits_in = header.sequence;
+      peer.waits_for = int(header.tag);
+      compare_with_open_requests(rank, header);
+      compare_with_finished(rank, header);
       return true;
     case FrameKind::abort:
       peer.abort.buffer = std::make_unique<char[]>(kMostAbortBytes);
@@ -112,9 +148,10 @@ bool Messenger::message_begins(Peer &peer, const FrameHeader &header, Landing *&
   int rank = peer.link->peer;
   // Nothing can use it: the payload has no landing.
   if (is_of_finished_operation(rank, header)) return true;
-  compare_with_open_requests(rank, header);
   Request *request = posted_for(rank, header);
-  if (request && !agrees(*request, rank, header)) return true;
+  bool agreed = !request || agrees(*request, rank, header);
+  compare_with_open_requests(rank, header);
+  if (!agreed) return true;
   if (!request) {
     if (peer.unexpected_bytes + cost_of(header) > options_.unexpected_bytes) return false;
     peer.unexpected_bytes += cost_of(header);
@@ -142,7 +179,8 @@ void Messenger::data_begins(Peer &peer, const FrameHeader &header, Landing *&lan
   for (Arrival &arrival : peer.accepted) {
     if (arrival.header.kind != FrameKind::request || !(key_of(arrival.header) == key_of(header))) continue;
     if (header.bytes > arrival.header.bytes - arrival.received)
-      throw protocol_failure(peer.link->peer, "a message of " + std::to_string(arrival.header.bytes) + " bytes is longer");
+      throw protocol_failure(peer.link->peer,
+                             "a message of " + std::to_string(arrival.header.bytes) + " bytes is longer");
     arrival.data = arrival.request ? arrival.request->data_ + arrival.received : nullptr;
     landing = &arrival;
     return;
@@ -214,9 +252,8 @@ void Messenger::accept_unexpected(Request &request) {
   std::list<Arrival>::iterator found;
   for (Peer &peer : peers_) {
     if (request.peer_ != LK_ANY_SOURCE && &peer != &peers_[size_t(request.peer_)]) continue;
-    auto first = std::find_if(peer.unexpected.begin(), peer.unexpected.end(), [&](const Arrival &arrival) {
-      return key_of(arrival.header) == request.envelope_.key;
-    });
+    auto first = std::find_if(peer.unexpected.begin(), peer.unexpected.end(),
+                              [&](const Arrival &arrival) { return key_of(arrival.header) == request.envelope_.key; });
     if (first == peer.unexpected.end() || (from && found->order < first->order)) continue;
     from = &peer;
     found = first;

@@ -12,11 +12,11 @@ namespace lowerkit::collective {
 
 // A message that arrives or has arrived.
 struct Arrival : Landing {
-  FrameHeader header;                // of the eager frame or of the request
-  uint64_t order = 0;                // among the arrivals of all peers
-  std::unique_ptr<char[]> buffer;    // of an eager message that came unexpected
-  Request *request = nullptr;        // accepted: who receives it; null once that one was cancelled
-  uint64_t received = 0;             // bytes of it
+  FrameHeader header;              // of the eager frame or of the request
+  uint64_t order = 0;              // among the arrivals of all peers
+  std::unique_ptr<char[]> buffer;  // of an eager message that came unexpected
+  Request *request = nullptr;      // accepted: who receives it; null once that one was cancelled
+  uint64_t received = 0;           // bytes of it
   bool complete = false;
 };
 
@@ -37,6 +37,9 @@ struct Messenger::Peer {
   std::list<Arrival> accepted;
   std::list<Announcement> announced;
   Arrival abort;
+  uint64_t arrived_in = 0;  // the last collective of which it sent something
+  uint64_t waits_in = 0;    // the collective in which it waits for `waits_for`; 0: it does not, that we know of
+  int waits_for = -1;
 
   bool alive() const { return link && !failure; }
 };
@@ -44,8 +47,6 @@ struct Messenger::Peer {
 inline Key key_of(const FrameHeader &header) { return {header.scope, header.sequence, header.tag}; }
 
 // Memory that an unexpected message holds: its bytes, and what it takes to remember it.
-inline int64_t cost_of(const FrameHeader &header) {
-  return int64_t(sizeof(Arrival)) + int64_t(payload_bytes(header));
-}
+inline int64_t cost_of(const FrameHeader &header) { return int64_t(sizeof(Arrival)) + int64_t(payload_bytes(header)); }
 
 }  // namespace lowerkit::collective

@@ -1,4 +1,5 @@
-// How threads wait: one drives the links, spinning first and then asleep in the kernel; the others sleep until it tells them.
+// How threads wait: one drives the links, spinning first and then asleep in the kernel; the others sleep until it tells
+// them.
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
@@ -17,6 +18,11 @@ constexpr int64_t kLongestSleep = 20000000;
 // Where both sockets and memory are listened to: the memory's doorbell does not end a poll.
 constexpr int64_t kLongestMixedSleep = 100000;
 
+// After this, or a quarter of the timeout, a rank tells that it waits.
+constexpr int64_t kLongWait = 1000000000;
+
+std::string name_of(int rank) { return "rank " + std::to_string(rank); }
+
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -32,6 +38,12 @@ std::string seconds(int64_t nanoseconds) {
 }
 
 }  // namespace
+
+struct Messenger::Patience {
+  const Deadline &deadline;
+  int64_t spin_until;
+  int64_t tell_at;
+};
 
 // A thread that polls in a loop would hardly ever leave the mutex to another: it looks at who wants it.
 std::unique_lock<std::mutex> Messenger::lock() {
@@ -96,9 +108,9 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
     const Request &awaited = *requests[i];
     if (awaited.done()) continue;
     int64_t start = monotonic_nanoseconds();
-    int64_t spin_until = start + spin_nanoseconds_;
+    Patience patience{deadline, start + spin_nanoseconds_, start + std::min(kLongWait, deadline.timeout / 4)};
     while (!awaited.done()) {
-      drive(held, awaited, deadline, spin_until);
+      drive(held, awaited, patience);
       throw_failures();
     }
     if (waiting) waiting->add(monotonic_nanoseconds() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
@@ -107,15 +119,14 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
 }
 
 // Returns when the request is done, when another failed, or when another thread drove for a while.
-void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited, const Deadline &deadline,
-                      int64_t &spin_until) {
+void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited, Patience &patience) {
   if (driven_) {
     ++sleepers_;
     changed_.wait_for(held, std::chrono::nanoseconds(kLongestSleep));
     --sleepers_;
     if (awaited.done()) return;
     membership_.check();
-    if (deadline.passed(monotonic_nanoseconds())) throw_timeout(awaited, deadline);
+    if (patience.deadline.passed(monotonic_nanoseconds())) throw_timeout(awaited, patience.deadline);
     return;
   }
   struct Driving {
@@ -133,19 +144,34 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     if (awaited.done()) return;
     membership_.check();
     int64_t now = monotonic_nanoseconds();
-    if (deadline.passed(now)) throw_timeout(awaited, deadline);
-    if (moved) spin_until = now + spin_nanoseconds_;
+    if (patience.deadline.passed(now)) throw_timeout(awaited, patience.deadline);
+    if (now >= patience.tell_at) {
+      patience.tell_at = INT64_MAX;
+      tell_of_waiting(awaited);
+    }
+    if (moved) patience.spin_until = now + spin_nanoseconds_;
     if (wanting_.load(std::memory_order_relaxed)) {
       held.unlock();
       while (wanting_.load()) sched_yield();
       held.lock();
     } else if (moved) {
       continue;
-    } else if (now < spin_until) {
+    } else if (now < patience.spin_until) {
       pause_briefly();
     } else {
-      sleep(held, heard, deadline.at);
+      sleep(held, heard, patience.deadline.at);
     }
+  }
+}
+
+void Messenger::tell_of_waiting(const Request &awaited) {
+  if (awaited.envelope_.key.scope != Scope::operation || awaited.peer_ == membership_.rank) return;
+  FrameHeader header = header_for(awaited, FrameKind::waiting);
+  header.tag = awaited.peer_;
+  for (Peer &peer : peers_) {
+    if (!peer.alive() || peer.link->peer == membership_.rank) continue;
+    peer.link->send(header, nullptr, nullptr);
+    peer.link->flush(*this);
   }
 }
 
@@ -198,20 +224,34 @@ void Messenger::wake() {
 
 void Messenger::throw_timeout(const Request &request, const Deadline &deadline) const {
   const Key &key = request.envelope_.key;
-  std::string reason = request.peer_ == LK_ANY_SOURCE ? "no rank" : "rank " + std::to_string(request.peer_);
-  reason += request.peer_ == LK_ANY_SOURCE ? " has " : " has not ";
+  int blamed = request.peer_;
+  std::string reason = blamed == LK_ANY_SOURCE ? "no rank has " : name_of(blamed) + " has not ";
   reason += request.receives_ ? "sent" : "received";
   if (key.scope == Scope::message) reason += " a message with tag " + std::to_string(key.tag);
   reason += " within " + seconds(deadline.timeout);
+  if (key.scope == Scope::operation) {
+    // Along the line of those who wait, until one that does not, or a circle.
+    for (int i = 0; i < membership_.size && blamed != membership_.rank; ++i) {
+      const Peer &peer = peers_[size_t(blamed)];
+      if (peer.waits_in != key.sequence) break;
+      reason += "; " + name_of(blamed) + " waits for " + name_of(peer.waits_for);
+      blamed = peer.waits_for;
+    }
+    if (blamed == membership_.rank)
+      blamed = request.peer_;
+    else if (peers_[size_t(blamed)].arrived_in < key.sequence)
+      reason += "; nothing of this operation came from " + name_of(blamed);
+  }
   for (const Peer &peer : peers_) {
     if (!peer.link) continue;
     bool concerned = request.peer_ == LK_ANY_SOURCE || request.peer_ == peer.link->peer;
-    std::string name = "rank " + std::to_string(peer.link->peer);
+    std::string name = name_of(peer.link->peer);
     if (concerned && !peer.link->reading())
-      reason += "; " + std::to_string(peer.unexpected_bytes) + " bytes of other messages from " + name + " were not received";
+      reason +=
+          "; " + std::to_string(peer.unexpected_bytes) + " bytes of other messages from " + name + " were not received";
     if (request.peer_ == LK_ANY_SOURCE && peer.failure) reason += "; " + name + " is lost";
   }
-  throw Failure(LK_TIMEOUT, describe_request(request) + ": " + reason, request.peer_);
+  throw Failure(LK_TIMEOUT, describe_request(request) + ": " + reason, blamed);
 }
 
 }  // namespace lowerkit::collective

@@ -91,6 +91,8 @@ struct Waiting {
   }
 };
 
+class FlightRecorder;
+
 // One running operation, as the engines see it.
 struct Execution {
   const lk_call &call;
@@ -99,6 +101,17 @@ struct Execution {
   uint64_t sequence;
   Deadline deadline;
   Waiting waiting;
+
+  FlightRecorder *recorder = nullptr;  // until begin()
+  uint64_t record = 0;
+
+  // Starts the deadline and the record, unless they were. An engine whose first step never waits takes that step
+  // before: the clock is then read while the others' data is on its way.
+  void begin() {
+    if (recorder) start();
+  }
+
+  void start();
 };
 
 }  // namespace lowerkit::collective

@@ -1,4 +1,5 @@
-// Two single-producer single-consumer rings of bytes. The counters only grow; a byte lies at its number modulo the capacity.
+// Two single-producer single-consumer rings of bytes. The counters only grow; a byte lies at its number modulo the
+// capacity.
 #include <algorithm>
 #include <cstring>
 
@@ -48,7 +49,8 @@ class RingStream final : public ByteStream {
     bool closed = incoming_.closed.load() != 0;
     uint64_t available = incoming_.written.load() - read_;
     if (available > capacity_)
-      throw Failure(LK_PROTOCOL, "the ring from rank " + std::to_string(peer_) + " holds more bytes than it can", peer_);
+      throw Failure(LK_PROTOCOL, "the ring from rank " + std::to_string(peer_) + " holds more bytes than it can",
+                    peer_);
     size_t moved = 0;
     for (int i = 0; i < count && available > moved; ++i) {
       size_t size = std::min<size_t>(parts[i].iov_len, available - moved);
@@ -74,7 +76,8 @@ class RingStream final : public ByteStream {
   size_t room_for_writing() const {
     uint64_t used = written_ - outgoing_.read.load();
     if (used > capacity_)
-      throw Failure(LK_PROTOCOL, "rank " + std::to_string(peer_) + " read more bytes from the ring than were written", peer_);
+      throw Failure(LK_PROTOCOL, "rank " + std::to_string(peer_) + " read more bytes from the ring than were written",
+                    peer_);
     return size_t(capacity_ - used);
   }
   void copy_in(uint64_t at, const char *source, size_t size) {
@@ -106,7 +109,8 @@ class RingStream final : public ByteStream {
 
 }  // namespace
 
-std::unique_ptr<ByteStream> make_ring_stream(int peer, void *outgoing, void *incoming, size_t capacity, Doorbell *bell) {
+std::unique_ptr<ByteStream> make_ring_stream(int peer, void *outgoing, void *incoming, size_t capacity,
+                                             Doorbell *bell) {
   return std::make_unique<RingStream>(peer, outgoing, incoming, capacity, bell);
 }
 

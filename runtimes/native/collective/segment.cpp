@@ -73,6 +73,19 @@ Segment::~Segment() {
   if (base_) munmap(base_, size_t(size_));
 }
 
+void Segment::add_processors() const {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
+  for (int cpu = 0; cpu < std::min(CPU_SETSIZE, kProcessorWords * 64); ++cpu)
+    if (CPU_ISSET(cpu, &set)) header().processors[cpu / 64].fetch_or(uint64_t(1) << (cpu % 64));
+}
+
+int Segment::processors() const {
+  int count = 0;
+  for (const auto &word : header().processors) count += __builtin_popcountll(word.load(std::memory_order_relaxed));
+  return count;
+}
+
 void Segment::report_failure(int rank, const char *message) const {
   SegmentHeader &shared = header();
   uint32_t none = 0;

@@ -21,6 +21,7 @@ namespace lowerkit::collective {
 constexpr int64_t kCacheLine = 64;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kLinePayload = 48;
+constexpr int kProcessorWords = 16;
 constexpr int kTiles = 4;
 constexpr int64_t kOneShotBytes = 64 << 10;
 constexpr int64_t kDefaultTileBytes = 256 << 10;
@@ -66,6 +67,7 @@ struct SegmentHeader {
   int32_t ranks;
   int32_t version;
   int64_t tile_bytes;
+  std::atomic<uint64_t> processors[kProcessorWords];  // a bit for each that some rank may run on
   alignas(kCacheLine) std::atomic<uint32_t> failed;  // 0 no, 1 being written, 2 yes
   int32_t failed_rank;
   char failure[512];
@@ -93,6 +95,10 @@ class Segment {
   }
   // Memory of the ring that carries bytes from one rank to another; zeroed at the start.
   uint8_t *ring(int from, int to) const;
+
+  // Adds the processors that this thread may run on; counts those of all ranks that did so before.
+  void add_processors() const;
+  int processors() const;
 
   int ranks() const { return ranks_; }
   int64_t tile_bytes() const { return tile_bytes_; }

@@ -53,7 +53,15 @@ class SimulatedLink final : public Link {
   SimulatedLink(const SimulatedNetwork &network, const NetworkRules &rules, int own, int peer, int size,
                 SimulatedNetwork::Rank &self, SimulatedNetwork::Rank &other, SimulatedNetwork::Way &out,
                 SimulatedNetwork::Way &in)
-      : Link(peer), network_(network), rules_(rules), own_(own), size_(size), self_(self), other_(other), out_(out), in_(in) {}
+      : Link(peer),
+        network_(network),
+        rules_(rules),
+        own_(own),
+        size_(size),
+        self_(self),
+        other_(other),
+        out_(out),
+        in_(in) {}
   ~SimulatedLink() override { close(); }
 
   void send(const FrameHeader &header, const void *payload, void *owner) override {

@@ -1,8 +1,9 @@
 // A network among ranks that are threads of one process, for tests and simulation: with latency, reordering, loss,
 // partitions and death.
 //
-// What happens to a frame depends on the seed, its source, its destination and its number on that way, and on nothing else:
-// no run differs from another by the luck of threads. Frames of one message key stay in order; others may overtake them.
+// What happens to a frame depends on the seed, its source, its destination and its number on that way, and on nothing
+// else: no run differs from another by the luck of threads. Frames of one message key stay in order; others may
+// overtake them.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ namespace lowerkit::collective {
 
 struct NetworkRules {
   uint64_t seed = 1;
-  int64_t latency = 0;           // of each frame, nanoseconds
-  int64_t jitter = 0;            // on top of it: uniform from 0 up to this
-  double overtaking = 0;         // probability that a frame is held up for `hold_up` more
+  int64_t latency = 0;    // of each frame, nanoseconds
+  int64_t jitter = 0;     // on top of it: uniform from 0 up to this
+  double overtaking = 0;  // probability that a frame is held up for `hold_up` more
   int64_t hold_up = 200000;
-  double loss = 0;               // probability that a frame never arrives
-  int dying_rank = -1;           // dies as it sends its frame of number `dies_at`, from 0 on; that one is lost
+  double loss = 0;      // probability that a frame never arrives
+  int dying_rank = -1;  // dies as it sends its frame of number `dies_at`, from 0 on; that one is lost
   uint64_t dies_at = 0;
-  std::vector<int> island;       // cut off from the other ranks: frames between them, from number `cut_at` of their way on
+  std::vector<int> island;  // cut off from the other ranks: frames between them, from number `cut_at` of their way on
   uint64_t cut_at = 0;
 };
 

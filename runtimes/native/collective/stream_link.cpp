@@ -121,7 +121,8 @@ bool StreamLink::consume(FrameSink &sink) {
     }
     uint64_t whole = payload_bytes(header_);
     size_t size = std::min<uint64_t>(staged_end_ - staged_begin_, whole - landed_);
-    if (size && landing_ && landing_->data) std::memcpy(landing_->data + landed_, staging_.data() + staged_begin_, size);
+    if (size && landing_ && landing_->data)
+      std::memcpy(landing_->data + landed_, staging_.data() + staged_begin_, size);
     staged_begin_ += size;
     landed_ += size;
     if (landed_ < whole) return moved;

@@ -42,24 +42,24 @@ class StreamLink final : public Link {
   void finish_written(FrameSink &sink, size_t bytes);
 
   static constexpr size_t kStagingBytes = 32 << 10;
-  static constexpr int kReads = 64;        // of one progress(): other links want their turn
-  static constexpr size_t kFrames = 8;     // in one write
+  static constexpr int kReads = 64;     // of one progress(): other links want their turn
+  static constexpr size_t kFrames = 8;  // in one write
 
   const int own_;
   const int size_;
   const std::unique_ptr<ByteStream> stream_;
 
   std::deque<Outgoing> queue_;
-  uint64_t begun_ = 0;            // bytes of the first frame, header included, that were written
-  uint32_t frames_written_ = 0;   // number of the first frame in the queue
+  uint64_t begun_ = 0;           // bytes of the first frame, header included, that were written
+  uint32_t frames_written_ = 0;  // number of the first frame in the queue
   std::optional<Failure> write_failure_;
 
   State state_ = State::header;
   FrameHeader header_;
   Landing *landing_ = nullptr;
-  uint64_t landed_ = 0;           // bytes of the payload that were read
+  uint64_t landed_ = 0;  // bytes of the payload that were read
   uint32_t frames_read_ = 0;
-  std::vector<char> staging_;     // bytes beyond the payload that was asked for: the next headers
+  std::vector<char> staging_;  // bytes beyond the payload that was asked for: the next headers
   size_t staged_begin_ = 0;
   size_t staged_end_ = 0;
   std::vector<char> discarded_;

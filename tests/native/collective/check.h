@@ -1,7 +1,9 @@
-// Tests without a framework: TEST(name) { CHECK(...); } and one main(), which runs the tests whose names hold its argument.
+// Tests without a framework: TEST(name) { CHECK(...); } and one main(), which runs the tests whose names hold its
+// argument.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,8 +51,10 @@ inline int run(const char *filter) {
     if (!std::strstr(test.name, filter)) continue;
     ++count;
     int before = failed;
+    auto start = std::chrono::steady_clock::now();
     test.run();
-    std::printf("%s %s\n", failed == before ? "passed" : "FAILED", test.name);
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    std::printf("%s %s (%.1f s)\n", failed == before ? "passed" : "FAILED", test.name, seconds.count());
   }
   std::printf("%d tests, %d failed checks\n", count, failed.load());
   return failed || count == 0;
@@ -58,8 +62,8 @@ inline int run(const char *filter) {
 
 }  // namespace check
 
-#define TEST(name)                                                       \
-  static void name();                                                    \
+#define TEST(name)                                                                   \
+  static void name();                                                                \
   static const int registered_##name = (check::tests().push_back({#name, name}), 0); \
   static void name()
 #define CHECK(condition) ((condition) ? void() : check::report(__FILE__, __LINE__, #condition))

@@ -1,6 +1,6 @@
-// Bytes that are not of the protocol: fuzz_frames [COUNT [SEED]] feeds COUNT frames, most of them damaged, to a messenger.
-// Each connection that refuses one is replaced; refused or not, nothing may crash, hang, or grow without bound, and the
-// connection of an honest rank must go on working.
+// Bytes that are not of the protocol: fuzz_frames [COUNT [SEED]] feeds COUNT frames, most of them damaged, to a
+// messenger. Each connection that refuses one is replaced; refused or not, nothing may crash, hang, or grow without
+// bound, and the connection of an honest rank must go on working.
 #include <algorithm>
 #include <random>
 
@@ -44,25 +44,29 @@ FrameHeader honest(uint32_t counter) {
   header.counter = counter;
   static const FrameKind kinds[] = {FrameKind::eager,   FrameKind::eager,   FrameKind::eager,   FrameKind::eager,
                                     FrameKind::eager,   FrameKind::request, FrameKind::request, FrameKind::request,
-                                    FrameKind::request, FrameKind::grant,   FrameKind::data,    FrameKind::abort};
+                                    FrameKind::waiting, FrameKind::grant,   FrameKind::data,    FrameKind::abort};
   header.kind = kinds[below(12)];
   header.scope = Scope(1 + below(2));
+  if (header.kind == FrameKind::waiting) header.scope = Scope::operation;
   header.sequence = header.scope == Scope::operation || header.kind == FrameKind::abort ? 1 + below(4) : 0;
   header.tag = header.kind == FrameKind::abort ? int64_t(1 + below(7)) : int64_t(below(3));
-  header.operation = uint8_t(header.scope == Scope::message && header.kind != FrameKind::abort ? uint64_t(LK_SEND) : below(9));
+  header.operation =
+      uint8_t(header.scope == Scope::message && header.kind != FrameKind::abort ? uint64_t(LK_SEND) : below(9));
   if (header.kind == FrameKind::abort) header.operation = LK_BARRIER;
   header.dtype = uint8_t(below(kDtypes));
   header.dims = uint8_t(below(3));
   header.fingerprint = 1 + below(3);
   header.count = int64_t(below(100));
-  header.bytes = header.kind == FrameKind::grant ? 0 : 1 + below(below(20) ? 300 : 70000);
+  header.bytes =
+      header.kind == FrameKind::grant || header.kind == FrameKind::waiting ? 0 : 1 + below(below(20) ? 300 : 70000);
   if (header.kind == FrameKind::abort) header.bytes = below(100);
   return header;
 }
 
 void damage(FrameHeader &header) {
   auto bytes = reinterpret_cast<unsigned char *>(&header);
-  static const uint64_t extremes[] = {0, 1, 255, 65535, 1u << 20, (1u << 20) + 1, uint64_t(1) << 46, INT64_MAX, UINT64_MAX};
+  static const uint64_t extremes[] = {0,         1,         255, 65535, 1u << 20, (1u << 20) + 1, uint64_t(1) << 46,
+                                      INT64_MAX, UINT64_MAX};
   switch (below(4)) {
     case 0:  // a bit
       bytes[below(64)] ^= uint8_t(1 << below(8));
@@ -109,8 +113,9 @@ int main(int count, char **arguments) {
       descriptor.operation = uint8_t(i % 2 ? below(9) : int(LK_RECEIVE));
       descriptor.dtype = uint8_t(below(kDtypes));
       descriptor.count = int64_t(below(100));
-      Envelope envelope = i % 2 ? Envelope::step(descriptor, 1 + below(3), 1 + below(4), int64_t(below(3)), descriptor.count)
-                                : Envelope::message(descriptor, int64_t(below(3)));
+      Envelope envelope =
+          i % 2 ? Envelope::step(descriptor, 1 + below(3), 1 + below(4), int64_t(below(3)), descriptor.count)
+                : Envelope::message(descriptor, int64_t(below(3)));
       if (i % 3 == 0)
         messenger.post_send(requests.emplace_back(), 1, envelope, target.data(), sizes[below(3)]);
       else
@@ -129,7 +134,8 @@ int main(int count, char **arguments) {
         wire.bytes.insert(wire.bytes.end(), bytes, bytes + 64);
         wire.bytes.resize(wire.bytes.size() + payload, char(below(256)));
       }
-      if (below(8) == 0) wire.bytes.resize(std::max<size_t>(start, wire.bytes.size() - below(64)));  // a piece is missing
+      if (below(8) == 0)
+        wire.bytes.resize(std::max<size_t>(start, wire.bytes.size() - below(64)));  // a piece is missing
       while (messenger.progress()) {
       }
       Request probe;
@@ -141,7 +147,8 @@ int main(int count, char **arguments) {
         over = true;
         ++refused;
         // Refused bytes fail a link with LK_PROTOCOL, never with anything else, and say whose they were.
-        if (failure.status() != LK_PROTOCOL || !std::strstr(failure.what(), "rank 1 sent bytes that are not of this protocol"))
+        if (failure.status() != LK_PROTOCOL ||
+            !std::strstr(failure.what(), "rank 1 sent bytes that are not of this protocol"))
           check::report(__FILE__, __LINE__, failure.what());
       }
     }

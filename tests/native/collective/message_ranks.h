@@ -14,12 +14,18 @@
 #include "messenger.h"
 #include "simulated_network.h"
 #include "stream_link.h"
+#include "tcp_pair.h"
 
 namespace ranks {
 
 using namespace lowerkit::collective;
 
-enum class Transport { sockets, rings, simulated, mixed };  // mixed: rings within pairs of ranks, sockets between them
+enum class Transport {
+  sockets,
+  rings,
+  simulated,
+  mixed
+};  // mixed: rings within pairs of ranks, Unix sockets between them; sockets: TCP
 
 inline const std::vector<Transport> kTransports = {Transport::sockets, Transport::rings, Transport::simulated,
                                                    Transport::mixed};
@@ -104,7 +110,10 @@ struct World {
       streams[1] = make_ring_stream(low, memory[1], memory[0], kCapacity, &bells[size_t(low)]);
     } else {
       int pair[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair)) std::abort();
+      if (transport == Transport::sockets)
+        connect_pair(pair);
+      else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+        std::abort();
       streams[0] = make_tcp_stream(high, pair[0]);
       streams[1] = make_tcp_stream(low, pair[1]);
     }
@@ -127,7 +136,8 @@ inline Envelope message(int64_t tag, int64_t count, bool sends, int peer, int dt
 
 inline void send(Messenger &messenger, int peer, int64_t tag, const std::vector<uint8_t> &bytes) {
   Request request;
-  messenger.post_send(request, peer, message(tag, int64_t(bytes.size()), true, peer), bytes.data(), int64_t(bytes.size()));
+  messenger.post_send(request, peer, message(tag, int64_t(bytes.size()), true, peer), bytes.data(),
+                      int64_t(bytes.size()));
   messenger.wait(request, soon());
 }
 

@@ -54,13 +54,14 @@ TEST(messages_of_one_tag_stay_in_order_and_tags_are_apart) {
         std::deque<Request> requests;
         for (int i = 0; i < kMessages; ++i) payloads.push_back(pattern(size_of(i), uint64_t(i)));
         for (int i = 0; i < kMessages; ++i)
-          messenger.post_send(requests.emplace_back(), 1, message(i % 3, size_of(i), true, 1), payloads[size_t(i)].data(),
-                              size_of(i));
+          messenger.post_send(requests.emplace_back(), 1, message(i % 3, size_of(i), true, 1),
+                              payloads[size_t(i)].data(), size_of(i));
         for (Request &request : requests) messenger.wait(request, soon());
       } else {
         // The last tag first: the others wait unexpected.
         for (int tag : {2, 0, 1})
-          for (int i = tag; i < kMessages; i += 3) CHECK(receive(messenger, 0, tag, 80000) == pattern(size_of(i), uint64_t(i)));
+          for (int i = tag; i < kMessages; i += 3)
+            CHECK(receive(messenger, 0, tag, 80000) == pattern(size_of(i), uint64_t(i)));
       }
     });
   }
@@ -185,7 +186,8 @@ TEST(a_timeout_names_rank_operation_and_sequence) {
     Messenger &messenger = *world.messengers[0];
     messenger.post_receive(request, 2, envelope, data, sizeof data, true);
     Waiting waiting;
-    THROWS(LK_TIMEOUT, ({"all_reduce #17 (sum, f32 x 12) of group 'world', rank 0", "rank 2 has not sent within 0.05 s"}),
+    THROWS(LK_TIMEOUT,
+           ({"all_reduce #17 (sum, f32 x 12) of group 'world', rank 0", "rank 2 has not sent within 0.05 s"}),
            [&] { messenger.wait(request, Deadline::in(kSecond / 20), &waiting); });
     CHECK(!request.done());
     // It is not over: the message may still come.
@@ -198,7 +200,8 @@ TEST(a_timeout_names_rank_operation_and_sequence) {
   }
 }
 
-static Envelope step(int operation, int dtype, int64_t count, int root, uint64_t sequence, int64_t number = 0, int64_t rows = 0) {
+static Envelope step(int operation, int dtype, int64_t count, int root, uint64_t sequence, int64_t number = 0,
+                     int64_t rows = 0) {
   Descriptor descriptor;
   descriptor.operation = uint8_t(operation);
   descriptor.dtype = uint8_t(dtype);
@@ -236,10 +239,12 @@ TEST(desynchronised_operations_name_both_sides) {
           post_send();
           for (int i = 0; i < 50; ++i) world.messengers[0]->progress();
         }
-        world.messengers[0]->post_receive(receive, 1, step(LK_ALL_REDUCE, LK_F32, 12, 0, 3, 0, item.sent.descriptor.dims ? 3 : 0),
+        world.messengers[0]->post_receive(receive, 1,
+                                          step(LK_ALL_REDUCE, LK_F32, 12, 0, 3, 0, item.sent.descriptor.dims ? 3 : 0),
                                           data.data(), 48, true);
         if (!early) post_send();
-        THROWS(LK_DESYNC, ({item.word, "all_reduce #3 (sum, f32 x 12"}), [&] { world.messengers[0]->wait(receive, soon()); });
+        THROWS(LK_DESYNC, ({item.word, "all_reduce #3 (sum, f32 x 12"}),
+               [&] { world.messengers[0]->wait(receive, soon()); });
       }
 }
 
@@ -250,7 +255,8 @@ TEST(parts_of_other_lengths_are_refused) {
   gather.operation = LK_GATHER;
   gather.count = 5;
   Request receive, sent;
-  world.messengers[0]->post_receive(receive, 1, Envelope::step(gather, fingerprint(gather), 8, 0, 4), data.data(), 16, true);
+  world.messengers[0]->post_receive(receive, 1, Envelope::step(gather, fingerprint(gather), 8, 0, 4), data.data(), 16,
+                                    true);
   world.messengers[1]->post_send(sent, 0, Envelope::step(gather, fingerprint(gather), 8, 0, 5), data.data(), 20);
   THROWS(LK_DESYNC, ({"gather #8", "rank 1 sent f32 x 5 (20 bytes) where 4 elements (16 bytes) are expected"}),
          [&] { world.messengers[0]->wait(receive, soon()); });
@@ -269,7 +275,8 @@ TEST(parts_of_finished_operations_are_refused) {
          [&] { world.messengers[0]->finish_operation(3, barrier); });
   world.messengers[1]->post_send(later, 0, step(LK_ALL_REDUCE, LK_F32, 12, 0, 2), data.data(), 48);
   for (int i = 0; i < 50; ++i) world.messengers[0]->progress();
-  THROWS(LK_ABORTED, ({"rank 0 finished barrier() #3, but rank 1 sent a part of all_reduce(sum, f32 x 12) #2"}),
+  THROWS(LK_ABORTED,
+         ({"barrier #3 of group 'world', rank 0 is over, but rank 1 sent a part of all_reduce(sum, f32 x 12) #2"}),
          [&] { world.members[0]->check(); });
 }
 
@@ -301,8 +308,10 @@ TEST(messages_of_another_type_or_too_long_are_refused) {
   CHECK(exchange(floats(3), 12, floats(5), 20, false) == 12);
   CHECK(exchange(floats(30000), 120000, floats(40000), 160000, false) == 120000);
   THROWS(LK_DESYNC, ({"rank 1 sent i32 x 5 with tag 1"}), [&] { exchange(ints(5), 20, floats(5), 20, false); });
-  THROWS(LK_DESYNC, ({"rank 1 sent f32 x 6 (24 bytes) where 5"}), [&] { exchange(floats(6), 24, floats(5), 20, false); });
-  THROWS(LK_DESYNC, ({"rank 1 sent f32 x 3 (12 bytes) where 5"}), [&] { exchange(floats(3), 12, floats(5), 20, true); });
+  THROWS(LK_DESYNC, ({"rank 1 sent f32 x 6 (24 bytes) where 5"}),
+         [&] { exchange(floats(6), 24, floats(5), 20, false); });
+  THROWS(LK_DESYNC, ({"rank 1 sent f32 x 3 (12 bytes) where 5"}),
+         [&] { exchange(floats(3), 12, floats(5), 20, true); });
   THROWS(LK_DESYNC, ({"rank 1 sent f32 x 30000"}), [&] { exchange(floats(30000), 120000, floats(5), 20, false); });
 }
 
@@ -462,7 +471,8 @@ TEST(a_lost_frame_ends_in_a_timeout_or_is_missed) {
     send(*leaky.messengers[1], 0, 1, {i});
     bool gone = leaky.network.fate(1, 0, i).lost;
     if (lost && !gone) {
-      THROWS(LK_PROTOCOL, ({"a frame of rank 1 before this one is missing"}), [&] { receive(*leaky.messengers[0], 1, 1, 1); });
+      THROWS(LK_PROTOCOL, ({"a frame of rank 1 before this one is missing"}),
+             [&] { receive(*leaky.messengers[0], 1, 1, 1); });
       missed = true;
     }
     if (!lost && !gone) CHECK(receive(*leaky.messengers[0], 1, 1, 1)[0] == i);

@@ -25,13 +25,12 @@
     }                                                                      \
   } while (0)
 
-// A memfd for all ranks (or, if they are not `local`, none), and a socket pair for each pair of them.
+// On `hosts` hosts, as evenly as it goes (0: each rank on its own): a memfd for each host, a socket pair for each pair
+// of ranks.
 class Ranks {
  public:
-  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}, bool local = true)
-      : size_(size), local_(local), groups_(size_t(size)) {
-    int segment = memfd_create("segment", MFD_CLOEXEC);
-    REQUIRE(ftruncate(segment, lk_segment_bytes(size, tuning.tile_bytes)) == 0, "segment");
+  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}, int hosts = 1)
+      : size_(size), hosts_(hosts ? hosts : size), groups_(size_t(size)) {
     std::vector<std::vector<int>> connections(size_t(size), std::vector<int>(size_t(size), -1));
     for (int a = 0; a < size; ++a)
       for (int b = a + 1; b < size; ++b) {
@@ -40,22 +39,28 @@ class Ranks {
         connections[size_t(a)][size_t(b)] = pair[0];
         connections[size_t(b)][size_t(a)] = pair[1];
       }
-    std::vector<int> all(size_t(size), 0);
-    for (int rank = 0; rank < size; ++rank) all[size_t(rank)] = rank;
-    for (int rank = 0; rank < size; ++rank) {
-      lk_group_config config{};
-      config.name = "test";
-      config.rank = rank;
-      config.size = size;
-      config.local_count = local ? size : 1;
-      config.local_ranks = local ? all.data() : &all[size_t(rank)];
-      config.segment_descriptor = local ? dup(segment) : -1;
-      config.connections = connections[size_t(rank)].data();
-      config.timeout = timeout;
-      config.tuning = tuning;
-      REQUIRE(lk_group_create(&config, &groups_[size_t(rank)]) == LK_OK, "rank %d", rank);
+    for (int host = 0; host < hosts_; ++host) {
+      std::vector<int> local;
+      for (int rank = 0; rank < size; ++rank)
+        if (rank * hosts_ / size == host) local.push_back(rank);
+      const int64_t bytes = lk_segment_bytes(int(local.size()), tuning.tile_bytes);
+      int segment = memfd_create("segment", MFD_CLOEXEC);
+      REQUIRE(ftruncate(segment, bytes) == 0, "segment");
+      for (int rank : local) {
+        lk_group_config config{};
+        config.name = "test";
+        config.rank = rank;
+        config.size = size;
+        config.local_count = int(local.size());
+        config.local_ranks = local.data();
+        config.segment_descriptor = local.size() > 1 ? dup(segment) : -1;
+        config.connections = connections[size_t(rank)].data();
+        config.timeout = timeout;
+        config.tuning = tuning;
+        REQUIRE(lk_group_create(&config, &groups_[size_t(rank)]) == LK_OK, "rank %d", rank);
+      }
+      close(segment);
     }
-    close(segment);
   }
   ~Ranks() {
     for (int rank = 0; rank < size_; ++rank) end(rank);
@@ -68,7 +73,6 @@ class Ranks {
   }
   lk_group *group(int rank) { return groups_[size_t(rank)]; }
   int size() const { return size_; }
-  bool local() const { return local_; }
 
   void run(const std::function<void(int, lk_group *)> &body) {
     std::vector<std::thread> threads;
@@ -78,6 +82,6 @@ class Ranks {
 
  private:
   int size_;
-  bool local_;
+  int hosts_;
   std::vector<lk_group *> groups_;
 };

@@ -1,5 +1,6 @@
-// Every operation over shared memory, against what it is defined to give; sizes around each change of algorithm.
-//   board_test [seed]
+// Every operation over shared memory, sockets and both, against what it is defined to give; sizes around each change of
+// algorithm.
+//   collectives_test [SEED] [MOST_RANKS]
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -360,7 +361,9 @@ void check_arena(int size) {
 
 int main(int argc, char **argv) {
   const uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
+  const int most = argc > 2 ? std::atoi(argv[2]) : 8;
   for (int size : {1, 2, 3, 4, 5, 8}) {
+    if (size > most) break;
     lk_tuning small{};
     small.tile_bytes = 64 << 10;
     Ranks ranks(size), tiled(size, 20000000000, small);
@@ -375,6 +378,15 @@ int main(int argc, char **argv) {
     check_mixtures(ranks, seed, 60);
     check_mixtures(tiled, seed + 1, 60);
     if (size > 1) check_arena(size);
+    for (int hosts : {0, 2, 3}) {  // sockets alone, and memory on each of several hosts
+      if (hosts > size || size == 1) continue;
+      Ranks apart(size, 20000000000, {}, hosts);
+      for (int64_t count : {0, 1, 13, 4097, 20000, 100003}) {
+        check_reductions(apart, count, seed + uint64_t(count), count % 2, count % 3 == 0);
+        check_moves(apart, count, seed + uint64_t(count));
+      }
+      check_mixtures(apart, seed, 20);
+    }
     std::printf("%d ranks\n", size);
     std::fflush(stdout);
   }
