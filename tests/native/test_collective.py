@@ -19,6 +19,7 @@ SANITIZERS = {
 TESTS = {
     "messages_test": [],
     "operations_test": [],
+    "processes_test": [],
     "group_messages_test": [],
     "failures_test": [],
     "collectives_test": ["1", "3"],

@@ -1,8 +1,5 @@
-// Messages and all_reduce between processes over TCP on the loopback interface: messages [RANKS]. One line for each size:
-// the slowest rank's median, and the bandwidth by the rule of nccl-tests (bus bandwidth for all_reduce).
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
+// Messages and all_reduce between processes over TCP on the loopback interface: messages [RANKS]. One line for each
+// size: the slowest rank's median, and the bandwidth by the rule of nccl-tests (bus bandwidth for all_reduce).
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,33 +10,11 @@
 
 #include "message_operations.h"
 #include "stream_link.h"
+#include "tcp_pair.h"
 
 using namespace lowerkit::collective;
 
 namespace {
-
-void require(bool holds, const char *what) {
-  if (holds) return;
-  std::perror(what);
-  std::exit(1);
-}
-
-// Two ends of a TCP connection.
-void connect_pair(int ends[2]) {
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto generic = reinterpret_cast<sockaddr *>(&address);
-  require(bind(listener, generic, length) == 0 && listen(listener, 1) == 0, "listen");
-  require(getsockname(listener, generic, &length) == 0, "getsockname");
-  ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-  require(connect(ends[0], generic, length) == 0, "connect");
-  ends[1] = accept(listener, nullptr, nullptr);
-  require(ends[1] >= 0, "accept");
-  close(listener);
-}
 
 Deadline soon() { return Deadline::in(60000000000); }
 

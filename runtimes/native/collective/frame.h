@@ -5,9 +5,8 @@
 //   request  announces a longer message: `bytes` is its length; no payload
 //   grant    the receiver has a buffer for the oldest announced message of that key; no payload
 //   data     the next part of a granted message, up to kMostDataBytes
-//   waiting  the sender has waited long in a collective for rank `tag`; no payload. Nothing depends on it: it tells
-//   ranks
-//            that wait for the sender whom to blame, and in what the sender is
+//   waiting  the sender has waited long in a collective for rank `tag`, or no longer does, where that is itself; no
+//            payload. It tells who waits for the sender whom to blame, and in what the sender is; nothing else needs it
 //   abort    the sender's group failed: `tag` is the lk_status, `root` the rank to blame, the payload the reason
 // A message is identified by (sender, scope, sequence, tag); messages of one identity stay in order.
 #pragma once

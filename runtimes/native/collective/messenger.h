@@ -178,7 +178,7 @@ class Messenger final : private FrameSink {
   bool progress_links();
   struct Patience;
   void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
-  void tell_of_waiting(const Request &awaited);
+  void tell_of_waiting(const Request &awaited, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
   void wake_driver();
   [[noreturn]] void throw_timeout(const Request &request, const Deadline &deadline) const;

@@ -121,7 +121,6 @@ bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&land
   switch (header.kind) {
     case FrameKind::eager:
     case FrameKind::request:
-      peer.waits_in = 0;  // it went on
       return message_begins(peer, header, landing);
     case FrameKind::data:
       data_begins(peer, header, landing);
@@ -130,8 +129,8 @@ bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&land
       grant_arrives(peer, header);
       return true;
     case FrameKind::waiting:
-      peer.waits_in = header.sequence;
       peer.waits_for = int(header.tag);
+      peer.waits_in = peer.waits_for == rank ? 0 : header.sequence;
       compare_with_open_requests(rank, header);
       compare_with_finished(rank, header);
       return true;

@@ -113,6 +113,7 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
       drive(held, awaited, patience);
       throw_failures();
     }
+    if (patience.tell_at == INT64_MAX) tell_of_waiting(awaited, membership_.rank);
     if (waiting) waiting->add(monotonic_nanoseconds() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
   }
   throw_failures();
@@ -147,7 +148,7 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     if (patience.deadline.passed(now)) throw_timeout(awaited, patience.deadline);
     if (now >= patience.tell_at) {
       patience.tell_at = INT64_MAX;
-      tell_of_waiting(awaited);
+      tell_of_waiting(awaited, awaited.peer_);
     }
     if (moved) patience.spin_until = now + spin_nanoseconds_;
     if (wanting_.load(std::memory_order_relaxed)) {
@@ -164,10 +165,10 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
   }
 }
 
-void Messenger::tell_of_waiting(const Request &awaited) {
-  if (awaited.envelope_.key.scope != Scope::operation || awaited.peer_ == membership_.rank) return;
+void Messenger::tell_of_waiting(const Request &awaited, int rank) {
+  if (awaited.envelope_.key.scope != Scope::operation) return;
   FrameHeader header = header_for(awaited, FrameKind::waiting);
-  header.tag = awaited.peer_;
+  header.tag = rank;
   for (Peer &peer : peers_) {
     if (!peer.alive() || peer.link->peer == membership_.rank) continue;
     peer.link->send(header, nullptr, nullptr);
@@ -231,16 +232,19 @@ void Messenger::throw_timeout(const Request &request, const Deadline &deadline) 
   reason += " within " + seconds(deadline.timeout);
   if (key.scope == Scope::operation) {
     // Along the line of those who wait, until one that does not, or a circle.
+    uint64_t sequence = key.sequence;
     for (int i = 0; i < membership_.size && blamed != membership_.rank; ++i) {
       const Peer &peer = peers_[size_t(blamed)];
-      if (peer.waits_in != key.sequence) break;
-      reason += "; " + name_of(blamed) + " waits for " + name_of(peer.waits_for);
+      // In a later operation it holds up nobody here.
+      if (peer.waits_in == 0 || peer.waits_in > sequence) break;
+      sequence = peer.waits_in;
+      reason += "; " + name_of(blamed) + " waits for " + name_of(peer.waits_for) + " in #" + std::to_string(sequence);
       blamed = peer.waits_for;
     }
     if (blamed == membership_.rank)
       blamed = request.peer_;
-    else if (peers_[size_t(blamed)].arrived_in < key.sequence)
-      reason += "; nothing of this operation came from " + name_of(blamed);
+    else if (peers_[size_t(blamed)].arrived_in < sequence)
+      reason += "; nothing of #" + std::to_string(sequence) + " came from " + name_of(blamed);
   }
   for (const Peer &peer : peers_) {
     if (!peer.link) continue;

@@ -340,17 +340,17 @@ TEST(death_under_way_fails_both_directions_and_spares_others) {
   for (Transport transport : kTransports) {
     if (transport == Transport::simulated) continue;  // takes all parts of a message at once: none is under way
     World world(3, transport);
-    std::vector<uint8_t> data(3000000);
+    std::vector<uint8_t> data(20000000);
     Request sent, received, any;
     Messenger &messenger = *world.messengers[0];
-    messenger.post_send(sent, 1, message(1, 3000000, true, 1), data.data(), 3000000);
-    messenger.post_receive(received, 1, message(1, 3000000, false, 1), data.data(), 3000000, true);
+    messenger.post_send(sent, 1, message(1, 20000000, true, 1), data.data(), 20000000);
+    messenger.post_receive(received, 1, message(1, 20000000, false, 1), data.data(), 20000000, true);
     uint8_t byte = 0;
     messenger.post_receive(any, LK_ANY_SOURCE, message(5, 1, false, -1), &byte, 1, true);
     {
-      std::vector<uint8_t> own(3000000);
+      std::vector<uint8_t> own(20000000);
       Request request;
-      world.messengers[1]->post_send(request, 0, message(1, 3000000, true, 0), own.data(), 3000000);
+      world.messengers[1]->post_send(request, 0, message(1, 20000000, true, 0), own.data(), 20000000);
       for (int i = 0; i < 4; ++i) {
         messenger.progress();
         world.messengers[1]->progress();

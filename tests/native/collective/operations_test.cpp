@@ -1,5 +1,5 @@
-// Collectives over messages: all of them, on all element types, against long double and exact integers; bit for bit the same
-// on all ranks; and how they fail.
+// Collectives over messages: all of them, on all element types, against long double and exact integers; bit for bit the
+// same on all ranks; and how they fail.
 #include <chrono>
 #include <cmath>
 #include <random>
@@ -35,19 +35,30 @@ Type load(const char *address) {
 long double get(const std::vector<char> &data, int64_t i, int dtype) {
   const char *at = data.data() + i * kDtypeBytes[dtype];
   switch (dtype) {
-    case LK_F32: return load<float>(at);
-    case LK_F64: return load<double>(at);
+    case LK_F32:
+      return load<float>(at);
+    case LK_F64:
+      return load<double>(at);
     case LK_F16:
-    case LK_BF16: return from_bits16(load<uint16_t>(at), dtype);
-    case LK_I8: return load<int8_t>(at);
-    case LK_I16: return load<int16_t>(at);
-    case LK_I32: return load<int32_t>(at);
-    case LK_I64: return load<int64_t>(at);
+    case LK_BF16:
+      return from_bits16(load<uint16_t>(at), dtype);
+    case LK_I8:
+      return load<int8_t>(at);
+    case LK_I16:
+      return load<int16_t>(at);
+    case LK_I32:
+      return load<int32_t>(at);
+    case LK_I64:
+      return load<int64_t>(at);
     case LK_U8:
-    case LK_BOOL: return load<uint8_t>(at);
-    case LK_U16: return load<uint16_t>(at);
-    case LK_U32: return load<uint32_t>(at);
-    default: return load<uint64_t>(at);
+    case LK_BOOL:
+      return load<uint8_t>(at);
+    case LK_U16:
+      return load<uint16_t>(at);
+    case LK_U32:
+      return load<uint32_t>(at);
+    default:
+      return load<uint64_t>(at);
   }
 }
 
@@ -56,24 +67,35 @@ void put(std::vector<char> &data, int64_t i, int dtype, double value) {
   char *at = data.data() + i * kDtypeBytes[dtype];
   auto store = [&](auto typed) { std::memcpy(at, &typed, sizeof typed); };
   switch (dtype) {
-    case LK_F32: return store(float(value));
-    case LK_F64: return store(value);
-    case LK_F16: return store(_Float16(value));
+    case LK_F32:
+      return store(float(value));
+    case LK_F64:
+      return store(value);
+    case LK_F16:
+      return store(_Float16(value));
     case LK_BF16: {
       float wide = float(value);
       uint32_t bits;
       std::memcpy(&bits, &wide, 4);
       return store(uint16_t(bits >> 16));
     }
-    case LK_I8: return store(int8_t(value));
-    case LK_I16: return store(int16_t(value));
-    case LK_I32: return store(int32_t(value));
-    case LK_I64: return store(int64_t(value));
+    case LK_I8:
+      return store(int8_t(value));
+    case LK_I16:
+      return store(int16_t(value));
+    case LK_I32:
+      return store(int32_t(value));
+    case LK_I64:
+      return store(int64_t(value));
     case LK_U8:
-    case LK_BOOL: return store(uint8_t(value));
-    case LK_U16: return store(uint16_t(value));
-    case LK_U32: return store(uint32_t(value));
-    default: return store(uint64_t(value));
+    case LK_BOOL:
+      return store(uint8_t(value));
+    case LK_U16:
+      return store(uint16_t(value));
+    case LK_U32:
+      return store(uint32_t(value));
+    default:
+      return store(uint64_t(value));
   }
 }
 
@@ -106,7 +128,8 @@ struct Case {
   int64_t timeout = 20 * kSecond;
 
   int64_t part(int position) const {
-    if (operation != LK_SCATTER && operation != LK_GATHER && operation != LK_ALL_GATHER && operation != LK_REDUCE_SCATTER)
+    if (operation != LK_SCATTER && operation != LK_GATHER && operation != LK_ALL_GATHER &&
+        operation != LK_REDUCE_SCATTER)
       return count;
     return std::max<int64_t>(0, count + (position % 3 - 1) * std::min<int64_t>(count, 3));
   }
@@ -115,9 +138,9 @@ struct Case {
 };
 
 std::string name(const Case &item, int rank) {
-  return std::string(kOperationNames[item.operation]) + " of " + kDtypeNames[item.dtype] + " x " + std::to_string(item.count) +
-         ", " + kReductionNames[item.reduction] + ", root " + std::to_string(item.root) + ", rank " + std::to_string(rank) +
-         " of " + std::to_string(item.ranks.size());
+  return std::string(kOperationNames[item.operation]) + " of " + kDtypeNames[item.dtype] + " x " +
+         std::to_string(item.count) + ", " + kReductionNames[item.reduction] + ", root " + std::to_string(item.root) +
+         ", rank " + std::to_string(rank) + " of " + std::to_string(item.ranks.size());
 }
 
 constexpr double kFactor = 1.5;
@@ -152,7 +175,8 @@ Buffers run_case(Messenger &messenger, const Case &item, int own) {
   std::vector<lk_part> parts, input_parts;
   auto parts_of = [&](std::vector<std::vector<char>> &data, auto count_of, bool fill) {
     std::vector<lk_part> result;
-    for (int i = 0; i < size; ++i) data.push_back(fill ? filled(item, rank, i, count_of(i)) : blank(count_of(i), item.dtype));
+    for (int i = 0; i < size; ++i)
+      data.push_back(fill ? filled(item, rank, i, count_of(i)) : blank(count_of(i), item.dtype));
     for (int i = 0; i < size; ++i) result.push_back({data[size_t(i)].data(), count_of(i)});
     return result;
   };
@@ -213,13 +237,26 @@ void expect_reduced(const Case &item, int rank, const std::vector<char> &got, in
       }
       const bool truth = item.dtype == LK_BOOL;
       switch (item.reduction) {
-        case LK_PRODUCT: sum *= value; break;
-        case LK_MIN: sum = std::min(sum, value); break;
-        case LK_MAX: sum = std::max(sum, value); break;
-        case LK_BAND: sum = (long double)(int64_t(sum) & int64_t(value)); break;
-        case LK_BOR: sum = (long double)(int64_t(sum) | int64_t(value)); break;
-        case LK_BXOR: sum = (long double)(int64_t(sum) ^ int64_t(value)); break;
-        default: sum = truth ? std::max(sum, value) : sum + value;
+        case LK_PRODUCT:
+          sum *= value;
+          break;
+        case LK_MIN:
+          sum = std::min(sum, value);
+          break;
+        case LK_MAX:
+          sum = std::max(sum, value);
+          break;
+        case LK_BAND:
+          sum = (long double)(int64_t(sum) & int64_t(value));
+          break;
+        case LK_BOR:
+          sum = (long double)(int64_t(sum) | int64_t(value));
+          break;
+        case LK_BXOR:
+          sum = (long double)(int64_t(sum) ^ int64_t(value));
+          break;
+        default:
+          sum = truth ? std::max(sum, value) : sum + value;
       }
     }
     if (item.reduction == LK_PRODUCT) magnitude = std::fabs(sum);
@@ -241,8 +278,9 @@ void expect_reduced(const Case &item, int rank, const std::vector<char> &got, in
     long double bound = rounds ? magnitude * nu / (1 - nu) : 0;
     long double found = get(got, i, item.dtype);
     if (!(std::fabs(found - sum) <= bound)) {
-      check::report(__FILE__, __LINE__, name(item, rank) + ": element " + std::to_string(i) + " is " +
-                                            std::to_string(found) + ", not " + std::to_string(sum));
+      check::report(__FILE__, __LINE__,
+                    name(item, rank) + ": element " + std::to_string(i) + " is " + std::to_string(found) + ", not " +
+                        std::to_string(sum));
       return;
     }
   }
@@ -438,7 +476,8 @@ TEST(not_a_number_and_infinity_pass) {
       Descriptor descriptor = describe(call);
       Execution execution{call, descriptor, fingerprint(descriptor), 1, soon(), {}};
       run_over_messages(messenger, {0, 1, 2, 3}, execution);
-      CHECK(output[0] == 4 && std::isnan(output[1]) && output[2] == INFINITY && std::isnan(output[3]) && output[4] == INFINITY);
+      CHECK(output[0] == 4 && std::isnan(output[1]) && output[2] == INFINITY && std::isnan(output[3]) &&
+            output[4] == INFINITY);
     });
     for (const auto &result : results) CHECK(!std::memcmp(result.data(), results[0].data(), size_t(count) * 4));
   }
@@ -506,7 +545,8 @@ TEST(ranks_in_different_operations_find_out) {
         bool found = false;
         for (lk_status status : world.statuses) found |= status == LK_DESYNC;
         found |= says(world, "but rank");
-        if (!found) check::report(__FILE__, __LINE__, name(item, 0) + " against " + name(second, 1) + ": " + world.errors[0]);
+        if (!found)
+          check::report(__FILE__, __LINE__, name(item, 0) + " against " + name(second, 1) + ": " + world.errors[0]);
         for (const std::string &error : world.errors) CHECK(!error.empty());
       }
 }
@@ -520,7 +560,8 @@ TEST(parts_of_different_lengths_find_out) {
         world.run([&](Messenger &messenger, int rank) { run_case(messenger, rank == 1 ? longer : item, rank); });
         bool found = false;
         for (lk_status status : world.statuses) found |= status == LK_DESYNC;
-        if (!found) check::report(__FILE__, __LINE__, name(item, 0) + " + " + std::to_string(more) + ": " + world.errors[0]);
+        if (!found)
+          check::report(__FILE__, __LINE__, name(item, 0) + " + " + std::to_string(more) + ": " + world.errors[0]);
       }
 }
 
@@ -546,7 +587,8 @@ TEST(a_death_at_any_frame_ends_the_operation_on_all_ranks) {
         });
         CHECK(monotonic_nanoseconds() - start < 10 * kSecond);
         CHECK(world.errors[1] == "rank 1 died in the simulation");
-        for (int rank : {0, 2, 3}) CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
+        for (int rank : {0, 2, 3})
+          CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
         CHECK(says(world, "the connection to rank 1 ended"));
       }
 }
@@ -568,7 +610,8 @@ TEST(a_connection_that_breaks_ends_the_operation_on_all_ranks) {
         }
       });
       CHECK(monotonic_nanoseconds() - start < 10 * kSecond);
-      for (int rank : {0, 1, 3}) CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
+      for (int rank : {0, 1, 3})
+        CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
       CHECK(says(world, "the connection to rank 2 ended"));
     }
 }
