@@ -33,7 +33,7 @@ def main(pattern: str, write: bool) -> None:
         for fault in cells.FAULTS
         for transport in cells.TRANSPORTS
         for cell in cells.cells(fault, transport)
-        if pattern in cell.name and not (unwired and fault in cells.WIRED)
+        if pattern in cell.name and not (unwired and cell.wired)
     ]
     if unwired:
         print(f"no cells between network namespaces: {unwired}")

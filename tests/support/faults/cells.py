@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Transport = Literal["shm", "tcp"]
+Transport = Literal["shm", "tcp", "both"]
 Fault = Literal[
     "killed", "killed within", "stopped", "desync", "shape", "dtype", "slow", "no memory", "partition", "loss"
 ]
 
-TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp")
+TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp", "both")
 FAULTS: tuple[Fault, ...] = (
     "killed", "killed within", "stopped", "desync", "shape", "dtype", "slow", "no memory", "partition", "loss",
 )  # fmt: skip
@@ -24,8 +24,6 @@ OPERATIONS = (*COLLECTIVES, MESSAGE)
 
 SIZE = 3
 VICTIM = 1
-# Collectives between ranks that share no memory are not wired into the group yet; until then TCP carries messages only.
-TCP_COLLECTIVES = False
 STEPS = 6
 FAULTY_STEP = 3  # the sequence number at which the fault strikes: before it the group works
 SLOW_SECONDS = 0.4
@@ -46,7 +44,7 @@ class Cell:
     Attributes:
         fault: what befalls rank ``VICTIM`` when it should make operation ``FAULTY_STEP``.
         operation: a collective, or ``message``: a send from the victim to each other rank and one back.
-        transport: ``tcp``: shared memory is forbidden.
+        transport: ``tcp``: shared memory is forbidden; ``both``: the victim is on another host than the others.
         root: of operations that have one.
     """
 
@@ -60,6 +58,11 @@ class Cell:
         """The cell's name, unique in the matrix."""
         root = f"@{self.root}" if self.operation in ROOTED else ""
         return f"{self.fault}/{self.operation}{root}/{self.transport}"
+
+    @property
+    def wired(self) -> bool:
+        """Whether the victim is put into a network namespace of its own."""
+        return self.fault in WIRED or self.transport == "both"
 
     @property
     def succeeds(self) -> bool:
@@ -99,12 +102,12 @@ def applies(fault: Fault, operation: str) -> bool:
 
 def cells(fault: Fault, transport: Transport) -> Iterator[Cell]:
     """Yields all cells of a fault: every operation, and those with a root also with the victim as the root."""
-    if fault in WIRED and transport == "shm":
+    if (fault in WIRED and transport == "shm") or (fault == "no memory" and transport == "both"):
         return
     if fault == "no memory" and transport == "shm":
         yield Cell(fault, "barrier", transport)  # there is no group to run more in
         return
-    for operation in OPERATIONS if transport == "shm" or TCP_COLLECTIVES else (MESSAGE,):
+    for operation in OPERATIONS:
         if applies(fault, operation):
             for root in (0, VICTIM) if operation in ROOTED else (0,):
                 yield Cell(fault, operation, transport, root)
@@ -112,11 +115,11 @@ def cells(fault: Fault, transport: Transport) -> Iterator[Cell]:
 
 def process_sets(wanted: list[Cell]) -> list[list[Cell]]:
     """Groups cells by what one set of processes can run one after the other: those that leave all processes alive."""
-    lasting: dict[tuple[Fault, Transport], list[Cell]] = {}
+    lasting: dict[tuple[Transport, bool, bool], list[Cell]] = {}
     alone: list[list[Cell]] = []
     for cell in wanted:
         if cell.fault in _SURVIVED or cell.fault == "stopped":
-            lasting.setdefault((cell.fault, cell.transport), []).append(cell)
+            lasting.setdefault((cell.transport, cell.wired, cell.fault == "loss"), []).append(cell)
         else:
             alone.append([cell])
     return [*lasting.values(), *alone]

@@ -33,7 +33,6 @@ from tests.support.faults.cells import (
     SIZE,
     SLOW_SECONDS,
     VICTIM,
-    WIRED,
     Cell,
 )
 from tests.support.faults.namespaces import Wire, wire
@@ -62,16 +61,16 @@ class Outcome:
 
 def run_cells(wanted: list[Cell]) -> list[Outcome]:
     """Runs cells one after the other in one set of processes; returns their outcomes in the same order."""
-    needs_wire = wanted[0].fault in WIRED
+    needs_wire, loses = wanted[0].wired, wanted[0].fault == "loss"
     with tempfile.TemporaryDirectory(prefix="lowerkit-faults-") as folder, wire() if needs_wire else nullcontext() as w:
-        if w is not None and wanted[0].fault == "loss":
+        if w is not None and loses:
             w.lose_packets()
         ranks = _Ranks(wanted, Path(folder), w)
         try:
             outcomes = ranks.run()
         finally:
             ranks.end()
-        if w is not None and wanted[0].fault == "loss" and not w.lost():
+        if w is not None and loses and not w.lost():
             outcomes[-1].problems.append("no packet was lost: the cells proved nothing")
     return outcomes
 
