@@ -44,11 +44,11 @@ def main(pattern: str, write: bool) -> None:
             print(f"{'FAIL' if outcome.problems else 'ok  '} {outcome.seconds:6.2f} s  {outcome.cell.name}", flush=True)
             for problem in outcome.problems:
                 print(f"       {problem}")
+        if write:
+            (ROOT / "docs/fault-matrix.md").write_text(page(outcomes), encoding="utf-8")
     failed = [name for name, outcome in outcomes.items() if outcome.problems]
     took = time.monotonic() - started
     print(f"{len(outcomes)} cells, {len(failed)} failed, {took:.0f} s")
-    if write:
-        (ROOT / "docs/fault-matrix.md").write_text(page(outcomes), encoding="utf-8")
     if failed:
         raise SystemExit(1)
 
@@ -68,15 +68,21 @@ def page(outcomes: dict[str, driver.Outcome]) -> str:
     ]
     for fault in cells.FAULTS:
         for transport in cells.TRANSPORTS:
-            row = [outcomes[cell.name] for cell in cells.cells(fault, transport) if cell.name in outcomes]
+            row = list(cells.cells(fault, transport))
             if not row:
                 continue
             texts: list[str] = []
             for operation in cells.OPERATIONS:
-                those = [one for one in row if one.cell.operation == operation]
-                seconds = max((one.seconds for one in those), default=0.0)
-                failed = any(one.problems for one in those)
-                texts.append("-" if not those else "**FAIL**" if failed else f"{seconds:.2f}")
+                names = [cell.name for cell in row if cell.operation == operation]
+                those = [outcomes[name] for name in names if name in outcomes]
+                if not names:
+                    texts.append("-")
+                elif len(those) < len(names):
+                    texts.append("not run")
+                elif any(one.problems for one in those):
+                    texts.append("**FAIL**")
+                else:
+                    texts.append(f"{max(one.seconds for one in those):.2f}")
             lines.append(f"| {fault} | {transport} | " + " | ".join(texts) + " |")
     lines += ["", "The first error of a surviving rank, by fault:", ""]
     for fault in cells.FAULTS:

@@ -47,7 +47,8 @@ def test_ranks_end_in_time_name_the_culprit_and_go_on(together: list[Cell]) -> N
 
 
 def line(rank: int, message: str, seconds: float = 0.1, code: str = "LK8009") -> dict[str, object]:
-    return {"rank": rank, "code": code, "message": message, "seconds": seconds, "left": {"size": 2, "right": True}}
+    return {"rank": rank, "code": code, "message": message, "seconds": seconds, "left": {"size": 2, "right": True},
+            "record": {"records": [{"sequence": 1}]}}  # fmt: skip
 
 
 def problems(transport: Transport, operation: str, **changed: object) -> list[str]:

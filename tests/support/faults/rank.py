@@ -109,6 +109,8 @@ def run_cell(
                 if cell.fault == "desync":
                     operation = "all_reduce" if cell.operation == "barrier" else "barrier"
             operations.run(group, operation, step, cell.root, elements, dtype)
+        # Who only sends, and little, may have waited for nobody so far: here each rank depends on all.
+        group.run(group.calls.barrier())
     except LowerkitError as error:
         line.update(code=error.code, message=error.render())
     except operations.Wrong as error:
