@@ -23,7 +23,7 @@ _WITHOUT_NAMESPACES = namespaces.missing()
 def quick() -> list[Cell]:
     """Returns one cell for each fault and transport: operations of several kinds, the root being the victim or not."""
     chosen: dict[Fault, str] = {
-        "killed": "all_gather", "killed within": "all_reduce", "stopped": "gather", "desync": "reduce_scatter",
+        "killed": "all_gather", "killed within": "all_reduce", "stopped": "reduce", "desync": "reduce_scatter",
         "shape": "all_reduce", "dtype": "broadcast", "slow": "scatter", "no memory": "all_reduce",
         "partition": "all_reduce", "loss": "all_to_all",
     }  # fmt: skip
@@ -32,7 +32,7 @@ def quick() -> list[Cell]:
         for transport in TRANSPORTS:
             possible = list(cells(fault, transport))
             preferred = [cell for cell in possible if cell.operation == chosen[fault]] or possible
-            found += preferred[-1:]
+            found += preferred[:1] if transport == "both" else preferred[-1:]
     # What is killed among ranks of both kinds stands in the whole matrix: each such cell starts processes of its own.
     return [cell for cell in found if cell.transport != "both" or not cell.fault.startswith("killed")]
 
