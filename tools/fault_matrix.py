@@ -61,7 +61,7 @@ def page(outcomes: dict[str, driver.Outcome]) -> str:
         "Written by `python tools/fault_matrix.py --write`; [faults.md](faults.md) says what it means.",
         "A cell is the seconds from the first operation until the last rank had its error (or its results, where the",
         "operations succeed in spite of the fault): the slower one where the victim was also taken as the root.",
-        "**FAIL**: a demand is not met. A dash: there is no such cell.",
+        "**FAIL**: a demand is not met. Not run: the run was ended before. A dash: there is no such cell.",
         "",
         "| fault | transport | " + " | ".join(cells.OPERATIONS) + " |",
         "|---|---|" + "---|" * len(cells.OPERATIONS),
