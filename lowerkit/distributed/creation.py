@@ -51,6 +51,15 @@ def _create(request: Any, options: Any) -> Any:
     reach = RendezvousOptions(
         given_token(options.token), options.interface or interface_towards(store), options.shared_memory, seconds
     )
-    group = Group.join(TorchStore(store), request.group_id or "world", rank, size, reach, timeout=seconds)
+    group = Group.join(
+        TorchStore(store),
+        request.group_id or "world",
+        rank,
+        size,
+        reach,
+        timeout=seconds,
+        tuning=options.tuning,
+        record_folder=options.record_folder,
+    )
     serve_torch_function()
     return ProcessGroup(store, group, options, timeout)

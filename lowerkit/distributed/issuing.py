@@ -217,6 +217,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start(*arguments)
         except _collective.CollectiveError as error:
+            self.group.note_failure(error.args[1])
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, is_message)
 
@@ -235,6 +236,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start_parts(*arguments)
         except _collective.CollectiveError as error:
+            self.group.note_failure(error.args[1])
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, False)
 
@@ -254,7 +256,7 @@ class Issuing(dist.ProcessGroup):
     ) -> PendingWork:
         """Returns the handle of a started operation."""
         finish: Finish | None = (lambda: _copy_back(pending)) if pending else None
-        work = PendingWork(native, result, (kept, result), finish, self._waiters, is_message)
+        work = PendingWork(native, result, (kept, result), finish, self._waiters, self.group.note_failure, is_message)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lowerkit.runtimes.collective.tuning import TuningTable
+
 Engine = Literal["lowerkit", "gloo", "nccl"]
 
 
@@ -20,6 +22,8 @@ class Options:
             rule stands in docs/collectives.md).
         interface: name or address of the network interface between hosts; None: the one towards the store's host.
         shared_memory: False: ranks of one host talk by TCP as well.
+        tuning: measured values (``TuningTable.load()``); None: the built-in ones.
+        record_folder: an existing folder that each rank writes its flight record into when the group fails.
         global_ranks_in_group: set by torch.
         group_name: set by torch.
     """
@@ -28,5 +32,7 @@ class Options:
     token: bytes | str | os.PathLike[str] | None = None
     interface: str | None = None
     shared_memory: bool = True
+    tuning: TuningTable | None = None
+    record_folder: str | os.PathLike[str] | None = None
     global_ranks_in_group: list[int] = field(default_factory=list[int])
     group_name: str = ""

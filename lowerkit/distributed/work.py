@@ -68,6 +68,7 @@ class PendingWork(dist.Work):
         kept: what must live until it is done.
         finish: called once, when it is done: copies results to where the caller wants them.
         waiters: completes futures.
+        on_failure: told what went wrong.
         is_message: sends and receives: they do not complete in the order in which they start.
     """
 
@@ -78,6 +79,7 @@ class PendingWork(dist.Work):
         kept: Any,
         finish: Finish | None,
         waiters: FutureWaiters,
+        on_failure: Callable[[str], None],
         is_message: bool = False,
     ) -> None:
         super().__init__()
@@ -86,6 +88,7 @@ class PendingWork(dist.Work):
         self._kept = kept
         self._finish = finish
         self._waiters = waiters
+        self._on_failure = on_failure
         self._is_message = is_message
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
@@ -101,6 +104,7 @@ class PendingWork(dist.Work):
         try:
             self._native.wait(max(nanoseconds, 0))
         except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
             failure = backend_error(error)
             self._error = failure
             raise failure from error
@@ -113,6 +117,7 @@ class PendingWork(dist.Work):
             if not self._native.test():
                 return False
         except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
             self._error = backend_error(error)
             return True
         self._end()

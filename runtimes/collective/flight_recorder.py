@@ -1,10 +1,11 @@
 """The flight recorder: a group's last operations as JSON, one file for each rank, to be merged by ``comm trace``.
 
 A document: ``schema`` (``lowerkit.flight_record``), ``version`` 1, ``group``, ``rank``, ``size``, ``host``,
-``process``, ``aborted`` (null or the reason), ``dead`` (ranks) and ``records``, oldest first. A record: ``sequence``
-(0: a message), ``operation``, ``dtype``, ``reduction`` and ``root`` (null where the operation has none), ``count``
-(elements), ``tag``, ``shape``, ``started`` and ``finished`` (nanoseconds since 1970; 0: still running), ``waited``
-(nanoseconds spent waiting for others), ``waited_for`` (the rank that cost the longest wait, or null), ``status``.
+``process``, ``written`` (when, nanoseconds since 1970), ``aborted`` (null or the reason), ``dead`` (ranks) and
+``records``, oldest first. A record: ``sequence`` (0: a message), ``operation``, ``dtype``, ``reduction`` and ``root``
+(null where the operation has none), ``count`` (elements), ``tag``, ``shape``, ``started`` and ``finished`` (nanoseconds
+since 1970; 0: still running), ``waited`` (nanoseconds spent waiting for others), ``waited_for`` (the rank that cost the
+longest wait, or null), ``status``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ def flight_record(group: _collective.Group, name: str, rank: int, size: int) -> 
         "size": size,
         "host": socket.gethostname(),
         "process": os.getpid(),
+        "written": time.time_ns(),
         "aborted": group.aborted,
         "dead": group.dead(),
         "records": [_readable(record) for record in group.records()],

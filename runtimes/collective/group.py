@@ -13,22 +13,32 @@ group; :meth:`Group.shrink` makes a new one of the ranks that are left.
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from lowerkit.errors import UsageError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
 from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
+from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.job_token import given_token
 from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
+from lowerkit.runtimes.collective.tuning import TuningTable
 from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+
+logger = logging.getLogger("lowerkit.collective")
 
 Result = TypeVar("Result")
 
@@ -53,8 +63,7 @@ class Group:
         rank: int,
         size: int,
         meeting: Meeting,
-        options: RendezvousOptions,
-        timeout: float,
+        settings: GroupSettings,
     ) -> None:
         self.name = name
         self.rank = rank
@@ -62,14 +71,25 @@ class Group:
         self.local_ranks = tuple(meeting.local_ranks)
         self.calls = Calls(rank, size)
         self.store = store
-        self._options = replace(options, token=meeting.token or options.token)
-        self._timeout = timeout
+        reach = settings.reach
+        self._settings = replace(settings, reach=replace(reach, token=meeting.token or reach.token))
         self._children = 0
         self._arena: Arena | None = None
-        memory = meeting.memory
+        self._recorded = False
+        self._failure = ""
+        tuning = settings.tuned(len(self.local_ranks))
+        if settings.tuning is not None:
+            logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
         try:
             self.native = _collective.Group(
-                name, rank, size, meeting.local_ranks, memory, meeting.descriptors(size), int(timeout * NANOSECONDS)
+                name,
+                rank,
+                size,
+                meeting.local_ranks,
+                meeting.memory,
+                meeting.descriptors(size),
+                int(settings.timeout * NANOSECONDS),
+                tuning=tuning.numbers,
             )
         except _collective.CollectiveError as error:
             meeting.close()
@@ -85,6 +105,8 @@ class Group:
         options: RendezvousOptions | None = None,
         *,
         timeout: float = 300.0,
+        tuning: TuningTable | None = None,
+        record_folder: str | os.PathLike[str] | None = None,
     ) -> Group:
         """Meets the other ranks; returns when all of them are connected.
 
@@ -95,13 +117,21 @@ class Group:
             size: number of ranks.
             options: how ranks reach each other; without a token in them the environment is asked (``job_token.py``).
             timeout: seconds that an operation may take, where it does not name its own.
+            tuning: measured values, the same on all ranks of a host; None: the built-in ones.
+            record_folder: an existing folder. When the group fails, each rank writes its flight record into it
+                (``GROUP.rankN.json``, to be merged by ``lowerkit comm trace``) and logs that it did. Groups made of
+                this one do the same.
 
         Raises:
             LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
         """
         options = options or RendezvousOptions()
         options = replace(options, token=given_token(options.token))
-        return Group(store, name, rank, size, meet(store, name, rank, size, options, _memory_bytes), options, timeout)
+        folder = None if record_folder is None else Path(record_folder)
+        if folder is not None and not folder.is_dir():
+            raise usage(f"record_folder: {folder} is no folder")
+        settings = GroupSettings(options, timeout, tuning, folder)
+        return Group(store, name, rank, size, settings.meet(store, name, rank, size), settings)
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
         """Runs an operation to its end, after this group's earlier ones; returns its result.
@@ -126,6 +156,7 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
+            self.note_failure(error.args[1])
             raise from_native(*error.args) from error
         return call.result
 
@@ -144,8 +175,9 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
+            self.note_failure(error.args[1])
             raise from_native(*error.args) from error
-        return Work(call, work)
+        return Work(call, work, self.note_failure)
 
     def split(self, color: int, key: int = 0) -> Group | None:
         """Makes one group of the ranks of each colour, ordered by key and then by rank. All ranks call it.
@@ -172,7 +204,8 @@ class Group:
         Raises:
             CollectiveFault: LK8007, the others went on without this rank, or the new group could not be formed.
         """
-        self.abort("the group shrinks")
+        # Ranks that have not failed yet learn from this why they do.
+        self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
         self._children += 1
         prefix = f"{self.name}/shrunk.{self._children}"
         members = agree_on_survivors(self.store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
@@ -192,7 +225,9 @@ class Group:
         """
         if self._arena is not None:
             raise usage(f"group {self.name!r} has an arena already")
-        self._arena = Arena.make(self.native, self.store, self.name, self.rank, self.local_ranks, self._options, size)
+        self._arena = Arena.make(
+            self.native, self.store, self.name, self.rank, self.local_ranks, self._settings.reach, size
+        )
         return self._arena
 
     def abort(self, reason: str) -> None:
@@ -212,13 +247,29 @@ class Group:
         """
         if self._arena is not None:
             self._arena.close()
+        self.keep_record()
         self.native.close()
+
+    def note_failure(self, message: str) -> None:
+        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
+        self._failure = self._failure or message
+        self.keep_record()
+
+    def keep_record(self) -> None:
+        """Writes the flight record into ``record_folder``, once, if there is one and the group was aborted."""
+        folder = self._settings.record_folder
+        if folder is None or self._recorded or self.native.aborted is None:
+            return
+        self._recorded = True
+        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', self.name)}.rank{self.rank}.json"
+        try:
+            write_flight_record(path, flight_record(self.native, self.name, self.rank, self.size))
+        except UsageError as error:  # must not hide the failure that it tells of
+            logger.warning("group %r, rank %d: %s", self.name, self.rank, error.message)
+        else:
+            logger.warning("group %r, rank %d was aborted; its flight record is %s", self.name, self.rank, path)
 
     def _subgroup(self, name: str, members: Sequence[int]) -> Group:
         rank, size = members.index(self.rank), len(members)
-        meeting = meet(self.store, name, rank, size, self._options, _memory_bytes)
-        return Group(self.store, name, rank, size, meeting, self._options, self._timeout)
-
-
-def _memory_bytes(local_count: int) -> int:
-    return _collective.segment_bytes(local_count)
+        meeting = self._settings.meet(self.store, name, rank, size)
+        return Group(self.store, name, rank, size, meeting, self._settings)

@@ -29,7 +29,7 @@ from lowerkit.runtimes.collective.job_token import shared_token
 from lowerkit.runtimes.collective.listener import Listener
 from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
 from lowerkit.runtimes.collective.publication import Publication, check_agreement, digest
-from lowerkit.runtimes.collective.shared_memory import create_memory, receive_memory, send_memory
+from lowerkit.runtimes.collective.shared_memory import receive_memory, share_memory
 from lowerkit.runtimes.collective.store import Store
 
 logger = logging.getLogger("lowerkit.collective")
@@ -258,11 +258,7 @@ class _Rendezvous:
             return
         size = memory_bytes(len(meeting.local_ranks))
         if leader == self._rank:
-            meeting.memory = create_memory(f"lowerkit {self._name}", size)
-            try:
-                send_memory((meeting.streams[rank] for rank in others), meeting.memory, size, self._deadline)
-            except BaseException:
-                os.close(meeting.memory)
-                raise
+            streams = [meeting.streams[rank] for rank in others]
+            meeting.memory = share_memory(f"lowerkit {self._name}", streams, size, self._deadline)
         else:
-            meeting.memory = receive_memory(meeting.streams[leader], size, self._deadline)
+            meeting.memory = receive_memory(meeting.streams[leader], size, self._deadline, leader)

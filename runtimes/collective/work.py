@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
@@ -18,9 +19,10 @@ NANOSECONDS = 1_000_000_000
 class Work(Generic[Result]):
     """An operation that :meth:`Group.start` started. Keeps its arrays alive; do not touch them before it is done."""
 
-    def __init__(self, call: Call[Result], native: _collective.Work) -> None:
+    def __init__(self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None]) -> None:
         self._call = call
         self._native = native
+        self._on_failure = on_failure
 
     def done(self) -> bool:
         """Tells whether it is done.
@@ -31,6 +33,7 @@ class Work(Generic[Result]):
         try:
             return self._native.test()
         except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
             raise from_native(*error.args) from error
 
     def wait(self, timeout: float = 0.0) -> Result:
@@ -45,6 +48,7 @@ class Work(Generic[Result]):
         try:
             self._native.wait(int(timeout * NANOSECONDS))
         except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
             raise from_native(*error.args) from error
         return self._call.result
 
@@ -63,6 +67,7 @@ class Plan:
     def __init__(self) -> None:
         self._native = _collective.Plan()
         self._calls: list[Call[Any]] = []
+        self._groups: set[Group] = set()
 
     def add(self, group: Group, call: Call[Result]) -> Result:
         """Records a call; returns its result, which is filled whenever the plan has run.
@@ -80,6 +85,7 @@ class Plan:
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
         self._calls.append(call)
+        self._groups.add(group)
         return call.result
 
     def run(self) -> None:
@@ -91,4 +97,6 @@ class Plan:
         try:
             self._native.run()
         except _collective.CollectiveError as error:
+            for group in self._groups:
+                group.note_failure(error.args[1])
             raise from_native(*error.args) from error

@@ -242,7 +242,8 @@ def test_memory_that_cannot_be_allocated_is_an_error_of_all() -> None:
     results = run_ranks(2, lambda rank: meet(store, "world", rank, 2, OPTIONS, lambda _: 1 << 60))
     first, second = results
     assert isinstance(first, LowerkitError) and first.code == "LK7004"
-    assert isinstance(second, LowerkitError)
+    assert isinstance(second, LowerkitError) and second.code == "LK7004" and "rank 0 could not" in str(second)
+    assert all("shared_memory=False" in str(result) for result in results)
     assert open_descriptors() == before
 
 
@@ -254,14 +255,14 @@ def test_memory_is_sealed_and_exact() -> None:
             os.ftruncate(made, 4096)
         send_memory([ours], made, 8192, Deadline(5.0))
         ours.sendall(b"behind")
-        got = receive_memory(theirs, 8192, Deadline(5.0))
+        got = receive_memory(theirs, 8192, Deadline(5.0), 0)
         assert theirs.recv(6) == b"behind"
         assert os.fstat(got).st_ino == os.fstat(made).st_ino
         os.close(got)
         send_memory([ours], made, 8192, Deadline(5.0))
         before = open_descriptors()
         with pytest.raises(LowerkitError, match="LK8007"):
-            receive_memory(theirs, 4096, Deadline(5.0))
+            receive_memory(theirs, 4096, Deadline(5.0), 0)
         assert open_descriptors() == before
         os.close(made)
 
@@ -273,7 +274,7 @@ def test_memory_that_could_shrink_is_refused() -> None:
         os.ftruncate(made, 4096)
         send_memory([ours], made, 4096, Deadline(5.0))
         with pytest.raises(LowerkitError, match="for good"):
-            receive_memory(theirs, 4096, Deadline(5.0))
+            receive_memory(theirs, 4096, Deadline(5.0), 0)
         os.close(made)
 
 

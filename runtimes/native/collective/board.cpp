@@ -107,7 +107,8 @@ void Board::run(Execution &execution, const lk_call &call) {
         throw Failure(LK_INVALID, "no such operation on a board");
     }
   } catch (const Failure &failure) {
-    if (failure.status() != LK_ABORTED) report_failure(failure.what());
+    // Where there are other hosts the group knows better whom to blame, and reports it.
+    if (failure.status() != LK_ABORTED && ranks_ == membership_.size) report_failure(failure.what());
     throw;
   }
 }

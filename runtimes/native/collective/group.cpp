@@ -166,14 +166,19 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
       board_->run(execution, call);
     else
       execute_across_hosts(execution);
-  } catch (const Failure &failure) {
+  } catch (const Failure &found) {
+    // Whom another host holds up blames nobody of its own.
+    const bool hosts = board_ && messenger_ && board_->segment().ranks() != membership_.size;
+    const Failure failure = hosts ? messenger_->explain(found, sequence) : found;
     execution.begin();
     recorder_.finish(execution, failure.status());
     if (!membership_.aborted()) {
       membership_.abort(failure.status(), failure.what(), failure.rank());
+      // Ranks that wait for this one in memory look there, not at their messages.
+      if (board_) board_->report_failure(failure.what());
       if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
     }
-    throw;
+    throw failure;
   }
   execution.begin();
   recorder_.finish(execution, LK_OK);

@@ -192,7 +192,10 @@ FrameHeader Messenger::header_for(const Request &request, FrameKind kind) const 
 }
 
 std::string Messenger::describe_request(const Request &request) const {
-  return to_string(request.envelope_.descriptor, request.envelope_.key.sequence, membership_.name, membership_.rank);
+  const Key &key = request.envelope_.key;
+  std::string text = to_string(request.envelope_.descriptor, key.sequence, membership_.name, membership_.rank);
+  if (key.scope == Scope::message) text += ", tag " + std::to_string(key.tag);
+  return text;
 }
 
 void Messenger::post_send(Request &request, int rank, const Envelope &envelope, const void *data, int64_t bytes) {

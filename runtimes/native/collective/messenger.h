@@ -137,6 +137,8 @@ class Messenger final : private FrameSink {
 
   // Tells all peers that the group is aborted, and tries until the deadline to get it out.
   void send_abort(lk_status cause, const std::string &reason, int blamed, Deadline deadline);
+  // A timeout of operation `sequence` in memory that these ranks share, with what the rank it blames itself waits for.
+  Failure explain(const Failure &timeout, uint64_t sequence);
   // Makes a sleeping wait() look at the membership now.
   void wake();
 
@@ -181,6 +183,7 @@ class Messenger final : private FrameSink {
   void tell_of_waiting(const Request &awaited, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
   void wake_driver();
+  std::string follow_those_who_wait(int &blamed, uint64_t &sequence) const;
   [[noreturn]] void throw_timeout(const Request &request, const Deadline &deadline) const;
 
   Membership &membership_;

@@ -223,6 +223,29 @@ void Messenger::wake() {
   changed_.notify_all();
 }
 
+// Along the line of those who wait, until one that does not, or a circle.
+std::string Messenger::follow_those_who_wait(int &blamed, uint64_t &sequence) const {
+  std::string text;
+  for (int i = 0; i < membership_.size && blamed != membership_.rank; ++i) {
+    const Peer &peer = peers_[size_t(blamed)];
+    // In a later operation it holds up nobody here.
+    if (peer.waits_in == 0 || peer.waits_in > sequence) break;
+    sequence = peer.waits_in;
+    text += "; " + name_of(blamed) + " waits for " + name_of(peer.waits_for) + " in #" + std::to_string(sequence);
+    blamed = peer.waits_for;
+  }
+  return text;
+}
+
+Failure Messenger::explain(const Failure &timeout, uint64_t sequence) {
+  if (timeout.status() != LK_TIMEOUT || timeout.rank() < 0) return timeout;
+  auto held = lock();
+  progress_links();
+  int blamed = timeout.rank();
+  const std::string text = follow_those_who_wait(blamed, sequence);
+  return Failure(LK_TIMEOUT, timeout.what() + text, blamed == membership_.rank ? timeout.rank() : blamed);
+}
+
 void Messenger::throw_timeout(const Request &request, const Deadline &deadline) const {
   const Key &key = request.envelope_.key;
   int blamed = request.peer_;
@@ -231,16 +254,8 @@ void Messenger::throw_timeout(const Request &request, const Deadline &deadline) 
   if (key.scope == Scope::message) reason += " a message with tag " + std::to_string(key.tag);
   reason += " within " + seconds(deadline.timeout);
   if (key.scope == Scope::operation) {
-    // Along the line of those who wait, until one that does not, or a circle.
     uint64_t sequence = key.sequence;
-    for (int i = 0; i < membership_.size && blamed != membership_.rank; ++i) {
-      const Peer &peer = peers_[size_t(blamed)];
-      // In a later operation it holds up nobody here.
-      if (peer.waits_in == 0 || peer.waits_in > sequence) break;
-      sequence = peer.waits_in;
-      reason += "; " + name_of(blamed) + " waits for " + name_of(peer.waits_for) + " in #" + std::to_string(sequence);
-      blamed = peer.waits_for;
-    }
+    reason += follow_those_who_wait(blamed, sequence);
     if (blamed == membership_.rank)
       blamed = request.peer_;
     else if (peers_[size_t(blamed)].arrived_in < sequence)
