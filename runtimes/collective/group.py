@@ -32,7 +32,6 @@ from lowerkit.runtimes.collective.flight_recorder import flight_record, write_fl
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.job_token import given_token
 from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
-from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable

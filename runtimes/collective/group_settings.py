@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.rendezvous import Meeting, RendezvousOptions, meet
+from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import Tuning, TuningTable
 

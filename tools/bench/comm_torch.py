@@ -14,8 +14,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from lowerkit import distributed
-
 _ROTATED = 256 << 10
 _POOL = 64 << 20
 
