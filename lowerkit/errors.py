@@ -19,6 +19,7 @@ CODES: dict[str, str] = {
     "LK1007": "the installation is not complete",
     "LK1008": "there is no such peer",
     "LK1009": "an option has a value out of its range",
+    "LK1010": "a collective operation or a group was asked for wrongly",
     "LK2001": "the model could not be captured",
     "LK2002": "the file holds code or pickled objects that are not loaded for safety",
     "LK2003": "the ONNX model is invalid",
@@ -38,12 +39,19 @@ CODES: dict[str, str] = {
     "LK7001": "out of disk space",
     "LK7002": "out of memory",
     "LK7003": "a worker process could not be started",
+    "LK7004": "shared memory or descriptors ran out",
     "LK8001": "the artifact is damaged",
     "LK8002": "the artifact is newer than this runtime",
     "LK8003": "the machine lacks a CPU feature that the artifact needs",
     "LK8004": "an argument of run() does not match the signature",
     "LK8005": "the artifact was compiled for another target",
     "LK8006": "the golden inputs or outputs of the artifact are missing",
+    "LK8007": "a group of ranks could not be formed",
+    "LK8008": "a rank did not arrive in time",
+    "LK8009": "a rank was lost",
+    "LK8010": "ranks called different operations",
+    "LK8011": "a group was aborted",
+    "LK8012": "a rank has another job token, or speaks another protocol",
 }
 
 

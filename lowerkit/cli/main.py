@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "opt": "Run passes over an MLIR file.",
     "emit-c": "Write an artifact as an object, a header and an example for C.",
     "verify": "Prove an artifact again: checksums and golden inputs.",
+    "comm": "Trace, tune and describe the collectives between ranks.",
     "bench": "Time a model beside its peers, interleaved.",
     "conformance": "Run a public test suite case by case: onnx, torch.",
     "targets": "List the targets and CPU levels.",

@@ -21,12 +21,25 @@ FOLDERS = {
     "targets": ROOT / "lowerkit/targets",
     "parity": ROOT / "lowerkit/parity",
     "bench": ROOT / "lowerkit/bench",
+    "distributed": ROOT / "lowerkit/distributed",
     "passes": ROOT / "passes",
     "runtimes": ROOT / "runtimes",
 }
 # Folder -> folders that it must not import.
 FORBIDDEN = {
-    "runtimes": ["capture", "dialect", "artifact", "codegen", "targets", "parity", "bench", "passes", "cli"],
+    "runtimes": [
+        "capture",
+        "dialect",
+        "artifact",
+        "codegen",
+        "targets",
+        "parity",
+        "bench",
+        "passes",
+        "cli",
+        "distributed",
+    ],
+    "distributed": ["capture", "dialect", "artifact", "codegen", "targets", "parity", "bench", "passes", "cli"],
     "dialect": ["capture", "artifact", "codegen", "targets", "parity", "bench", "passes", "cli"],
     "capture": ["artifact", "codegen", "targets", "parity", "bench", "cli"],
     "passes": ["artifact", "codegen", "targets", "parity", "bench", "cli"],

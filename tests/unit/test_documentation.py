@@ -189,7 +189,7 @@ def test_changelog_has_this_version() -> None:
 
 def test_snippets_are_found() -> None:
     pages = {where.partition(":")[0] for where, _ in runnable_snippets()}
-    named = ("artifact", "codegen", "program", "state-and-control-flow", "target")
+    named = ("artifact", "codegen", "collectives", "program", "state-and-control-flow", "target")
     assert pages == {"README.md", *(f"docs/{name}.md" for name in named)}
 
 

@@ -1,0 +1,122 @@
+"""Types of the native collectives; runtimes/native/collective_module.cpp defines it over the C interface.
+
+Addresses are integers; counts are in elements; timeouts in nanoseconds, 0: the group's. A part is (address, count).
+Failures raise ``CollectiveError`` with the arguments (status, message); statuses are those of lowerkit_collective.h.
+"""
+
+from collections.abc import Sequence
+
+class CollectiveError(RuntimeError):
+    """args: status (int), message (str)."""
+
+class Work:
+    """An operation that runs behind the caller. Keeps nothing alive: the caller holds the buffers."""
+
+    def test(self) -> bool: ...
+    def wait(self, timeout: int = 0) -> None: ...
+    @property
+    def received(self) -> tuple[int, int]:
+        """Source rank and bytes of a finished receive."""
+
+class Group:
+    """One group. Takes the descriptors over when construction succeeds."""
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        local_ranks: Sequence[int],
+        segment_descriptor: int,
+        connections: Sequence[int],
+        timeout: int,
+        first_sequence: int = 0,
+        tuning: Sequence[int] = (),
+    ) -> None: ...
+    def run(
+        self,
+        operation: int,
+        dtype: int,
+        count: int,
+        input: int,
+        output: int,
+        reduction: int = 0,
+        root: int = 0,
+        factor: float = 1.0,
+        tag: int = 0,
+        timeout: int = 0,
+        shape: Sequence[int] = (),
+    ) -> None: ...
+    def start(
+        self,
+        operation: int,
+        dtype: int,
+        count: int,
+        input: int,
+        output: int,
+        reduction: int = 0,
+        root: int = 0,
+        factor: float = 1.0,
+        tag: int = 0,
+        timeout: int = 0,
+        shape: Sequence[int] = (),
+    ) -> Work: ...
+    def run_parts(
+        self,
+        operation: int,
+        dtype: int,
+        count: int,
+        input: int,
+        output: int,
+        input_parts: Sequence[tuple[int, int]],
+        parts: Sequence[tuple[int, int]],
+        reduction: int = 0,
+        root: int = 0,
+        factor: float = 1.0,
+        timeout: int = 0,
+        shape: Sequence[int] = (),
+    ) -> None: ...
+    def start_parts(
+        self,
+        operation: int,
+        dtype: int,
+        count: int,
+        input: int,
+        output: int,
+        input_parts: Sequence[tuple[int, int]],
+        parts: Sequence[tuple[int, int]],
+        reduction: int = 0,
+        root: int = 0,
+        factor: float = 1.0,
+        timeout: int = 0,
+        shape: Sequence[int] = (),
+    ) -> Work: ...
+    def attach_arena(self, descriptor: int, size: int) -> int: ...
+    def abort(self, reason: str) -> None: ...
+    @property
+    def aborted(self) -> str | None: ...
+    def dead(self) -> list[int]: ...
+    def records(self) -> list[dict[str, int | list[int]]]: ...
+    def close(self) -> None: ...
+
+class Plan:
+    """Operations recorded once and run by one call."""
+
+    def add(
+        self,
+        group: Group,
+        operation: int,
+        dtype: int,
+        count: int,
+        input: int,
+        output: int,
+        input_parts: Sequence[tuple[int, int]] = (),
+        parts: Sequence[tuple[int, int]] = (),
+        reduction: int = 0,
+        root: int = 0,
+        factor: float = 1.0,
+        shape: Sequence[int] = (),
+    ) -> None: ...
+    def run(self) -> None: ...
+
+def segment_bytes(local_count: int, tile_bytes: int = 0) -> int: ...

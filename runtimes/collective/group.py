@@ -1,0 +1,274 @@
+"""A group of ranks, for numpy arrays.
+
+::
+
+    group = Group.join(DirectoryStore(folder), "world", rank, size)
+    total = group.run(group.calls.all_reduce(array))             # waits
+    work = group.start(group.calls.all_reduce(array, "max"))     # goes on behind the caller
+    largest = work.wait()
+
+Every rank makes the same calls in the same order. A failure that may have left ranks at different places aborts the
+group; :meth:`Group.shrink` makes a new one of the ranks that are left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from lowerkit.errors import UsageError
+from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.arena import Arena
+from lowerkit.runtimes.collective.calls import Call, Calls
+from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
+from lowerkit.runtimes.collective.group_settings import GroupSettings
+from lowerkit.runtimes.collective.job_token import given_token
+from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.shrinking import agree_on_survivors
+from lowerkit.runtimes.collective.store import Store
+from lowerkit.runtimes.collective.tuning import TuningTable
+from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+
+logger = logging.getLogger("lowerkit.collective")
+
+Result = TypeVar("Result")
+
+
+class Group:
+    """Ranks that communicate; make one with :meth:`join`. Calls of one group come from one thread at a time.
+
+    Attributes:
+        name: the group's name, unique in its store.
+        rank: this rank.
+        size: number of ranks.
+        store: where the ranks found each other.
+        local_ranks: ranks that share memory with this one, itself included, ascending.
+        calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
+        native: the native group.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        rank: int,
+        size: int,
+        meeting: Meeting,
+        settings: GroupSettings,
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self.local_ranks = tuple(meeting.local_ranks)
+        self.calls = Calls(rank, size)
+        self.store = store
+        reach = settings.reach
+        self._settings = replace(settings, reach=replace(reach, token=meeting.token or reach.token))
+        self._children = 0
+        self._arena: Arena | None = None
+        self._recorded = False
+        self._failure = ""
+        tuning = settings.tuned(len(self.local_ranks))
+        if settings.tuning is not None:
+            logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
+        try:
+            self.native = _collective.Group(
+                name,
+                rank,
+                size,
+                meeting.local_ranks,
+                meeting.memory,
+                meeting.descriptors(size),
+                int(settings.timeout * NANOSECONDS),
+                tuning=tuning.numbers,
+            )
+        except _collective.CollectiveError as error:
+            meeting.close()
+            raise from_native(*error.args) from error
+        meeting.detach()
+
+    @staticmethod
+    def join(
+        store: Store,
+        name: str,
+        rank: int,
+        size: int,
+        options: RendezvousOptions | None = None,
+        *,
+        timeout: float = 300.0,
+        tuning: TuningTable | None = None,
+        record_folder: str | os.PathLike[str] | None = None,
+    ) -> Group:
+        """Meets the other ranks; returns when all of them are connected.
+
+        Args:
+            store: reached by all ranks.
+            name: the group's name; unique in the store among groups that exist at one time.
+            rank: this rank, from 0.
+            size: number of ranks.
+            options: how ranks reach each other; without a token in them the environment is asked (``job_token.py``).
+            timeout: seconds that an operation may take, where it does not name its own.
+            tuning: measured values, the same on all ranks of a host; None: the built-in ones.
+            record_folder: an existing folder. When the group fails, each rank writes its flight record into it
+                (``GROUP.rankN.json``, to be merged by ``lowerkit comm trace``) and logs that it did. Groups made of
+                this one do the same.
+
+        Raises:
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+        """
+        options = options or RendezvousOptions()
+        options = replace(options, token=given_token(options.token))
+        folder = None if record_folder is None else Path(record_folder)
+        if folder is not None and not folder.is_dir():
+            raise usage(f"record_folder: {folder} is no folder")
+        settings = GroupSettings(options, timeout, tuning, folder)
+        return Group(store, name, rank, size, settings.meet(store, name, rank, size), settings)
+
+    def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
+        """Runs an operation to its end, after this group's earlier ones; returns its result.
+
+        Args:
+            call: made by :attr:`calls`.
+            timeout: seconds; 0: the group's.
+
+        Raises:
+            LowerkitError: it failed; the message names the operation, its sequence number and the rank to blame.
+        """
+        limit = int(timeout * NANOSECONDS)
+        try:
+            if call.parts or call.input_parts:
+                self.native.run_parts(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                    call.reduction, call.root, call.factor, limit, call.shape,
+                )  # fmt: skip
+            else:
+                self.native.run(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.reduction, call.root,
+                    call.factor, call.tag, limit, call.shape,
+                )  # fmt: skip
+        except _collective.CollectiveError as error:
+            self.note_failure(error.args[1])
+            raise from_native(*error.args) from error
+        return call.result
+
+    def start(self, call: Call[Result], timeout: float = 0.0) -> Work[Result]:
+        """Starts an operation behind the caller; arguments and errors are those of :meth:`run`."""
+        limit = int(timeout * NANOSECONDS)
+        try:
+            if call.parts or call.input_parts:
+                work = self.native.start_parts(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                    call.reduction, call.root, call.factor, limit, call.shape,
+                )  # fmt: skip
+            else:
+                work = self.native.start(
+                    call.operation, call.dtype, call.count, call.input, call.output, call.reduction, call.root,
+                    call.factor, call.tag, limit, call.shape,
+                )  # fmt: skip
+        except _collective.CollectiveError as error:
+            self.note_failure(error.args[1])
+            raise from_native(*error.args) from error
+        return Work(call, work, self.note_failure)
+
+    def split(self, color: int, key: int = 0) -> Group | None:
+        """Makes one group of the ranks of each colour, ordered by key and then by rank. All ranks call it.
+
+        Args:
+            color: at least 0, or -1: this rank gets no group (None).
+            key: at least -2**31, below 2**31.
+        """
+        if not -1 <= color < 1 << 31 or not -(1 << 31) <= key < 1 << 31:
+            raise usage(f"color {color} and key {key}: expected -1 to 2**31 - 1 and 32 bits")
+        rows = self.run(self.calls.all_gather(np.array([color, key], np.int64)))
+        self._children += 1
+        members = sorted(
+            (rank for rank in range(self.size) if rows[rank][0] == color), key=lambda rank: (int(rows[rank][1]), rank)
+        )
+        return None if color < 0 else self._subgroup(f"{self.name}/{self._children}.{color}", members)
+
+    def shrink(self, timeout: float = 10.0) -> Group:
+        """Makes a new group of the ranks that are left after a failure. Every rank that is left calls it.
+
+        The ranks agree through the store: who shows up within ``timeout`` seconds is in (at once if all but those known
+        to be dead are there). Ranks keep their order. This group is aborted; :meth:`close` it.
+
+        Raises:
+            CollectiveFault: LK8007, the others went on without this rank, or the new group could not be formed.
+        """
+        # Ranks that have not failed yet learn from this why they do.
+        self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
+        self._children += 1
+        prefix = f"{self.name}/shrunk.{self._children}"
+        members = agree_on_survivors(self.store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
+        return self._subgroup(f"{prefix}.{'.'.join(map(str, members))}"[:200], members)
+
+    def arena(self, size: int) -> Arena:
+        """Makes the group's arena: memory that local ranks reach, so that operations on it need no copies.
+
+        All ranks call it, at most once.
+
+        Args:
+            size: bytes of each rank.
+
+        Raises:
+            UsageError: LK1010, there is one.
+            ResourceError: LK7004, out of memory.
+        """
+        if self._arena is not None:
+            raise usage(f"group {self.name!r} has an arena already")
+        self._arena = Arena.make(
+            self.native, self.store, self.name, self.rank, self.local_ranks, self._settings.reach, size
+        )
+        return self._arena
+
+    def abort(self, reason: str) -> None:
+        """Fails everything that runs or will run in the group, on all ranks. Any thread may call it."""
+        self.native.abort(reason)
+
+    @property
+    def aborted(self) -> str | None:
+        """Why the group was aborted, or None."""
+        return self.native.aborted
+
+    def close(self) -> None:
+        """Ends this rank's part in the group; unfinished work fails.
+
+        Raises:
+            UsageError: LK1010, arrays of the arena are still in use.
+        """
+        if self._arena is not None:
+            self._arena.close()
+        self.keep_record()
+        self.native.close()
+
+    def note_failure(self, message: str) -> None:
+        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
+        self._failure = self._failure or message
+        self.keep_record()
+
+    def keep_record(self) -> None:
+        """Writes the flight record into ``record_folder``, once, if there is one and the group was aborted."""
+        folder = self._settings.record_folder
+        if folder is None or self._recorded or self.native.aborted is None:
+            return
+        self._recorded = True
+        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', self.name)}.rank{self.rank}.json"
+        try:
+            write_flight_record(path, flight_record(self.native, self.name, self.rank, self.size))
+        except UsageError as error:  # must not hide the failure that it tells of
+            logger.warning("group %r, rank %d: %s", self.name, self.rank, error.message)
+        else:
+            logger.warning("group %r, rank %d was aborted; its flight record is %s", self.name, self.rank, path)
+
+    def _subgroup(self, name: str, members: Sequence[int]) -> Group:
+        rank, size = members.index(self.rank), len(members)
+        meeting = self._settings.meet(self.store, name, rank, size)
+        return Group(self.store, name, rank, size, meeting, self._settings)

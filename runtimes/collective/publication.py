@@ -1,0 +1,87 @@
+"""What a rank tells the others through the store before they connect, and the digest of all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from lowerkit.runtimes.collective.failures import not_formed
+
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One rank's line in the store.
+
+    Attributes:
+        size: ranks that this rank expects.
+        host: equal for ranks that may share memory, see ``host.host_identity``.
+        unix_name: its abstract Unix socket, without the leading zero byte.
+        address: its IPv4 or IPv6 address.
+        port: its TCP port.
+        nonce: random, so that no two starts publish the same.
+        token_given: whether it was told a job token, rather than taking the one in the store.
+    """
+
+    size: int
+    host: str
+    unix_name: str
+    address: str
+    port: int
+    nonce: str
+    token_given: bool
+
+    def to_bytes(self) -> bytes:
+        """Returns the line as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_bytes(rank: int, data: bytes) -> Publication:
+        """Returns the line of ``rank``.
+
+        Raises:
+            CollectiveFault: LK8007, it is none: another version, or foreign bytes.
+        """
+        try:
+            if len(data) > _MOST_BYTES:
+                raise ValueError(f"{len(data)} bytes")
+            line = Publication(**json.loads(data))
+            for name, kind in Publication.__annotations__.items():
+                if type(getattr(line, name)).__name__ != kind:
+                    raise ValueError(name)
+        except (ValueError, TypeError) as error:
+            raise not_formed(
+                f"what rank {rank} published cannot be read: {error}",
+                hint="all ranks need the same version of lowerkit, and a store of their own",
+            ) from error
+        return line
+
+
+def digest(lines: Mapping[int, Publication]) -> bytes:
+    """Returns SHA-256 over the lines of all ranks, in the order of ranks: 32 bytes."""
+    text = hashlib.sha256()
+    for rank in sorted(lines):
+        line = lines[rank].to_bytes()
+        text.update(rank.to_bytes(4, "little") + len(line).to_bytes(4, "little") + line)
+    return text.digest()
+
+
+def check_agreement(group: str, rank: int, size: int, lines: Mapping[int, Publication]) -> None:
+    """Checks that the ranks mean the same group.
+
+    Raises:
+        CollectiveFault: LK8007, ranks expect other sizes, or only some were told a job token.
+    """
+    sizes = [f"rank {r} expects {line.size} ranks" for r, line in lines.items() if line.size != size]
+    if sizes:
+        raise not_formed(f"group {group!r}: rank {rank} expects {size} ranks, others do not", details=sizes)
+    given = [r for r, line in lines.items() if line.token_given]
+    if given and len(given) < len(lines):
+        without = [r for r, line in lines.items() if not line.token_given]
+        raise not_formed(
+            f"group {group!r}: ranks {given} were given a job token and ranks {without} were not",
+            hint="give it to all: as an argument, or as LOWERKIT_JOB_TOKEN in the environment",
+        )

@@ -1,0 +1,46 @@
+"""Who is left: survivors of a failure agree on the members of the next group, through the store."""
+
+from __future__ import annotations
+
+import json
+
+from lowerkit.runtimes.collective.deadline import Deadline
+from lowerkit.runtimes.collective.failures import not_formed
+from lowerkit.runtimes.collective.store import Store
+
+
+def agree_on_survivors(store: Store, prefix: str, rank: int, size: int, dead: set[int], timeout: float) -> list[int]:
+    """Returns the ranks that go on, ascending; the same list on each of them.
+
+    Each survivor says that it is there and waits for the others, but not for those that it knows to be dead. The first
+    one whose list is complete, or whose time is over, writes it down (``compare_set``: one list wins), and all use it.
+
+    Args:
+        store: reached by all ranks.
+        prefix: of the keys; used once.
+        rank: this rank in the group that failed.
+        size: that group's size.
+        dead: ranks that are known to be dead.
+        timeout: seconds to wait for ranks of which nothing is known.
+
+    Raises:
+        CollectiveFault: LK8007, the others went on without this rank.
+    """
+    store.set(f"{prefix}/present/{rank}", b"1")
+    deadline = Deadline(timeout)
+    present = [rank]
+    for other in range(size):
+        if other != rank and other not in dead:
+            try:
+                store.get(f"{prefix}/present/{other}", deadline.remaining())
+                present.append(other)
+            except TimeoutError:
+                continue
+    decided = store.compare_set(f"{prefix}/members", b"", json.dumps(sorted(present)).encode())
+    members = [int(member) for member in json.loads(decided)]
+    if rank not in members:
+        raise not_formed(
+            f"rank {rank} came too late to shrink: ranks {members} went on without it",
+            hint="a longer timeout of shrink() waits for slow ranks",
+        )
+    return members

@@ -1,0 +1,102 @@
+"""Operations that run behind the caller, and plans: operations recorded once and run by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.calls import Call
+from lowerkit.runtimes.collective.failures import from_native, usage
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.collective.group import Group
+
+Result = TypeVar("Result")
+NANOSECONDS = 1_000_000_000
+
+
+class Work(Generic[Result]):
+    """An operation that :meth:`Group.start` started. Keeps its arrays alive; do not touch them before it is done."""
+
+    def __init__(self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None]) -> None:
+        self._call = call
+        self._native = native
+        self._on_failure = on_failure
+
+    def done(self) -> bool:
+        """Tells whether it is done.
+
+        Raises:
+            LowerkitError: it failed.
+        """
+        try:
+            return self._native.test()
+        except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
+            raise from_native(*error.args) from error
+
+    def wait(self, timeout: float = 0.0) -> Result:
+        """Returns the operation's result when it is done.
+
+        Args:
+            timeout: seconds; 0: the operation's own. When it passes the operation goes on.
+
+        Raises:
+            LowerkitError: it failed, or the time passed (CollectiveFault LK8008).
+        """
+        try:
+            self._native.wait(int(timeout * NANOSECONDS))
+        except _collective.CollectiveError as error:
+            self._on_failure(error.args[1])
+            raise from_native(*error.args) from error
+        return self._call.result
+
+    @property
+    def source(self) -> int:
+        """The rank that a finished receive came from."""
+        return self._native.received[0]
+
+
+class Plan:
+    """Operations recorded once and run by one call, in the order in which they were added.
+
+    A plan reads and writes the memory of the arrays that it was recorded with, every time.
+    """
+
+    def __init__(self) -> None:
+        self._native = _collective.Plan()
+        self._calls: list[Call[Any]] = []
+        self._groups: set[Group] = set()
+
+    def add(self, group: Group, call: Call[Result]) -> Result:
+        """Records a call; returns its result, which is filled whenever the plan has run.
+
+        Raises:
+            UsageError: LK1010, the call has a tag: plans hold collectives only.
+        """
+        if call.tag:
+            raise usage("a plan holds collectives, no tagged messages")
+        try:
+            self._native.add(
+                group.native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts,
+                call.parts, call.reduction, call.root, call.factor, call.shape,
+            )  # fmt: skip
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
+        self._calls.append(call)
+        self._groups.add(group)
+        return call.result
+
+    def run(self) -> None:
+        """Runs all of it.
+
+        Raises:
+            LowerkitError: an operation failed; those behind it did not run.
+        """
+        try:
+            self._native.run()
+        except _collective.CollectiveError as error:
+            for group in self._groups:
+                group.note_failure(error.args[1])
+            raise from_native(*error.args) from error

@@ -1,0 +1,299 @@
+#include "board.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shared_futex.h"
+
+namespace lowerkit::collective {
+namespace {
+
+constexpr int64_t kOneShotLimit = 16 << 10;
+constexpr int64_t kStreamingLimit = 8 << 20;
+constexpr int kQuickLooks = 300;  // about half a microsecond
+constexpr int64_t kSpin = 20000;
+constexpr int64_t kShortSleep = 200000;
+constexpr int64_t kYield = 200000;         // how long a crowded rank gives way before it sleeps
+constexpr int64_t kCheckEvery = 20000000;  // how often a sleeper looks whether the rank it waits for is alive
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::string in_seconds(int64_t nanoseconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g s", double(nanoseconds) * 1e-9);
+  return text;
+}
+
+int64_t chosen(int64_t tuned, int64_t standard) { return tuned > 0 ? tuned : standard; }
+
+}  // namespace
+
+Board::Board(Membership &membership, std::vector<int> local_ranks, int index, std::unique_ptr<Segment> segment,
+             const lk_tuning &tuning, std::vector<int> connections)
+    : membership_(membership),
+      local_ranks_(std::move(local_ranks)),
+      index_(index),
+      ranks_(int(local_ranks_.size())),
+      segment_(std::move(segment)),
+      connections_(std::move(connections)),
+      one_shot_limit_(std::clamp(chosen(tuning.one_shot_limit, kOneShotLimit), kLinePayload, kOneShotBytes)),
+      streaming_limit_(chosen(tuning.streaming_limit, kStreamingLimit)),
+      spin_nanoseconds_(chosen(tuning.spin_nanoseconds, kSpin)),
+      patience_(spin_nanoseconds_),
+      arrived_(size_t(ranks_), 0),
+      unread_(size_t(ranks_), 0),
+      sources_(size_t(ranks_)),
+      factors_(size_t(ranks_), 1.0),
+      rounds_(size_t(ranks_), 0) {
+  segment_->add_processors();
+}
+
+Board::~Board() {
+  if (!arenas_.empty()) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
+}
+
+void *Board::attach_arena(int descriptor, int64_t bytes) {
+  if (!arenas_.empty()) throw Failure(LK_INVALID, "group '" + membership_.name + "' has an arena already");
+  if (bytes <= 0 || bytes % kPage)
+    throw Failure(LK_INVALID, "an arena is a positive multiple of 4096 bytes for each rank");
+  void *mapped = mmap(nullptr, size_t(bytes) * size_t(ranks_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (mapped == MAP_FAILED)
+    throw Failure(LK_RESOURCES, "cannot map an arena of " + std::to_string(bytes) + " bytes for each of " +
+                                    std::to_string(ranks_) + " ranks: " + std::strerror(errno));
+  arena_bytes_ = bytes;
+  for (int i = 0; i < ranks_; ++i) arenas_.push_back(static_cast<uint8_t *>(mapped) + int64_t(i) * bytes);
+  return arenas_[size_t(index_)];
+}
+
+void Board::run(Execution &execution, const lk_call &call) {
+  try {
+    membership_.check();
+    check_failure();
+    entered_ = false;
+    for (int peer = 0; peer < ranks_; ++peer)
+      if (peer != index_ && arrived_[size_t(peer)] < sequence_) await_line(execution, peer, sequence_);
+    enter();
+    switch (call.operation) {
+      case LK_BARRIER:
+        return barrier(execution);
+      case LK_BROADCAST:
+        return broadcast(execution, call);
+      case LK_REDUCE:
+      case LK_ALL_REDUCE:
+        return all_reduce(execution, call);
+      case LK_SCATTER:
+        return scatter(execution, call);
+      case LK_GATHER:
+        return gather(execution, call);
+      case LK_ALL_GATHER:
+        return all_gather(execution, call);
+      case LK_REDUCE_SCATTER:
+        return reduce_scatter(execution, call);
+      case LK_ALL_TO_ALL:
+        return all_to_all(execution, call);
+      default:
+        throw Failure(LK_INVALID, "no such operation on a board");
+    }
+  } catch (const Failure &failure) {
+    // Where there are other hosts the group knows better whom to blame, and reports it.
+    if (failure.status() != LK_ABORTED && ranks_ == membership_.size) report_failure(failure.what());
+    throw;
+  }
+}
+
+// --- publishing
+
+void Board::enter() {
+  ++sequence_;
+  entered_ = true;
+  arrived_[size_t(index_)] = sequence_;
+  Announcement &own = announcement();
+  own.written = written_;
+  own.consumed = consumed_;
+  own.place = Place::kLine;
+  own.bytes = 0;
+  own.arena_input = own.arena_output = -1;
+}
+
+void Board::publish_line(Execution &execution) {
+  RankBlock &block = segment_->block(index_);
+  block.announcements[sequence_ & 1].descriptor = execution.descriptor;
+  Line &line = block.lines[sequence_ & 1];
+  fingerprints_[sequence_ & 1] = execution.fingerprint;
+  line.fingerprint = execution.fingerprint;
+  line.sequence.store(sequence_, std::memory_order_seq_cst);
+  if (block.sleepers.load(std::memory_order_seq_cst)) wake_all(line.sequence);
+  execution.begin();
+}
+
+void Board::publish(Counter &counter, uint64_t value) {
+  counter.value.store(value, std::memory_order_seq_cst);
+  if (segment_->block(index_).sleepers.load(std::memory_order_seq_cst)) wake_all(counter.value);
+}
+
+// --- waiting
+
+void Board::await_line(Execution &execution, int peer, uint64_t sequence) {
+  Line &line = segment_->block(peer).lines[sequence & 1];
+  await(execution, peer, line.sequence, sequence);
+  arrived_[size_t(peer)] = sequence;
+  if (line.fingerprint != fingerprints_[sequence & 1]) throw_desync(execution, peer, sequence);
+}
+
+void Board::await_all_lines(Execution &execution) {
+  for (int step = 1; step < ranks_; ++step) await_line(execution, (index_ + step) % ranks_, sequence_);
+}
+
+void Board::await_free_tiles(Execution &execution) {
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (!unread_[size_t(peer)]) continue;
+    await(execution, peer, segment_->block(peer).consumed.value, unread_[size_t(peer)]);
+    unread_[size_t(peer)] = 0;
+  }
+}
+
+// Spin (or, if crowded, give way) for a while; then sleep in the kernel. Sleeper and publisher follow Dekker: the
+// sleeper announces itself, then reads the word once more; the publisher writes the word, then reads the announcement.
+void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &word, uint64_t target) {
+  execution.begin();
+  if (!settled_) {
+    // A rank may be bound to one processor and the next to another: what counts is how many they have together.
+    crowded_ = ranks_ > segment_->processors();
+    quick_looks_ = crowded_ ? 1 : kQuickLooks;
+    settled_ = *std::min_element(arrived_.begin(), arrived_.end()) > 0;
+  }
+  const int64_t start = monotonic_nanoseconds();
+  const int64_t patience = crowded_ ? kYield : patience_;
+  int64_t now = start;
+  bool arrived = false;
+  while (!arrived && now - start < patience) {
+    if (crowded_) {
+      sched_yield();
+      arrived = word.load(std::memory_order_acquire) >= target;
+    } else {
+      for (int i = 0; i < 32 && !arrived; ++i) {
+        pause_briefly();
+        arrived = word.load(std::memory_order_acquire) >= target;
+      }
+    }
+    if (!arrived) now = monotonic_nanoseconds();
+  }
+  const int64_t asleep = now;
+  const bool slept = !arrived;
+  std::atomic<uint32_t> &sleepers = segment_->block(peer).sleepers;
+  while (!arrived) {
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    uint64_t value = word.load(std::memory_order_seq_cst);
+    if (value < target) sleep_while(word, value, std::clamp<int64_t>(execution.deadline.at - now, 1000, kCheckEvery));
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+    arrived = word.load(std::memory_order_acquire) >= target;
+    now = monotonic_nanoseconds();
+    if (!arrived) check_peer(execution, peer, word, target);
+  }
+  now = monotonic_nanoseconds();
+  if (slept && !crowded_) adapt_patience(now - asleep);
+  execution.waiting.add(now - start, rank_of(peer));
+}
+
+// To be woken takes tens of microseconds, longer than ranks usually spin: while one wakes the other falls asleep, and
+// so on with every operation. Who slept shortly therefore spins longer the next time; who slept long was right to
+// sleep.
+void Board::adapt_patience(int64_t slept) {
+  patience_ = slept < kShortSleep ? std::max(patience_, spin_nanoseconds_ + 2 * slept) : spin_nanoseconds_;
+}
+
+void Board::note_failure() {
+  const SegmentHeader &shared = segment_->header();
+  if (shared.failed.load(std::memory_order_acquire) == 2)
+    membership_.abort(LK_ABORTED, "rank " + std::to_string(shared.failed_rank) + ": " + shared.failure,
+                      shared.failed_rank);
+}
+
+void Board::check_failure() {
+  note_failure();
+  membership_.check();
+}
+
+void Board::look_after(int peer) {
+  note_failure();
+  if (connection_ended(peer)) membership_.mark_dead(rank_of(peer));
+}
+
+bool Board::connection_ended(int peer) const {
+  int connection = connections_[size_t(peer)];
+  if (connection < 0) return false;
+  char byte;
+  ssize_t got = recv(connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target) {
+  check_failure();
+  if (connection_ended(peer)) {
+    membership_.mark_dead(rank_of(peer));
+    // What it published before its end counts.
+    if (word.load(std::memory_order_acquire) >= target) return;
+    throw Failure(
+        LK_PEER_LOST,
+        name_of(execution) + ": rank " + std::to_string(rank_of(peer)) + " has ended (its connection is closed)",
+        rank_of(peer));
+  }
+  if (execution.deadline.passed(monotonic_nanoseconds())) throw_timeout(execution, peer);
+}
+
+// --- errors
+
+std::string Board::name_of(const Execution &execution) const {
+  return to_string(execution.descriptor, execution.sequence, membership_.name, membership_.rank);
+}
+
+void Board::throw_timeout(const Execution &execution, int peer) const {
+  std::string missing;
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == index_) continue;
+    const RankBlock &block = segment_->block(other);
+    if (block.lines[sequence_ & 1].sequence.load(std::memory_order_acquire) >= sequence_) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(rank_of(other));
+  }
+  std::string message = name_of(execution) + ": waited " + in_seconds(execution.deadline.timeout) + " for rank " +
+                        std::to_string(rank_of(peer));
+  if (missing.empty()) {
+    message += ", which entered it but does not go on";
+  } else {
+    message += "; not arrived: rank " + missing;
+    const RankBlock &block = segment_->block(peer);
+    const uint64_t last = std::max(block.lines[0].sequence.load(std::memory_order_acquire),
+                                   block.lines[1].sequence.load(std::memory_order_acquire));
+    if (last)
+      message += "; the last operation of rank " + std::to_string(rank_of(peer)) + " was " +
+                 to_string(block.announcements[last & 1].descriptor);
+    else
+      message += "; rank " + std::to_string(rank_of(peer)) + " has entered no operation of this group yet";
+  }
+  throw Failure(LK_TIMEOUT, message, rank_of(peer));
+}
+
+void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence) const {
+  const Descriptor &here = segment_->block(index_).announcements[sequence & 1].descriptor;
+  const Descriptor &there = segment_->block(peer).announcements[sequence & 1].descriptor;
+  std::string message = name_of(execution) + ": the ranks called different operations";
+  if (!entered_) message += " before this one";
+  message += ": rank " + std::to_string(membership_.rank) + " " + to_string(here) + ", rank " +
+             std::to_string(rank_of(peer)) + " " + to_string(there);
+  if (to_string(here) == to_string(there)) message += " with parts of other sizes";
+  throw Failure(LK_DESYNC, message, rank_of(peer));
+}
+
+}  // namespace lowerkit::collective

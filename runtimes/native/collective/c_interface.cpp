@@ -1,0 +1,141 @@
+// The C interface: thin, exceptions end here.
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "group.h"
+
+using namespace lowerkit::collective;
+
+struct lk_group {
+  explicit lk_group(const lk_group_config &config) : group(config) {}
+  Group group;
+};
+
+struct lk_work {
+  Group *group;
+  std::shared_ptr<Work> work;
+};
+
+struct lk_plan {
+  struct Step {
+    Group *group;
+    std::unique_ptr<OwnedCall> owned;
+  };
+  std::vector<Step> steps;
+};
+
+namespace {
+
+thread_local std::string last_error;
+
+template <class Body>
+lk_status guarded(Body body) {
+  try {
+    body();
+    return LK_OK;
+  } catch (const Failure &failure) {
+    last_error = failure.what();
+    return failure.status();
+  } catch (const std::bad_alloc &) {
+    last_error = "out of memory";
+    return LK_RESOURCES;
+  } catch (const std::exception &error) {
+    last_error = error.what();
+    return LK_RESOURCES;
+  }
+}
+
+}  // namespace
+
+const char *lk_last_error(void) { return last_error.c_str(); }
+
+const char *lk_status_name(int32_t status) {
+  static const char *const names[] = {"ok",      "invalid",   "timeout",  "peer_lost", "desync",
+                                      "aborted", "resources", "protocol", "pending"};
+  return status >= 0 && status < int32_t(sizeof(names) / sizeof(names[0])) ? names[status] : "unknown";
+}
+
+int64_t lk_dtype_bytes(int32_t dtype) { return dtype >= 0 && dtype < kDtypes ? kDtypeBytes[dtype] : 0; }
+
+int64_t lk_segment_bytes(int32_t local_count, int64_t tile_bytes) {
+  return local_count < 1 ? 0 : Segment::bytes(local_count, tile_bytes > 0 ? tile_bytes : kDefaultTileBytes);
+}
+
+lk_status lk_group_create(const lk_group_config *config, lk_group **group) {
+  return guarded([&] { *group = new lk_group(*config); });
+}
+
+void lk_group_destroy(lk_group *group) { delete group; }
+
+void lk_group_abort(lk_group *group, const char *reason) { group->group.abort(reason); }
+
+int32_t lk_group_aborted(lk_group *group, char *reason, size_t capacity) {
+  const Membership &membership = group->group.membership();
+  if (!membership.aborted()) return 0;
+  if (reason && capacity) {
+    std::strncpy(reason, membership.reason().c_str(), capacity - 1);
+    reason[capacity - 1] = 0;
+  }
+  return 1;
+}
+
+void lk_group_dead(lk_group *group, uint8_t *dead) {
+  const Membership &membership = group->group.membership();
+  for (int rank = 0; rank < membership.size; ++rank) dead[rank] = membership.dead(rank);
+}
+
+int64_t lk_group_records(lk_group *group, lk_record *records, int64_t capacity) {
+  return group->group.recorder().read(records, capacity);
+}
+
+lk_status lk_run(lk_group *group, const lk_call *call) {
+  return guarded([&] { group->group.run(*call); });
+}
+
+lk_status lk_start(lk_group *group, const lk_call *call, lk_work **work) {
+  return guarded([&] { *work = new lk_work{&group->group, group->group.start(*call)}; });
+}
+
+lk_status lk_work_test(lk_work *work) {
+  bool done = false;
+  lk_status status = guarded([&] { done = work->group->test(*work->work); });
+  return status == LK_OK && !done ? LK_PENDING : status;
+}
+
+lk_status lk_work_wait(lk_work *work, int64_t timeout) {
+  return guarded([&] { work->group->wait(work->work, timeout); });
+}
+
+void lk_work_received(lk_work *work, int32_t *source, int64_t *bytes) {
+  *source = work->work->source;
+  *bytes = work->work->bytes;
+}
+
+void lk_work_release(lk_work *work) { delete work; }
+
+lk_status lk_plan_create(lk_plan **plan) {
+  return guarded([&] { *plan = new lk_plan; });
+}
+
+lk_status lk_plan_add(lk_plan *plan, lk_group *group, const lk_call *call) {
+  return guarded([&] {
+    const Membership &membership = group->group.membership();
+    validate(*call, membership.name, membership.rank, membership.size);
+    plan->steps.push_back({&group->group, std::make_unique<OwnedCall>(*call, membership.size)});
+  });
+}
+
+lk_status lk_plan_run(lk_plan *plan) {
+  return guarded([&] {
+    for (auto &step : plan->steps) step.group->run(step.owned->call);
+  });
+}
+
+void lk_plan_release(lk_plan *plan) { delete plan; }
+
+lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own) {
+  return guarded([&] { *own = group->group.attach_arena(descriptor, bytes); });
+}

@@ -1,0 +1,34 @@
+// Deadlines on the monotonic clock, in nanoseconds.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace lowerkit::collective {
+
+inline int64_t monotonic_nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+inline int64_t wall_nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+struct Deadline {
+  int64_t at;
+  int64_t timeout;  // what was asked for, for messages
+  int64_t started;
+
+  static Deadline in(int64_t nanoseconds) {
+    int64_t now = monotonic_nanoseconds();
+    return {nanoseconds > INT64_MAX - now ? INT64_MAX : now + nanoseconds, nanoseconds, now};
+  }
+  bool passed(int64_t now) const { return now >= at; }
+};
+
+}  // namespace lowerkit::collective

@@ -1,0 +1,313 @@
+#include "group.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "local_stream.h"
+#include "reduce.h"
+#include "stream_link.h"
+
+namespace lowerkit::collective {
+namespace {
+
+// Operations whose parts every rank knows.
+bool parts_are_common(int operation) { return operation == LK_ALL_GATHER || operation == LK_REDUCE_SCATTER; }
+
+// How long a failing rank tries to tell the ranks on other hosts.
+constexpr int64_t kFarewell = 1000000000;
+
+std::vector<lk_part> copied(const lk_part *parts, int size) {
+  return parts ? std::vector<lk_part>(parts, parts + size) : std::vector<lk_part>();
+}
+
+void check(const lk_group_config &config) {
+  if (config.size < 1 || config.rank < 0 || config.rank >= config.size)
+    throw Failure(LK_INVALID, "rank " + std::to_string(config.rank) + " of a group of " + std::to_string(config.size));
+  if (config.timeout <= 0) throw Failure(LK_INVALID, "a group needs a timeout above zero");
+  if (config.local_count < 1 || !config.local_ranks) throw Failure(LK_INVALID, "local ranks are missing");
+  bool found = false;
+  for (int i = 0; i < config.local_count; ++i) {
+    const int rank = config.local_ranks[i];
+    if (rank < 0 || rank >= config.size || (i && rank <= config.local_ranks[i - 1]))
+      throw Failure(LK_INVALID, "local ranks must ascend within the group");
+    found = found || rank == config.rank;
+  }
+  if (!found) throw Failure(LK_INVALID, "local ranks do not contain rank " + std::to_string(config.rank));
+}
+
+}  // namespace
+
+OwnedCall::OwnedCall(const lk_call &given, int size)
+    : call(given), input_parts(copied(given.input_parts, size)), parts(copied(given.parts, size)) {
+  call.input_parts = given.input_parts ? input_parts.data() : nullptr;
+  call.parts = given.parts ? parts.data() : nullptr;
+}
+
+Group::Descriptors::~Descriptors() {
+  for (int descriptor : owned_)
+    if (descriptor >= 0) close(descriptor);
+}
+
+Group::Group(const lk_group_config &config)
+    : membership_((check(config), config.name ? config.name : ""), config.rank, config.size),
+      timeout_(config.timeout),
+      sequence_(uint64_t(config.first_sequence)) {
+  std::vector<int> connections(size_t(config.size), -1);
+  if (config.connections) std::copy(config.connections, config.connections + config.size, connections.begin());
+  std::vector<int> local(config.local_ranks, config.local_ranks + config.local_count);
+  if (config.local_count > 1) {
+    const int index = int(std::find(local.begin(), local.end(), config.rank) - local.begin());
+    const int64_t tile = config.tuning.tile_bytes > 0 ? config.tuning.tile_bytes : kDefaultTileBytes;
+    auto segment = std::make_unique<Segment>(config.segment_descriptor, config.local_count, index, tile,
+                                             Deadline::in(config.timeout));
+    std::vector<int> watched;
+    for (int rank : local) watched.push_back(connections[size_t(rank)]);
+    board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
+  }
+  if (config.size > 1) messenger_ = make_messenger(config);
+  if (config.local_count != config.size) hosts_sequence_ = ++sequence_;
+  connections.push_back(config.segment_descriptor);
+  descriptors_.own(std::move(connections));
+}
+
+std::unique_ptr<Messenger> Group::make_messenger(const lk_group_config &config) {
+  std::vector<std::unique_ptr<Link>> links(size_t(config.size));
+  MessengerOptions options;
+  options.ranks_of_host = config.local_count;
+  if (config.tuning.spin_nanoseconds > 0) options.spin_nanoseconds = config.tuning.spin_nanoseconds;
+  if (board_) {
+    options.doorbell = &board_->segment().block(board_->index()).doorbell;
+    for (int peer = 0; peer < config.local_count; ++peer) {
+      const int rank = config.local_ranks[peer];
+      if (rank != config.rank)
+        links[size_t(rank)] =
+            std::make_unique<StreamLink>(config.rank, rank, config.size, make_local_stream(*board_, peer));
+    }
+  }
+  for (int rank = 0; rank < config.size; ++rank) {
+    if (rank == config.rank || links[size_t(rank)]) continue;
+    const int connection = config.connections ? config.connections[rank] : -1;
+    if (connection < 0)
+      throw Failure(LK_INVALID, "group '" + membership_.name + "' has neither shared memory with rank " +
+                                    std::to_string(rank) + " nor a connection to it");
+    // The stream closes its own; the original is closed with the group.
+    const int own = fcntl(connection, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) throw Failure(LK_RESOURCES, std::string("cannot duplicate a connection: ") + std::strerror(errno));
+    links[size_t(rank)] = std::make_unique<StreamLink>(config.rank, rank, config.size, make_tcp_stream(rank, own));
+  }
+  return std::make_unique<Messenger>(membership_, std::move(links), options);
+}
+
+Group::~Group() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    stopping_ = true;
+    membership_.abort(LK_ABORTED, "the group was destroyed on this rank", membership_.rank);
+    for (auto &work : queue_) {
+      work->done = true;
+      work->status = LK_ABORTED;
+      work->message = "group '" + membership_.name + "' was destroyed before the work began";
+    }
+    queue_.clear();
+    queued_ = 0;
+    changed_.notify_all();
+  }
+  if (messenger_) messenger_->wake();
+  if (worker_.joinable()) worker_.join();
+  if (carrier_.joinable()) carrier_.join();
+}
+
+void Group::abort(const char *reason) {
+  membership_.abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank);
+  if (board_) board_->report_failure(reason ? reason : "abort was called");
+  if (messenger_) {
+    messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank, Deadline::in(kFarewell));
+    messenger_->wake();
+  }
+}
+
+void *Group::attach_arena(int descriptor, int64_t bytes) {
+  if (!board_) throw Failure(LK_INVALID, "group '" + membership_.name + "' shares memory with no other rank");
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && take_turn(); });
+  struct Turn {
+    Group &group;
+    ~Turn() { group.running_.store(false); }
+  } turn{*this};
+  return board_->attach_arena(descriptor, bytes);
+}
+
+// --- one operation
+
+Execution Group::execution_of(const lk_call &call, uint64_t sequence) {
+  const Descriptor descriptor = describe(call);
+  return {call,
+          descriptor,
+          parts_are_common(call.operation) ? fingerprint(descriptor, call.parts, membership_.size)
+                                           : fingerprint(descriptor),
+          sequence,
+          {INT64_MAX, call.timeout > 0 ? call.timeout : timeout_, 0},
+          {},
+          &recorder_};
+}
+
+void Group::execute(const lk_call &call, uint64_t sequence) {
+  Execution execution = execution_of(call, sequence);
+  try {
+    membership_.check();
+    if (membership_.size == 1)
+      execute_alone(call);
+    else if (board_ && board_->segment().ranks() == membership_.size)
+      board_->run(execution, call);
+    else
+      execute_across_hosts(execution);
+  } catch (const Failure &found) {
+    // Whom another host holds up blames nobody of its own.
+    const bool hosts = board_ && messenger_ && board_->segment().ranks() != membership_.size;
+    const Failure failure = hosts ? messenger_->explain(found, sequence) : found;
+    execution.begin();
+    recorder_.finish(execution, failure.status());
+    if (!membership_.aborted()) {
+      membership_.abort(failure.status(), failure.what(), failure.rank());
+      // Ranks that wait for this one in memory look there, not at their messages.
+      if (board_) board_->report_failure(failure.what());
+      if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
+    }
+    throw failure;
+  }
+  execution.begin();
+  recorder_.finish(execution, LK_OK);
+}
+
+void Group::execute_alone(const lk_call &call) {
+  const int64_t bytes = call.operation == LK_BARRIER ? 0 : call.count * kDtypeBytes[call.dtype];
+  const void *source = call.input;
+  void *target = call.output;
+  switch (call.operation) {
+    case LK_REDUCE:
+    case LK_ALL_REDUCE:
+      break;
+    case LK_REDUCE_SCATTER:
+    case LK_SCATTER:
+      source = call.parts[0].data;
+      break;
+    case LK_GATHER:
+    case LK_ALL_GATHER:
+      target = call.parts[0].data;
+      break;
+    case LK_ALL_TO_ALL:
+      if (call.parts[0].count)
+        std::memmove(call.parts[0].data, call.input_parts[0].data,
+                     size_t(call.parts[0].count * kDtypeBytes[call.dtype]));
+      return;
+    default:
+      return;
+  }
+  if (reduces(call.operation) && call.reduction == LK_PREMUL_SUM)
+    reduce(target, &source, &call.factor, 1, call.count, call.dtype, LK_SUM);
+  else if (bytes && source != target)
+    std::memmove(target, source, size_t(bytes));
+}
+
+void Group::run(const lk_call &call) {
+  validate(call, membership_.name, membership_.rank, membership_.size);
+  if (call.operation >= LK_SEND) return run_message(call);
+  if (queued_.load() || !take_turn()) return wait(start(call), 0);
+  const uint64_t sequence = ++sequence_;
+  try {
+    execute(call, sequence);
+  } catch (...) {
+    finish_turn();
+    throw;
+  }
+  finish_turn();
+}
+
+// --- work behind the caller
+
+// Without the mutex held. Dekker: who ends a turn clears the flag, then looks for a queue; who queues counts, then
+// looks for the flag.
+void Group::finish_turn() {
+  running_.store(false);
+  if (!queued_.load()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  changed_.notify_all();
+}
+
+std::shared_ptr<Work> Group::start(const lk_call &call) {
+  validate(call, membership_.name, membership_.rank, membership_.size);
+  if (call.operation >= LK_SEND) return start_message(call);
+  auto work = std::make_shared<Work>(call, membership_.size);
+  std::lock_guard<std::mutex> lock(mutex_);
+  membership_.check();
+  work->sequence = ++sequence_;
+  queue_.push_back(work);
+  ++queued_;
+  if (!worker_.joinable()) worker_ = std::thread(&Group::work_loop, this);
+  changed_.notify_all();
+  return work;
+}
+
+// With the mutex held and the turn taken.
+void Group::execute_next(std::unique_lock<std::mutex> &lock) {
+  auto work = queue_.front();
+  queue_.pop_front();
+  --queued_;
+  lock.unlock();
+  lk_status status = LK_OK;
+  std::string message;
+  try {
+    execute(work->owned.call, work->sequence);
+  } catch (const Failure &failure) {
+    status = failure.status();
+    message = failure.what();
+  }
+  lock.lock();
+  work->status = status;
+  work->message = std::move(message);
+  work->done = true;
+  running_.store(false);
+  changed_.notify_all();
+}
+
+void Group::work_loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || (!queue_.empty() && take_turn()); });
+    if (stopping_) return;
+    execute_next(lock);
+  }
+}
+
+bool Group::test(Work &work) {
+  if (work.request) messenger_->progress();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (work.request) conclude(work, false);
+  if (!work.done) return false;
+  if (work.status != LK_OK) throw Failure(work.status, work.message);
+  return true;
+}
+
+void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
+  if (work->request) return wait_for_message(*work, timeout);
+  std::unique_lock<std::mutex> lock(mutex_);
+  // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
+  if (timeout == 0 && !queue_.empty() && queue_.front() == work && take_turn()) execute_next(lock);
+  auto done = [&] { return work->done; };
+  if (timeout > 0) {
+    if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout), done))
+      throw Failure(LK_TIMEOUT,
+                    to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
+                        ": not done after the time waited for it; it goes on");
+  } else {
+    changed_.wait(lock, done);
+  }
+  if (work->status != LK_OK) throw Failure(work->status, work->message);
+}
+
+}  // namespace lowerkit::collective

@@ -1,0 +1,212 @@
+/* Collectives of lowerkit: the C interface.
+ *
+ * Vocabulary
+ *   group      `size` ranks that communicate; a rank is one process (or, in tests, one thread)
+ *   operation  one collective call; every rank of a group makes the same ones in the same order
+ *   sequence   number of an operation within its group, from 1 on; named by every error
+ *   local      ranks that share memory with this one: they are served by one shared segment
+ *   work       an operation that runs on, behind the caller
+ *   plan       operations recorded once and run by one call
+ *
+ * Every function that returns lk_status sets, on failure, the message of lk_last_error() for the calling thread: it
+ * names the operation, its sequence number and the rank that is to blame. After a failure that may have left ranks at
+ * different places the group is aborted: later calls return LK_ABORTED at once, on every rank. Counts are in elements,
+ * times in nanoseconds. No function blocks beyond its timeout.
+ */
+#ifndef LOWERKIT_COLLECTIVE_H
+#define LOWERKIT_COLLECTIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum lk_status {
+  LK_OK = 0,
+  LK_INVALID = 1,   /* an argument of this rank is wrong; nothing was sent */
+  LK_TIMEOUT = 2,   /* a rank did not arrive in time */
+  LK_PEER_LOST = 3, /* a rank's process ended, or its connection did */
+  LK_DESYNC = 4,    /* ranks called different operations, or with other shapes or types */
+  LK_ABORTED = 5,   /* the group failed earlier, here or on another rank, or abort was called */
+  LK_RESOURCES = 6, /* memory, descriptors */
+  LK_PROTOCOL = 7,  /* bytes that are not of this protocol */
+  LK_PENDING = 8    /* lk_work_test: not done yet */
+} lk_status;
+
+typedef enum lk_dtype {
+  LK_F32 = 0,
+  LK_F64 = 1,
+  LK_F16 = 2,
+  LK_BF16 = 3,
+  LK_I8 = 4,
+  LK_I16 = 5,
+  LK_I32 = 6,
+  LK_I64 = 7,
+  LK_U8 = 8,
+  LK_U16 = 9,
+  LK_U32 = 10,
+  LK_U64 = 11,
+  LK_BOOL = 12
+} lk_dtype;
+
+/* LK_AVG divides the sum by the number of ranks; LK_PREMUL_SUM multiplies this rank's input by `factor` first.
+ * f16 and bf16 are accumulated in f32 and rounded once per step. LK_BOOL: SUM and MAX are or, PRODUCT and MIN are and.
+ */
+typedef enum lk_reduction {
+  LK_SUM = 0,
+  LK_PRODUCT = 1,
+  LK_MIN = 2,
+  LK_MAX = 3,
+  LK_AVG = 4,
+  LK_PREMUL_SUM = 5,
+  LK_BAND = 6,
+  LK_BOR = 7,
+  LK_BXOR = 8
+} lk_reduction;
+
+typedef enum lk_operation {
+  LK_BARRIER = 0,
+  LK_BROADCAST = 1,
+  LK_REDUCE = 2,
+  LK_ALL_REDUCE = 3,
+  LK_SCATTER = 4,
+  LK_GATHER = 5,
+  LK_ALL_GATHER = 6,
+  LK_REDUCE_SCATTER = 7,
+  LK_ALL_TO_ALL = 8,
+  LK_SEND = 9,
+  LK_RECEIVE = 10
+} lk_operation;
+
+enum { LK_ANY_SOURCE = -1, LK_MAX_DIMS = 8 };
+
+typedef struct lk_group lk_group;
+typedef struct lk_work lk_work;
+typedef struct lk_plan lk_plan;
+
+/* Where one algorithm gives way to the next, in bytes per rank. Zero in any field: the built-in value. */
+typedef struct lk_tuning {
+  int64_t one_shot_limit;  /* up to here all_reduce copies the whole input once; above, slices (two-shot) */
+  int64_t tile_bytes;      /* a step of the pipelined algorithms */
+  int64_t streaming_limit; /* from here on outputs are stored past the caches */
+  int64_t spin_nanoseconds;
+} lk_tuning;
+
+/* What a group is made of. The descriptors stay the caller's until lk_group_create returns LK_OK; then they are the
+ * group's. `local_ranks` are ascending and contain `rank`; `segment_descriptor` (-1: none) is a memfd of
+ * lk_segment_bytes() that all of them pass. `connections[r]`: a connected stream socket to rank r: it carries messages
+ * if r is not local, and tells of r's death in either case; -1 for the rank itself, or to do without. */
+typedef struct lk_group_config {
+  const char *name;
+  int32_t rank;
+  int32_t size;
+  int32_t local_count;
+  const int32_t *local_ranks;
+  int segment_descriptor;
+  const int *connections;
+  int64_t timeout;        /* of every operation that names none */
+  int64_t first_sequence; /* sequence numbers start after it; 0 */
+  lk_tuning tuning;
+} lk_group_config;
+
+/* Part of one rank in operations whose parts are apart in memory. */
+typedef struct lk_part {
+  void *data;
+  int64_t count;
+} lk_part;
+
+/* One operation. Which fields are read:
+ *   barrier         none
+ *   broadcast       output (in place), count, root
+ *   reduce          input, output (root only), count, root, reduction
+ *   all_reduce      input, output (may be the same), count, reduction
+ *   scatter         parts (root: one for each rank), output, count, root
+ *   gather          input, count, parts (root), root
+ *   all_gather      input, count, parts (one for each rank; counts may differ between ranks)
+ *   reduce_scatter  parts (one for each rank, read only), output, count (of this rank's part), reduction
+ *   all_to_all      input_parts (read only), parts
+ *   send, receive   input or output, count, root (the peer; LK_ANY_SOURCE to receive), tag
+ * `shape` (dims of it) is compared between ranks and shown in errors; dims 0: only counts are. */
+typedef struct lk_call {
+  int32_t operation;
+  int32_t dtype;
+  int32_t reduction;
+  int32_t root;
+  int64_t count;
+  const void *input;
+  void *output;
+  const lk_part *input_parts;
+  const lk_part *parts;
+  double factor;
+  int64_t tag;
+  int64_t timeout; /* 0: the group's */
+  int32_t dims;
+  int64_t shape[LK_MAX_DIMS];
+} lk_call;
+
+/* One line of the flight recorder. */
+typedef struct lk_record {
+  uint64_t sequence; /* 0: a message (send, receive) */
+  int32_t operation;
+  int32_t dtype;
+  int32_t reduction;
+  int32_t root;
+  int64_t count;
+  int64_t tag;
+  int32_t dims;
+  int64_t shape[LK_MAX_DIMS];
+  int64_t started;    /* wall clock, nanoseconds since 1970 */
+  int64_t finished;   /* 0: still running */
+  int64_t waited;     /* of that time, spent waiting for others */
+  int32_t waited_for; /* the rank that cost the longest single wait; -1 */
+  int32_t status;
+} lk_record;
+
+const char *lk_last_error(void);
+const char *lk_status_name(int32_t status);
+int64_t lk_dtype_bytes(int32_t dtype); /* 0: no such type */
+
+int64_t lk_segment_bytes(int32_t local_count, int64_t tile_bytes);
+
+/* Maps the segment and checks that all local ranks agree on its layout. The first local rank writes the header. */
+lk_status lk_group_create(const lk_group_config *config, lk_group **group);
+/* Waits for nothing: unfinished work fails with LK_ABORTED. The other ranks see LK_PEER_LOST where they wait for this
+ * one. */
+void lk_group_destroy(lk_group *group);
+/* Fails everything that runs or will run in the group, on all ranks. Callable from any thread. */
+void lk_group_abort(lk_group *group, const char *reason);
+/* Whether the group was aborted; `reason` (may be null) receives up to `capacity` bytes with the final zero. */
+int32_t lk_group_aborted(lk_group *group, char *reason, size_t capacity);
+/* Fills ranks known to be dead with 1 in `dead` (size entries). */
+void lk_group_dead(lk_group *group, uint8_t *dead);
+/* Newest last; returns how many records were written. */
+int64_t lk_group_records(lk_group *group, lk_record *records, int64_t capacity);
+
+/* Runs to the end in the calling thread, after the group's earlier work. */
+lk_status lk_run(lk_group *group, const lk_call *call);
+/* Runs behind the caller. Buffers and parts must live until the work is done; the call itself is copied. */
+lk_status lk_start(lk_group *group, const lk_call *call, lk_work **work);
+lk_status lk_work_test(lk_work *work);
+/* 0: the operation's own timeout. LK_TIMEOUT leaves the work running. */
+lk_status lk_work_wait(lk_work *work, int64_t timeout);
+/* Source rank and bytes of a finished receive. */
+void lk_work_received(lk_work *work, int32_t *source, int64_t *bytes);
+void lk_work_release(lk_work *work);
+
+/* A plan keeps copies of its calls (and their parts), not of the buffers. */
+lk_status lk_plan_create(lk_plan **plan);
+lk_status lk_plan_add(lk_plan *plan, lk_group *group, const lk_call *call);
+lk_status lk_plan_run(lk_plan *plan);
+void lk_plan_release(lk_plan *plan);
+
+/* Symmetric arena: memory of every local rank that the others can reach. Operations whose buffers lie in it need no
+ * copies. `descriptor` is a memfd of local_count * bytes, passed by all local ranks; it stays the caller's. `own`
+ * receives the address of this rank's part. One arena for a group. */
+lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

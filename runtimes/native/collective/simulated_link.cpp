@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "clock.h"
+#include "simulated_network.h"
+
+namespace lowerkit::collective {
+namespace {
+
+uint64_t mixed(uint64_t value) {  // splitmix64
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+double unit(uint64_t value) { return double(value >> 11) * 0x1p-53; }
+
+struct Packet {
+  FrameHeader header;
+  std::vector<char> payload;
+  int64_t due;
+  bool lost;  // stays in the queue as a gap
+};
+
+bool same_key(const FrameHeader &one, const FrameHeader &other) {
+  return one.scope == other.scope && one.sequence == other.sequence && one.tag == other.tag;
+}
+
+}  // namespace
+
+// From one rank to another.
+struct SimulatedNetwork::Way {
+  std::mutex mutex;
+  std::deque<Packet> packets;
+  uint64_t sent = 0;
+  bool closed = false;
+};
+
+struct SimulatedNetwork::Rank {
+  Doorbell doorbell;
+  std::atomic<uint64_t> sent{0};
+  std::atomic<bool> dead{false};
+};
+
+namespace {
+
+class SimulatedLink final : public Link {
+ public:
+  SimulatedLink(const SimulatedNetwork &network, const NetworkRules &rules, int own, int peer, int size,
+                SimulatedNetwork::Rank &self, SimulatedNetwork::Rank &other, SimulatedNetwork::Way &out,
+                SimulatedNetwork::Way &in)
+      : Link(peer),
+        network_(network),
+        rules_(rules),
+        own_(own),
+        size_(size),
+        self_(self),
+        other_(other),
+        out_(out),
+        in_(in) {}
+  ~SimulatedLink() override { close(); }
+
+  void send(const FrameHeader &header, const void *payload, void *owner) override {
+    if (self_.dead) throw RankDied(own_);
+    if (own_ == rules_.dying_rank && self_.sent++ >= rules_.dies_at) {
+      self_.dead = true;
+      other_.doorbell.ring();
+      throw RankDied(own_);
+    }
+    auto bytes = static_cast<const char *>(payload);
+    Packet packet{header, std::vector<char>(bytes, bytes + (bytes ? payload_bytes(header) : 0)), 0, false};
+    packet.header.source = own_;
+    packet.header.counter = 0;  // frames overtake each other: their numbers say nothing here
+    {
+      std::lock_guard<std::mutex> held(out_.mutex);
+      SimulatedNetwork::Fate fate = network_.fate(own_, peer, out_.sent++);
+      packet.due = monotonic_nanoseconds() + fate.delay;
+      packet.lost = fate.lost;
+      if (!out_.closed) out_.packets.push_back(std::move(packet));
+    }
+    other_.doorbell.ring();
+    if (owner) owners_.push_back(owner);
+  }
+
+  bool withdraw(void *owner) override {
+    owners_.erase(std::remove(owners_.begin(), owners_.end(), owner), owners_.end());
+    return false;
+  }
+
+  bool flush(FrameSink &sink) override {
+    bool moved = !owners_.empty();
+    while (!owners_.empty()) {
+      void *owner = owners_.front();
+      owners_.pop_front();
+      sink.frame_sent(peer, owner);
+    }
+    return moved;
+  }
+
+  bool progress(FrameSink &sink) override {
+    if (self_.dead) throw RankDied(own_);
+    // Read first: what the peer sent before is then seen.
+    bool over = other_.dead || closed();
+    bool moved = false;
+    refused_ = false;
+    while (!refused_ && deliver_one(sink)) moved = true;
+    moved |= flush(sink);
+    if (over && !moved && !refused_ && empty())
+      throw Failure(LK_PEER_LOST, "the connection to rank " + std::to_string(peer) + " ended: it was closed", peer);
+    return moved;
+  }
+
+  void close() override {
+    std::scoped_lock held(out_.mutex);
+    out_.closed = true;
+    other_.doorbell.ring();
+  }
+
+  bool reading() const override { return !refused_; }
+  int64_t next_event() const override {
+    std::lock_guard<std::mutex> held(in_.mutex);
+    int64_t next = INT64_MAX;
+    if (!refused_)
+      for (const Packet &packet : in_.packets)
+        if (!packet.lost) next = std::min(next, packet.due);
+    return next;
+  }
+
+ private:
+  bool closed() const {
+    std::lock_guard<std::mutex> held(in_.mutex);
+    return in_.closed;
+  }
+  bool empty() const {
+    std::lock_guard<std::mutex> held(in_.mutex);
+    return std::all_of(in_.packets.begin(), in_.packets.end(), [](const Packet &packet) { return packet.lost; });
+  }
+
+  bool deliver_one(FrameSink &sink) {
+    Packet packet;
+    size_t at = 0;
+    {
+      std::lock_guard<std::mutex> held(in_.mutex);
+      int64_t now = monotonic_nanoseconds();
+      auto ready = [&](size_t i) {
+        if (in_.packets[i].lost || in_.packets[i].due > now) return false;
+        for (size_t j = 0; j < i; ++j) {
+          if (!same_key(in_.packets[j].header, in_.packets[i].header)) continue;
+          if (in_.packets[j].lost)
+            throw Failure(LK_PROTOCOL, "a frame of rank " + std::to_string(peer) + " before this one is missing", peer);
+          return false;
+        }
+        return true;
+      };
+      while (at < in_.packets.size() && !ready(at)) ++at;
+      if (at == in_.packets.size()) return false;
+      packet = std::move(in_.packets[at]);
+      // Its place is kept: should the sink refuse it, nothing of its key may overtake it.
+      in_.packets[at].header = packet.header;
+    }
+    check_header(packet.header, peer, size_, 0);
+    Landing *landing = nullptr;
+    bool taken = sink.frame_begins(peer, packet.header, landing);
+    {
+      std::lock_guard<std::mutex> held(in_.mutex);  // the sender appends at the end: `at` is still right
+      if (taken)
+        in_.packets.erase(in_.packets.begin() + long(at));
+      else
+        in_.packets[at] = std::move(packet);
+    }
+    refused_ = !taken;
+    if (!taken) return false;
+    if (landing && landing->data && !packet.payload.empty())
+      std::memcpy(landing->data, packet.payload.data(), packet.payload.size());
+    sink.frame_ends(peer, packet.header, landing);
+    return true;
+  }
+
+  const SimulatedNetwork &network_;
+  const NetworkRules &rules_;
+  const int own_;
+  const int size_;
+  SimulatedNetwork::Rank &self_;
+  SimulatedNetwork::Rank &other_;
+  SimulatedNetwork::Way &out_;
+  SimulatedNetwork::Way &in_;
+  std::deque<void *> owners_;  // of frames that the network took
+  bool refused_ = false;
+};
+
+}  // namespace
+
+SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules)
+    : size_(size), rules_(std::move(rules)), ranks_(new Rank[size_t(size)]) {
+  for (int i = 0; i < size * size; ++i) ways_.push_back(std::make_unique<Way>());
+}
+
+SimulatedNetwork::~SimulatedNetwork() = default;
+
+std::unique_ptr<Link> SimulatedNetwork::link(int own, int peer) {
+  return std::make_unique<SimulatedLink>(*this, rules_, own, peer, size_, ranks_[size_t(own)], ranks_[size_t(peer)],
+                                         *ways_[size_t(own * size_ + peer)], *ways_[size_t(peer * size_ + own)]);
+}
+
+std::vector<std::unique_ptr<Link>> SimulatedNetwork::links(int own) {
+  std::vector<std::unique_ptr<Link>> result;
+  for (int peer = 0; peer < size_; ++peer) result.push_back(peer == own ? nullptr : link(own, peer));
+  return result;
+}
+
+Doorbell &SimulatedNetwork::doorbell(int rank) { return ranks_[size_t(rank)].doorbell; }
+
+SimulatedNetwork::Fate SimulatedNetwork::fate(int source, int destination, uint64_t number) const {
+  auto on_island = [&](int rank) {
+    return std::find(rules_.island.begin(), rules_.island.end(), rank) != rules_.island.end();
+  };
+  if (number >= rules_.cut_at && on_island(source) != on_island(destination)) return {true, 0};
+  uint64_t draw = mixed(mixed(mixed(rules_.seed) ^ uint64_t(source) << 32 ^ uint64_t(destination)) ^ number);
+  bool lost = unit(mixed(draw ^ 1)) < rules_.loss;
+  int64_t delay = rules_.latency + int64_t(unit(mixed(draw ^ 2)) * double(rules_.jitter));
+  if (unit(mixed(draw ^ 3)) < rules_.overtaking) delay += rules_.hold_up;
+  return {lost, delay};
+}
+
+}  // namespace lowerkit::collective

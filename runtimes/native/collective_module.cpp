@@ -1,0 +1,335 @@
+// Python bindings of the collectives, over their C interface alone.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "collective/lowerkit_collective.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+PyObject *error_type = nullptr;
+
+void check(lk_status status) {
+  if (status == LK_OK) return;
+  nb::object arguments = nb::make_tuple(int(status), lk_last_error());
+  PyErr_SetObject(error_type, arguments.ptr());
+  throw nb::python_error();
+}
+
+template <class T = void>
+T *pointer(uint64_t address) {
+  return reinterpret_cast<T *>(address);
+}
+
+std::vector<lk_part> to_parts(nb::handle given) {
+  std::vector<lk_part> parts;
+  for (nb::handle item : nb::borrow<nb::sequence>(given)) {
+    auto pair = nb::cast<nb::tuple>(item);
+    parts.push_back({pointer(nb::cast<uint64_t>(pair[0])), nb::cast<int64_t>(pair[1])});
+  }
+  return parts;
+}
+
+void set_shape(lk_call &call, nb::handle shape) {
+  for (nb::handle size : shape) {
+    // More dimensions than a descriptor holds: the last ones count as one.
+    const int64_t value = nb::cast<int64_t>(size);
+    if (call.dims < LK_MAX_DIMS)
+      call.shape[call.dims++] = value;
+    else
+      call.shape[LK_MAX_DIMS - 1] *= value;
+  }
+}
+
+class Work {
+ public:
+  explicit Work(lk_work *work) : work_(work) {}
+  ~Work() { lk_work_release(work_); }
+  Work(const Work &) = delete;
+  Work &operator=(const Work &) = delete;
+
+  bool test() {
+    lk_status status = lk_work_test(work_);
+    if (status == LK_PENDING) return false;
+    check(status);
+    return true;
+  }
+  void wait(int64_t timeout) {
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_work_wait(work_, timeout);
+    }
+    check(status);
+  }
+  std::pair<int, int64_t> received() {
+    int32_t source;
+    int64_t bytes;
+    lk_work_received(work_, &source, &bytes);
+    return {source, bytes};
+  }
+
+ private:
+  lk_work *work_;
+};
+
+class Group {
+ public:
+  Group(const std::string &name, int rank, int size, const std::vector<int> &local_ranks, int segment,
+        const std::vector<int> &connections, int64_t timeout, int64_t first_sequence,
+        const std::vector<int64_t> &tuning) {
+    if (int(connections.size()) != size) throw std::invalid_argument("one connection for each rank");
+    if (tuning.size() > 4) throw std::invalid_argument("tuning has four numbers");
+    lk_group_config config{};
+    config.name = name.c_str();
+    config.rank = rank;
+    config.size = size;
+    config.local_count = int(local_ranks.size());
+    config.local_ranks = local_ranks.data();
+    config.segment_descriptor = segment;
+    config.connections = connections.data();
+    config.timeout = timeout;
+    config.first_sequence = first_sequence;
+    int64_t *const fields[] = {&config.tuning.one_shot_limit, &config.tuning.tile_bytes, &config.tuning.streaming_limit,
+                               &config.tuning.spin_nanoseconds};
+    for (size_t i = 0; i < tuning.size(); ++i) *fields[i] = tuning[i];
+    size_ = size;
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_group_create(&config, &group_);
+    }
+    check(status);
+  }
+  ~Group() { close(); }
+  Group(const Group &) = delete;
+  Group &operator=(const Group &) = delete;
+
+  // Must not run beside other calls of the group.
+  void close() {
+    if (!group_) return;
+    nb::gil_scoped_release released;
+    lk_group_destroy(group_);
+    group_ = nullptr;
+  }
+  lk_group *get() const {
+    if (!group_) throw std::runtime_error("the group is closed");
+    return group_;
+  }
+  void run(const lk_call &call) {
+    lk_group *group = get();
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_run(group, &call);
+    }
+    check(status);
+  }
+  Work *start(const lk_call &call) {
+    lk_work *work = nullptr;
+    check(lk_start(get(), &call, &work));
+    return new Work(work);
+  }
+  int size() const { return size_; }
+
+ private:
+  lk_group *group_ = nullptr;
+  int size_ = 0;
+};
+
+lk_call to_call(int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction, int root,
+                double factor, int64_t tag, int64_t timeout, nb::handle shape) {
+  lk_call call{};
+  call.operation = operation;
+  call.dtype = dtype;
+  call.count = count;
+  call.input = pointer(input);
+  call.output = pointer(output);
+  call.reduction = reduction;
+  call.root = root;
+  call.factor = factor;
+  call.tag = tag;
+  call.timeout = timeout;
+  set_shape(call, shape);
+  return call;
+}
+
+// Keeps the parts that a call points to.
+struct CallWithParts {
+  CallWithParts(const Group &group, lk_call given, nb::handle input_parts, nb::handle output_parts)
+      : call(given), inputs(to_parts(input_parts)), parts(to_parts(output_parts)) {
+    for (const auto *list : {&inputs, &parts})
+      if (!list->empty() && int(list->size()) != group.size()) throw std::invalid_argument("one part for each rank");
+    if (!inputs.empty()) call.input_parts = inputs.data();
+    if (!parts.empty()) call.parts = parts.data();
+  }
+  lk_call call;
+  std::vector<lk_part> inputs, parts;
+};
+
+nb::list records_of(const Group &group) {
+  std::vector<lk_record> records(1024);
+  records.resize(size_t(lk_group_records(group.get(), records.data(), int64_t(records.size()))));
+  nb::list result;
+  for (const lk_record &record : records) {
+    nb::list shape;
+    for (int i = 0; i < record.dims; ++i) shape.append(record.shape[i]);
+    nb::dict entry;
+    entry["sequence"] = record.sequence;
+    entry["operation"] = record.operation;
+    entry["dtype"] = record.dtype;
+    entry["reduction"] = record.reduction;
+    entry["root"] = record.root;
+    entry["count"] = record.count;
+    entry["tag"] = record.tag;
+    entry["shape"] = shape;
+    entry["started"] = record.started;
+    entry["finished"] = record.finished;
+    entry["waited"] = record.waited;
+    entry["waited_for"] = record.waited_for;
+    entry["status"] = record.status;
+    result.append(entry);
+  }
+  return result;
+}
+
+class Plan {
+ public:
+  Plan() { check(lk_plan_create(&plan_)); }
+  ~Plan() { lk_plan_release(plan_); }
+  Plan(const Plan &) = delete;
+  Plan &operator=(const Plan &) = delete;
+
+  void add(const Group &group, const lk_call &call) { check(lk_plan_add(plan_, group.get(), &call)); }
+  void run() {
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_plan_run(plan_);
+    }
+    check(status);
+  }
+
+ private:
+  lk_plan *plan_ = nullptr;
+};
+
+}  // namespace
+
+NB_MODULE(_collective, module) {
+  module.doc() = "Native collectives";
+  nb::set_leak_warnings(false);  // a process that ends with groups open is the user's business
+  error_type = PyErr_NewException("lowerkit.runtimes._collective.CollectiveError", PyExc_RuntimeError, nullptr);
+  module.attr("CollectiveError") = nb::borrow(error_type);
+  module.def("segment_bytes", &lk_segment_bytes, "local_count"_a, "tile_bytes"_a = 0);
+
+  nb::class_<Work>(module, "Work")
+      .def("test", &Work::test)
+      .def("wait", &Work::wait, "timeout"_a = 0)
+      .def_prop_ro("received", [](Work &work) {
+        auto [source, bytes] = work.received();
+        return nb::make_tuple(source, bytes);
+      });
+
+  nb::class_<Group>(module, "Group")
+      .def(nb::init<const std::string &, int, int, const std::vector<int> &, int, const std::vector<int> &, int64_t,
+                    int64_t, const std::vector<int64_t> &>(),
+           "name"_a, "rank"_a, "size"_a, "local_ranks"_a, "segment_descriptor"_a, "connections"_a, "timeout"_a,
+           "first_sequence"_a = 0, "tuning"_a = std::vector<int64_t>())
+      .def(
+          "run",
+          [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction,
+             int root, double factor, int64_t tag, int64_t timeout, nb::handle shape) {
+            group.run(to_call(operation, dtype, count, input, output, reduction, root, factor, tag, timeout, shape));
+          },
+          "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "reduction"_a = 0, "root"_a = 0, "factor"_a = 1.0,
+          "tag"_a = 0, "timeout"_a = 0, "shape"_a = nb::make_tuple())
+      .def(
+          "start",
+          [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction,
+             int root, double factor, int64_t tag, int64_t timeout, nb::handle shape) {
+            return group.start(
+                to_call(operation, dtype, count, input, output, reduction, root, factor, tag, timeout, shape));
+          },
+          "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "reduction"_a = 0, "root"_a = 0, "factor"_a = 1.0,
+          "tag"_a = 0, "timeout"_a = 0, "shape"_a = nb::make_tuple(), nb::keep_alive<0, 1>())
+      .def(
+          "run_parts",
+          [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
+             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t timeout,
+             nb::handle shape) {
+            group.run(CallWithParts(
+                          group,
+                          to_call(operation, dtype, count, input, output, reduction, root, factor, 0, timeout, shape),
+                          input_parts, parts)
+                          .call);
+          },
+          "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "input_parts"_a, "parts"_a, "reduction"_a = 0,
+          "root"_a = 0, "factor"_a = 1.0, "timeout"_a = 0, "shape"_a = nb::make_tuple())
+      .def(
+          "start_parts",
+          [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
+             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t timeout,
+             nb::handle shape) {
+            return group.start(
+                CallWithParts(
+                    group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, timeout, shape),
+                    input_parts, parts)
+                    .call);
+          },
+          "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "input_parts"_a, "parts"_a, "reduction"_a = 0,
+          "root"_a = 0, "factor"_a = 1.0, "timeout"_a = 0, "shape"_a = nb::make_tuple(), nb::keep_alive<0, 1>())
+      .def(
+          "attach_arena",
+          [](Group &group, int descriptor, int64_t size) {
+            void *own = nullptr;
+            check(lk_group_attach_arena(group.get(), descriptor, size, &own));
+            return reinterpret_cast<uint64_t>(own);
+          },
+          "descriptor"_a, "size"_a)
+      .def(
+          "abort", [](Group &group, const std::string &reason) { lk_group_abort(group.get(), reason.c_str()); },
+          "reason"_a)
+      .def_prop_ro("aborted",
+                   [](Group &group) -> nb::object {
+                     char reason[1024];
+                     if (!lk_group_aborted(group.get(), reason, sizeof(reason))) return nb::none();
+                     return nb::str(reason);
+                   })
+      .def("dead",
+           [](Group &group) {
+             std::vector<uint8_t> dead(size_t(group.size()));
+             lk_group_dead(group.get(), dead.data());
+             nb::list ranks;
+             for (size_t rank = 0; rank < dead.size(); ++rank)
+               if (dead[rank]) ranks.append(int(rank));
+             return ranks;
+           })
+      .def("records", [](Group &group) { return records_of(group); })
+      .def("close", &Group::close);
+
+  nb::class_<Plan>(module, "Plan")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](Plan &plan, Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
+             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, nb::handle shape) {
+            plan.add(group,
+                     CallWithParts(
+                         group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, 0, shape),
+                         input_parts, parts)
+                         .call);
+          },
+          nb::keep_alive<1, 2>(), "group"_a, "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a,
+          "input_parts"_a = nb::make_tuple(), "parts"_a = nb::make_tuple(), "reduction"_a = 0, "root"_a = 0,
+          "factor"_a = 1.0, "shape"_a = nb::make_tuple())
+      .def("run", &Plan::run);
+}

@@ -1,0 +1,241 @@
+"""Groups for numpy arrays: every operation at once, later and in plans; split, shrink, arena, records."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowerkit.errors import LowerkitError
+from lowerkit.runtimes.collective.calls import REDUCTIONS, Array, Call
+from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
+from lowerkit.runtimes.collective.group import Group
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
+from lowerkit.runtimes.collective.shrinking import agree_on_survivors
+from lowerkit.runtimes.collective.store import MemoryStore
+from lowerkit.runtimes.collective.work import Plan
+from tests.support.ranks import run_ranks, succeed
+
+SIZE = 3
+OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
+Issue = Callable[[Group, Call[Any]], Any]
+
+
+def with_groups(function: Callable[[Group], Any], size: int = SIZE, options: RendezvousOptions = OPTIONS) -> list[Any]:
+    """Runs a function of a group on each rank."""
+    store = MemoryStore()
+
+    def run(rank: int) -> Any:
+        group = Group.join(store, "world", rank, size, options, timeout=20.0)
+        try:
+            return function(group)
+        finally:
+            gc.collect()
+            group.close()
+
+    return succeed(size, run)
+
+
+def at_once(group: Group, call: Call[Any]) -> Any:
+    return group.run(call)
+
+
+def later(group: Group, call: Call[Any]) -> Any:
+    return group.start(call).wait()
+
+
+def planned(group: Group, call: Call[Any]) -> Any:
+    plan = Plan()
+    result = plan.add(group, call)
+    plan.run()
+    plan.run()
+    return result
+
+
+@pytest.mark.parametrize("issue", [at_once, later, planned], ids=lambda issue: issue.__name__)
+@pytest.mark.parametrize("apart", [False, True], ids=["shared-memory", "tcp"])
+def test_operations(issue: Issue, apart: bool) -> None:
+    data = np.random.default_rng().integers(1, 4, (SIZE, SIZE, 5, 3)).astype(np.float64)
+
+    def run(group: Group) -> None:
+        calls, rank = group.calls, group.rank
+        mine = data[rank]
+        assert issue(group, calls.barrier()) is None
+        np.testing.assert_array_equal(issue(group, calls.all_reduce(mine)), data.sum(0))
+        np.testing.assert_array_equal(issue(group, calls.all_reduce(mine, "max")), data.max(0))
+        reduced = issue(group, calls.reduce(mine, 1, "product"))
+        assert (reduced is None) == (rank != 1)
+        if reduced is not None:
+            np.testing.assert_array_equal(reduced, data.prod(0))
+        np.testing.assert_array_equal(issue(group, calls.broadcast(mine.copy(), 2)), data[2])
+        np.testing.assert_array_equal(issue(group, calls.all_gather(mine)), data)
+        gathered = issue(group, calls.gather(mine, 0))
+        assert (gathered is None) == (rank != 0)
+        if gathered is not None:
+            np.testing.assert_array_equal(gathered, data)
+        scattered = issue(group, calls.scatter(list(data) if rank == 1 else None, np.empty_like(mine), 1))
+        np.testing.assert_array_equal(scattered, mine)
+        np.testing.assert_array_equal(issue(group, calls.reduce_scatter(list(mine))), data.sum(0)[rank])
+        np.testing.assert_array_equal(issue(group, calls.all_to_all(list(mine))), data[:, rank])
+
+    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=20.0))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reductions(reduction: Any) -> None:
+    floats = reduction in ("avg", "premul_sum")
+    data = np.random.default_rng().integers(0, 200, (SIZE, 41)).astype(np.float32 if floats else np.uint8)
+    expected = {
+        "sum": lambda: data.sum(0, dtype=data.dtype), "product": lambda: data.prod(0, dtype=data.dtype),
+        "min": lambda: data.min(0), "max": lambda: data.max(0), "avg": lambda: data.sum(0) / SIZE,
+        "premul_sum": lambda: 0.5 * data.sum(0), "band": lambda: np.bitwise_and.reduce(data),
+        "bor": lambda: np.bitwise_or.reduce(data), "bxor": lambda: np.bitwise_xor.reduce(data),
+    }[reduction]()  # fmt: skip
+    for result in with_groups(lambda group: group.run(group.calls.all_reduce(data[group.rank], reduction, factor=0.5))):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_messages() -> None:
+    data = np.random.default_rng().random((SIZE, 1000))
+
+    def run(group: Group) -> None:
+        following, preceding = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
+        sent = group.start(group.calls.send(data[group.rank], following, tag=7))
+        got = group.run(group.calls.receive(np.empty(1000), preceding, tag=7))
+        sent.wait()
+        np.testing.assert_array_equal(got, data[preceding])
+        if group.rank == 0:
+            works = [group.start(group.calls.receive(np.empty(1), tag=8)) for _ in range(SIZE - 1)]
+            assert sorted(work.wait()[0] for work in works) == [1, 2]
+            assert sorted(work.source for work in works) == [1, 2]
+        else:
+            group.run(group.calls.send(np.array([float(group.rank)]), 0, tag=8))
+
+    with_groups(run)
+
+
+def test_arrays_that_cannot_be_used_are_refused() -> None:
+    def run(group: Group) -> None:
+        calls = group.calls
+        read_only = np.zeros(3)
+        read_only.flags.writeable = False
+        wrong: list[Callable[[], Any]] = [
+            lambda: calls.all_reduce(np.zeros((4, 4))[:, 1]),
+            lambda: calls.all_reduce(np.zeros(3, ">f4")),
+            lambda: calls.all_reduce(np.zeros(3, np.complex64)),
+            lambda: calls.all_reduce(np.zeros(3), output=np.zeros(4)),
+            lambda: calls.all_reduce(np.zeros(3), output=read_only),
+            lambda: calls.all_reduce(np.zeros(3), "mean"),  # pyright: ignore[reportArgumentType]
+            lambda: calls.all_gather(np.zeros(3), parts=[np.zeros(3)]),
+            lambda: calls.reduce_scatter([np.zeros(3), np.zeros(3, np.float32), np.zeros(3)]),
+            lambda: calls.all_to_all([]),
+            lambda: Plan().add(group, calls.send(np.zeros(1), 0, tag=3)),
+        ]
+        for make in wrong:
+            with pytest.raises(LowerkitError, match="LK1010"):
+                make()
+        assert group.run(calls.all_reduce(np.ones(1)))[0] == SIZE
+
+    with_groups(run)
+
+
+def test_split_by_colour_and_key() -> None:
+    def run(group: Group) -> tuple[int, int, float] | None:
+        part = group.split(-1 if group.rank == 4 else group.rank % 2, key=-group.rank)
+        if part is None:
+            return None
+        total = part.run(part.calls.all_reduce(np.array([float(group.rank)])))[0]
+        result = part.rank, part.size, float(total)
+        part.close()
+        return result
+
+    assert with_groups(run, 5) == [(1, 2, 2.0), (1, 2, 4.0), (0, 2, 2.0), (0, 2, 4.0), None]
+
+
+def lost(group: Group) -> LowerkitError | None:
+    try:
+        group.run(group.calls.all_reduce(np.ones(2)), timeout=3.0)
+    except LowerkitError as error:
+        return error
+    return None
+
+
+def test_survivors_shrink_and_go_on() -> None:
+    leaves = threading.Event()
+
+    def run(group: Group) -> float:
+        if group.rank == 1:
+            leaves.wait(10)
+            return -1.0  # closes its group: for the others it is lost
+        leaves.set()
+        # Whether the other is seen to be gone at once or at the second call is a matter of time.
+        for error in (lost(group), lost(group)):
+            assert error is None or error.code in ("LK8008", "LK8009", "LK8011")
+        assert group.aborted is not None
+        smaller = group.shrink(timeout=3.0)
+        total = smaller.run(smaller.calls.all_reduce(np.array([float(group.rank)])))
+        assert (smaller.rank, smaller.size) == (group.rank // 2, 2)
+        smaller.close()
+        return float(total[0])
+
+    assert with_groups(run) == [2.0, -1.0, 2.0]
+
+
+def test_who_comes_late_to_shrink_is_told() -> None:
+    store = MemoryStore()
+    first, second = run_ranks(2, lambda rank: agree_on_survivors(store, "p", rank, 3, set(), 0.3))
+    assert first == second == [0, 1]
+    with pytest.raises(LowerkitError, match=r"LK8007.*ranks \[0, 1\] went on"):
+        agree_on_survivors(store, "p", 2, 3, set(), 0.1)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_arena(size: int) -> None:
+    def run(group: Group) -> None:
+        arena = group.arena(1 << 16)
+        first = arena.empty((100, 7), np.float32)
+        first[:] = group.rank + 1
+        assert first.ctypes.data % 64 == 0
+        result = group.run(group.calls.all_reduce(first, output=first))
+        assert (result == sum(range(1, size + 1))).all()
+        with pytest.raises(LowerkitError, match="LK7004"):
+            arena.empty((1 << 16,))
+        with pytest.raises(LowerkitError, match=r"LK1010.*in use"):
+            arena.close()
+        with pytest.raises(LowerkitError, match="LK1010"):
+            group.arena(1 << 12)
+        del first, result
+        gc.collect()
+        whole = arena.empty((1 << 14,), np.float32)  # pieces that were given back are one again
+        assert whole.nbytes == 1 << 16
+        del whole
+
+    with_groups(run, size)
+
+
+def test_flight_record(tmp_path: Path) -> None:
+    def run(group: Group) -> Array:
+        total = group.run(group.calls.all_reduce(np.ones((2, 3)), "max"))
+        group.run(group.calls.barrier())
+        document = flight_record(group.native, group.name, group.rank, group.size)
+        write_flight_record(tmp_path / f"{group.rank}.json", document)
+        group.run(group.calls.barrier())
+        return total
+
+    with_groups(run)
+    for rank in range(SIZE):
+        document = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert (document["schema"], document["rank"], document["size"]) == ("lowerkit.flight_record", rank, SIZE)
+        first, second = document["records"][:2]
+        assert first["operation"] == "all_reduce" and first["reduction"] == "max" and first["dtype"] == "float64"
+        assert first["sequence"] == 1 and first["shape"] == [2, 3] and first["status"] == "ok"
+        assert second["operation"] == "barrier" and second["dtype"] is None
+        assert first["started"] <= first["finished"] <= second["finished"]
+    with pytest.raises(LowerkitError, match="LK1010"):
+        write_flight_record(tmp_path / "none" / "x.json", {})

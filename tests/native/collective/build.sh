@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds programs over the collectives, two files at a time: build.sh FOLDER [PROGRAM.cpp...] [COMPILER OPTION...]. Without
+# programs: the native tests. Each lies in FOLDER under its name without .cpp.
+set -euo pipefail
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+engine=$(cd "$tests/../../../runtimes/native/collective" && pwd)
+folder=$1
+shift
+# One instruction set level: the reductions are what is tested here, not how the compiler makes vectors of them.
+options=(-std=c++17 -O1 -Wall -Wextra -Wpedantic -Werror -pthread -DLOWERKIT_ONE_LEVEL "-I$engine" "-I$tests")
+programs=()
+for argument in "$@"; do
+  case $argument in
+    *.cpp) programs+=("$argument") ;;
+    *) options+=("$argument") ;;
+  esac
+done
+if [[ ${#programs[@]} == 0 ]]; then
+  programs=("$tests"/*.cpp)
+fi
+
+mkdir -p "$folder"
+printf '%s\n' "$engine"/*.cpp "${programs[@]}" |
+  xargs -P 2 -I SOURCE bash -c \
+    'folder=$1 source=$2; shift 2; c++ "$@" -c "$source" -o "$folder/$(basename "$source" .cpp).o" || exit 255' \
+    compile "$folder" SOURCE "${options[@]}"
+objects=()
+for source in "$engine"/*.cpp; do objects+=("$folder/$(basename "$source" .cpp).o"); done
+for program in "${programs[@]}"; do
+  name=$(basename "$program" .cpp)
+  c++ "${options[@]}" "$folder/$name.o" "${objects[@]}" -o "$folder/$name"
+done

@@ -1,0 +1,50 @@
+"""The native tests of the collectives (ranks as threads): as they are, and under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SANITIZERS = {
+    "plain": [],
+    "address": ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-g1", "-fsanitize=thread"],
+}
+# The last argument of a program, where it takes one, keeps the run short; tools/sanitize.sh runs them whole.
+TESTS = {
+    "messages_test": [],
+    "operations_test": [],
+    "processes_test": [],
+    "group_messages_test": [],
+    "failures_test": [],
+    "collectives_test": ["1", "3"],
+    "fuzz_frames": ["20000"],
+}
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module", params=list(SANITIZERS))
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collective")
+    command = ["bash", str(ROOT / "tests/native/collective/build.sh"), str(folder), *SANITIZERS[request.param]]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def test_every_program_is_run() -> None:
+    sources = (ROOT / "tests/native/collective").glob("*.cpp")
+    assert {source.stem for source in sources} == set(TESTS)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_native(programs: Path, name: str) -> None:
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    command = [str(programs / name), *TESTS[name]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]

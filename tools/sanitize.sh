@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Builds the native tests of the collectives with sanitizers and runs them: sanitize.sh [FRAMES], the number of fuzzed frames
+# (20,000). Ends with an error at the first finding.
+set -euo pipefail
+frames=${1:-20000}
+tests=$(cd "$(dirname "$0")/../tests/native/collective" && pwd)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+for sanitizers in address,undefined thread; do
+  echo "== $sanitizers"
+  bash "$tests/build.sh" "$folder/$sanitizers" -g "-fsanitize=$sanitizers" -fno-sanitize-recover=all
+  for test in messages_test operations_test processes_test group_messages_test failures_test collectives_test; do
+    TSAN_OPTIONS=halt_on_error=1 "$folder/$sanitizers/$test"
+  done
+  TSAN_OPTIONS=halt_on_error=1 "$folder/$sanitizers/fuzz_frames" "$frames"
+done
