@@ -77,6 +77,11 @@ class _Recorder(MixedInterpreter):
         return found
 
 
+def _as_taken(values: Sequence[Array], specs: Sequence[TensorSpec]) -> list[Array]:
+    """Returns values as the body takes them: scripts carry truth values as whole numbers."""
+    return [value.astype(np.bool_) if spec.dtype == "i1" else value for value, spec in zip(values, specs, strict=True)]
+
+
 def _signed_as(value: Array, kind: ir.Type) -> Array:
     return value.view(np.uint8) if str(kind).endswith(",ui8>") else value
 
@@ -136,9 +141,10 @@ def _compare(
     specs = list(body.signature.outputs)
     taps = add_taps(body)
     session = compile_program(body, options).session
-    chosen, ours, passed = turns[0], session.run(*turns[0].inputs), set[int]()
+    taken = body.signature.inputs
+    chosen, ours, passed = turns[0], session.run(*_as_taken(turns[0].inputs, taken)), set[int]()
     for turn in turns:
-        found = ours if turn is turns[0] else session.run(*turn.inputs)
+        found = ours if turn is turns[0] else session.run(*_as_taken(turn.inputs, taken))
         # A loop may take another course in float64: a turn has a partner only where it was given the same shapes.
         exact = wide[turn.number].results if turn.number < len(wide) else [None] * len(turn.results)
         held = {
