@@ -88,7 +88,7 @@ def test_linear_layers(signed: bool, tmp_path: Path) -> None:
 
 
 def assert_equal_but_for_a_tie(found: Array, wanted: Array) -> None:
-    """Sums between the two quantizations round in f32, in another order: near a tie one code of one row may be the next."""
+    """Sums between the two quantizations round in another order: near a tie one code of one row may be the next."""
     largest = np.abs(wanted).max()
     rows = np.abs(found - wanted).reshape(-1, WIDTH).max(axis=1)
     assert np.count_nonzero(rows > 1e-5 * largest) <= 1 and rows.max() < largest / 100
