@@ -18,6 +18,7 @@ constexpr int64_t kOneShotLimit = 16 << 10;
 constexpr int64_t kStreamingLimit = 8 << 20;
 constexpr int kQuickLooks = 300;  // about half a microsecond
 constexpr int64_t kSpin = 20000;
+constexpr int64_t kAlone = 10000;  // how long a spinning rank keeps its processor to itself
 constexpr int64_t kShortSleep = 200000;
 constexpr int64_t kYield = 200000;         // how long a crowded rank gives way before it sleeps
 constexpr int64_t kCheckEvery = 20000000;  // how often a sleeper looks whether the rank it waits for is alive
@@ -187,6 +188,8 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
         pause_briefly();
         arrived = word.load(std::memory_order_acquire) >= target;
       }
+      // The scheduler may have put the rank waited for on this very processor: it cannot come while this one spins.
+      if (!arrived && now - start > kAlone) sched_yield();
     }
     if (!arrived) now = monotonic_nanoseconds();
   }
