@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +59,24 @@ def test_torchscript_trace(name: str, tmp_path: Path) -> None:
     require_pass(check_program(capture_path(str(path), input_specs(path, inputs), [])))
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings; and logging is on again for the tests that follow in this process."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 def test_onnx_export(name: str, dtype: str, tmp_path: Path) -> None:
     module, inputs = make(name, dtype)
     path = tmp_path / "model.onnx"
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with quiet(), torch.no_grad():
         # Optimizing, PyTorch folds batch norms into float32 filters between bfloat16 values: an invalid model.
         normalized = any(isinstance(inner, torch.nn.BatchNorm2d) for inner in module.modules())
         plain = dtype == "bf16" and normalized

@@ -172,8 +172,17 @@ def test_ctrl_c_ends_the_workers(tmp_path: Path) -> None:
 
 
 def _children() -> list[int]:
+    """The compile workers among the children of this process: earlier tests may have left others."""
     tasks = Path("/proc/self/task")
-    return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    found = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    return [pid for pid in found if compile_pool.WORKER_COMMAND[-1] in _command_line(pid)]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it ended in between
+        return ""
 
 
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
