@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_torchscript_trace(name: str, tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> Generator[None]:
     """No warnings; and logging is on again for the tests that follow in this process."""
     logging.disable(logging.WARNING)
     try:
