@@ -1,6 +1,5 @@
 #include "board.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -56,7 +55,6 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
       arrived_(size_t(ranks_), 0),
       unread_(size_t(ranks_), 0),
       sources_(size_t(ranks_)),
-      factors_(size_t(ranks_), 1.0),
       rounds_(size_t(ranks_), 0) {
   segment_->add_processors();
 }

@@ -121,7 +121,6 @@ class Board {
   std::vector<uint64_t> arrived_;  // by peer: the last operation it is known to have entered
   std::vector<uint64_t> unread_;   // by peer: `consumed` at which it has read all my tiles
   std::vector<const void *> sources_;
-  std::vector<double> factors_;
   std::vector<int64_t> rounds_;
   uint64_t written_ = 0;
   uint64_t reduced_ = 0;

@@ -103,7 +103,7 @@ class Segment {
   int ranks() const { return ranks_; }
   int64_t tile_bytes() const { return tile_bytes_; }
 
-  // Tells all ranks of a failure; the first one stays. Async-signal-free, callable by any thread.
+  // Tells all ranks of a failure; the first one stays. Callable by any thread.
   void report_failure(int rank, const char *message) const;
 
  private:
