@@ -19,13 +19,19 @@ Array = np.ndarray[Any, Any]
 WIDTH, HIDDEN = 24, 38
 
 
+def lopsided(shape: tuple[int, int]) -> Array:
+    """Normal values cut off below, so that an affine quantizer never puts zero in the middle of its codes: there the
+    zero point would be that of symmetric weights, and its correction would rightly be left out."""
+    return np.maximum(np.random.default_rng().standard_normal(shape), -1.5)
+
+
 def perceptron(folder: Path) -> Path:
     """Writes x + second(relu(first(x))) with a layer norm before it, batch and length symbolic."""
     random = np.random.default_rng()
     constants = {
         "scale": random.uniform(0.5, 2, WIDTH), "shift": random.standard_normal(WIDTH),
-        "first": random.standard_normal((WIDTH, HIDDEN)), "a": random.standard_normal(HIDDEN),
-        "second": random.standard_normal((HIDDEN, WIDTH)) * 0.1, "b": random.standard_normal(WIDTH),
+        "first": lopsided((WIDTH, HIDDEN)), "a": random.standard_normal(HIDDEN),
+        "second": lopsided((HIDDEN, WIDTH)) * 0.1, "b": random.standard_normal(WIDTH),
     }  # fmt: skip
     nodes = [
         helper.make_node("LayerNormalization", ["x", "scale", "shift"], ["n"], "norm"),
