@@ -91,6 +91,18 @@ class Group:
         timeout: int = 0,
         shape: Sequence[int] = (),
     ) -> Work: ...
+    def run_tensors(
+        self, operation: int, output: object, input: object, reduction: int = 0, root: int = 0, timeout: int = 0
+    ) -> bool:
+        """Runs an operation between tensors of a framework that ``serve_tensors`` knows.
+
+        Each side is a tensor, a list with one for each rank, or None where the operation has nothing there (gather and
+        scatter on ranks that are not the root). Both sides are one object where the operation is in place (broadcast,
+        reduce, all_reduce). A tensor in place of a list holds equal parts one after another.
+
+        False, with nothing done: the tensors are not contiguous, on the CPU and of one native type, or do not fit.
+        """
+
     def attach_arena(self, descriptor: int, size: int) -> int: ...
     def abort(self, reason: str) -> None: ...
     @property
@@ -118,5 +130,11 @@ class Plan:
         shape: Sequence[int] = (),
     ) -> None: ...
     def run(self) -> None: ...
+
+def serve_tensors(tensor: type, parameter: type) -> bool:
+    """Makes ``run_tensors`` read objects of exactly these types, over DLPack's C exchange interface.
+
+    False: the types do not offer it.
+    """
 
 def segment_bytes(local_count: int, tile_bytes: int = 0) -> int: ...

@@ -38,6 +38,10 @@ def nanoseconds(timeout: timedelta | None) -> int:
     return 0 if timeout is None or timeout.days < 0 else int(timeout.total_seconds() * NANOSECONDS)
 
 
+# Where torch does not offer its tensors natively, every operation goes the longer way.
+_collective.serve_tensors(torch.Tensor, torch.nn.Parameter)
+
+
 class Issuing(dist.ProcessGroup):
     """Base of the process group: a native group, and how operations are given to it.
 
@@ -57,6 +61,7 @@ class Issuing(dist.ProcessGroup):
         self._timeout = timeout
         self._native = group.native
         self._run = group.native.run
+        self._run_tensors = group.native.run_tensors
         self._rank = group.rank
         self._size = group.size
         self._finished = FinishedWork()
@@ -190,6 +195,29 @@ class Issuing(dist.ProcessGroup):
         return values
 
     # Operations.
+
+    def at_once(
+        self,
+        operation: int,
+        output: torch.Tensor | Tensors | None,
+        given: torch.Tensor | Tensors | None,
+        timeout: timedelta | None,
+        reduction: int = 0,
+        root: int = 0,
+    ) -> bool:
+        """Runs an operation natively from the tensors on, which takes less than half the time of the long way.
+
+        ``_collective.Group.run_tensors`` says what each side may be.
+
+        Returns:
+            False, with nothing done, where the tensors need the long way: they are not contiguous, not on the CPU, of
+            a type that is not native, or of sizes that do not fit.
+        """
+        try:
+            return self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
+        except _collective.CollectiveError as error:
+            self.group.note_failure(error.args[1])
+            raise backend_error(error) from error
 
     def issue(
         self,

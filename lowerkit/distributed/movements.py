@@ -49,6 +49,8 @@ class Movements(Issuing):
         """Copies the root's tensor into those of all ranks."""
         options = _options(dist.BroadcastOptions, opts, root, timeout)
         tensor = self.only(tensors, "broadcast")
+        if not options.asyncOp and self.at_once(_BROADCAST, tensor, tensor, options.timeout, root=options.rootRank):
+            return self._finished
         if (engine := self.other_engine(tensor)) is not None:
             return engine.broadcast([tensor], options)
         pending: Pending = []
@@ -71,6 +73,10 @@ class Movements(Issuing):
         parts: Tensors = []
         if options.rootRank == self._rank:
             parts = input_tensors if isinstance(input_tensors[0], torch.Tensor) else self.only(input_tensors, "scatter")
+        if not options.asyncOp and self.at_once(
+            _SCATTER, output, list(parts) or None, options.timeout, root=options.rootRank
+        ):
+            return self._finished
         if (engine := self.other_engine(output)) is not None:
             return engine.scatter([output], [parts] if parts else [], options)
         self._same_dtype("scatter", output, parts)
@@ -97,6 +103,10 @@ class Movements(Issuing):
             outputs = (
                 output_tensors if isinstance(output_tensors[0], torch.Tensor) else self.only(output_tensors, "gather")
             )
+        if not options.asyncOp and self.at_once(
+            _GATHER, list(outputs) or None, tensor, options.timeout, root=options.rootRank
+        ):
+            return self._finished
         if (engine := self.other_engine(tensor)) is not None:
             return engine.gather([outputs] if outputs else [], [tensor], options)
         self._same_dtype("gather", tensor, outputs)
@@ -119,6 +129,8 @@ class Movements(Issuing):
         outputs = (
             output_tensors if isinstance(output_tensors[0], torch.Tensor) else self.only(output_tensors, "all_gather")
         )
+        if not options.asyncOp and self.at_once(_ALL_GATHER, list(outputs), tensor, options.timeout):
+            return self._finished
         if (engine := self.other_engine(tensor)) is not None:
             return engine.allgather([outputs], [tensor], options)
         self._same_dtype("all_gather", tensor, outputs)
@@ -129,6 +141,8 @@ class Movements(Issuing):
     def all_gather_single(self, output: torch.Tensor, input_tensor: torch.Tensor, opts: Any = None) -> Any:
         """The same with the outputs one after another in one tensor."""
         options = _options(AllgatherOptions, opts, None, None)
+        if not options.asyncOp and self.at_once(_ALL_GATHER, output, input_tensor, options.timeout):
+            return self._finished
         if (engine := self.other_engine(input_tensor)) is not None:
             return engine._allgather_base(output, input_tensor, options)
         self._same_dtype("all_gather", input_tensor, [output])
@@ -174,6 +188,8 @@ class Movements(Issuing):
         inputs, outputs = as_list(input_tensors), as_list(output_tensors)
         if len(inputs) != self._size or len(outputs) != self._size:
             raise self.refusal(f"all_to_all of {len(inputs)} into {len(outputs)} tensors over {self._size} ranks")
+        if not options.asyncOp and self.at_once(_ALL_TO_ALL, outputs, inputs, options.timeout):
+            return self._finished
         if (engine := self.other_engine(inputs[0])) is not None:
             return engine.alltoall(outputs, inputs, options)
         self._same_dtype("all_to_all", inputs[0], [*inputs, *outputs])
@@ -186,6 +202,10 @@ class Movements(Issuing):
     ) -> Any:
         """The same with the parts one after another along the first dimension; no sizes: equal ones."""
         options = _options(dist.AllToAllOptions, opts, None, None)
+        if not (options.asyncOp or output_sizes or input_sizes) and self.at_once(
+            _ALL_TO_ALL, output, input_tensor, options.timeout
+        ):
+            return self._finished
         if (engine := self.other_engine(input_tensor)) is not None:
             return engine.alltoall_base(output, input_tensor, output_sizes, input_sizes, options)
         self._same_dtype("all_to_all", input_tensor, [output])

@@ -18,8 +18,6 @@ NATIVE: dict[torch.dtype, tuple[int, int]] = {
     torch.complex64: (DTYPES.index("float32"), 2),
     torch.complex128: (DTYPES.index("float64"), 2),
 }
-# The same for real dtypes alone: one look-up on the fast path.
-REAL: dict[torch.dtype, int] = {dtype: number for dtype, (number, width) in NATIVE.items() if width == 1}
 _BYTES = DTYPES.index("uint8")
 
 SUM = REDUCTIONS.index("sum")

@@ -12,17 +12,14 @@ import torch
 import torch.distributed as dist
 
 from lowerkit.distributed.issuing import Issuing, Pending, Tensors, as_list, nanoseconds, refused_call
-from lowerkit.distributed.numbers import PREMULTIPLIED_SUM, REAL, REDUCTION_OF_HASH, factor_of, reduced
+from lowerkit.distributed.numbers import PREMULTIPLIED_SUM, REDUCTION_OF_HASH, factor_of, reduced
 from lowerkit.distributed.sparse import sparse_all_reduce
-from lowerkit.distributed.work import backend_error
 from lowerkit.errors import UsageError
-from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Operation
 
 _ALL_REDUCE = int(Operation.ALL_REDUCE)
 _REDUCE = int(Operation.REDUCE)
 _REDUCE_SCATTER = int(Operation.REDUCE_SCATTER)
-_STRIDED = torch.strided
 
 
 def _options(kind: type[Any], given: Any, op: Any, timeout: Any, root: int | None = None) -> Any:
@@ -45,26 +42,12 @@ class Reductions(Issuing):
     """The operations that reduce."""
 
     def allreduce(self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:
-        """Reduces a tensor of each rank into all of them, in place.
-
-        The first lines are the fast path: one CPU tensor, contiguous, of a real dtype, to be done at once.
-        """
-        if type(opts) is dist.AllreduceOptions and len(tensors) == 1:
+        """Reduces a tensor of each rank into all of them, in place."""
+        if type(opts) is dist.AllreduceOptions and len(tensors) == 1 and not opts.asyncOp:
+            reduction = REDUCTION_OF_HASH[hash(opts.reduceOp)]
             tensor = tensors[0]
-            if tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous() and not opts.asyncOp:
-                dtype = REAL.get(tensor.dtype)
-                reduction = REDUCTION_OF_HASH[hash(opts.reduceOp)]
-                if dtype is not None and reduction != PREMULTIPLIED_SUM and not tensor.is_neg():
-                    address = tensor.data_ptr()
-                    limit = nanoseconds(opts.timeout)
-                    try:
-                        self._run(
-                            _ALL_REDUCE, dtype, tensor.numel(), address, address, reduction, 0, 1.0, 0, limit,
-                            tensor.shape,
-                        )  # fmt: skip
-                    except _collective.CollectiveError as error:
-                        raise backend_error(error) from error
-                    return self._finished
+            if reduction != PREMULTIPLIED_SUM and self.at_once(_ALL_REDUCE, tensor, tensor, opts.timeout, reduction):
+                return self._finished
         options = _options(dist.AllreduceOptions, opts, op, timeout)
         return self._allreduce(self.only(tensors, "all_reduce"), options)
 
@@ -98,6 +81,12 @@ class Reductions(Issuing):
             opts, root = None, opts
         options = _options(dist.ReduceOptions, opts, op, timeout, root)
         tensor = self.only(tensors, "reduce")
+        if not options.asyncOp:
+            reduction = REDUCTION_OF_HASH[hash(options.reduceOp)]
+            if reduction != PREMULTIPLIED_SUM and self.at_once(
+                _REDUCE, tensor, tensor, options.timeout, reduction, options.rootRank
+            ):
+                return self._finished
         if (engine := self.other_engine(tensor)) is not None:
             return engine.reduce([tensor], options)
         reduction, factor, dtype, width = self._reduction(tensor, options.reduceOp)
@@ -121,6 +110,8 @@ class Reductions(Issuing):
         parts = (
             input_tensors if isinstance(input_tensors[0], torch.Tensor) else self.only(input_tensors, "reduce_scatter")
         )
+        if self._reduce_scatter_at_once(output, list(parts), options):
+            return self._finished
         if (engine := self.other_engine(output)) is not None:
             return engine.reduce_scatter([output], [parts], options)
         return self._reduce_scatter(output, [self.read(part) for part in parts], options)
@@ -128,6 +119,8 @@ class Reductions(Issuing):
     def reduce_scatter_single(self, output: torch.Tensor, input_tensor: torch.Tensor, opts: Any = None) -> Any:
         """The same with the parts one after another in one tensor."""
         options = _options(dist.ReduceScatterOptions, opts, None, None)
+        if self._reduce_scatter_at_once(output, input_tensor, options):
+            return self._finished
         if (engine := self.other_engine(output)) is not None:
             return engine._reduce_scatter_base(output, input_tensor, options)
         if input_tensor.numel() != output.numel() * self._size or input_tensor.dtype != output.dtype:
@@ -149,6 +142,12 @@ class Reductions(Issuing):
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """The older name."""
         return self.reduce_scatter_single_coalesced(outputs, inputs, opts)
+
+    def _reduce_scatter_at_once(self, output: torch.Tensor, given: torch.Tensor | Tensors, options: Any) -> bool:
+        reduction = REDUCTION_OF_HASH[hash(options.reduceOp)]
+        if options.asyncOp or reduction == PREMULTIPLIED_SUM:
+            return False
+        return self.at_once(_REDUCE_SCATTER, output, given, options.timeout, reduction)
 
     def _reduce_scatter(self, output: torch.Tensor, parts: Sequence[torch.Tensor], options: Any) -> Any:
         reduction, factor, dtype, width = self._reduction(output, options.reduceOp)

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "collective/lowerkit_collective.h"
+#include "tensor_access.h"
+#include "tensor_call.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -102,6 +104,7 @@ class Group {
                                &config.tuning.spin_nanoseconds};
     for (size_t i = 0; i < tuning.size(); ++i) *fields[i] = tuning[i];
     size_ = size;
+    rank_ = rank;
     lk_status status;
     {
       nb::gil_scoped_release released;
@@ -139,10 +142,12 @@ class Group {
     return new Work(work);
   }
   int size() const { return size_; }
+  int rank() const { return rank_; }
 
  private:
   lk_group *group_ = nullptr;
   int size_ = 0;
+  int rank_ = 0;
 };
 
 lk_call to_call(int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction, int root,
@@ -229,6 +234,7 @@ NB_MODULE(_collective, module) {
   nb::set_leak_warnings(false);  // a process that ends with groups open is the user's business
   error_type = PyErr_NewException("lowerkit.runtimes._collective.CollectiveError", PyExc_RuntimeError, nullptr);
   module.attr("CollectiveError") = nb::borrow(error_type);
+  module.def("serve_tensors", &lowerkit::serve_tensors, "tensor"_a, "parameter"_a);
   module.def("segment_bytes", &lk_segment_bytes, "local_count"_a, "tile_bytes"_a = 0);
 
   nb::class_<Work>(module, "Work")
@@ -287,6 +293,16 @@ NB_MODULE(_collective, module) {
           },
           "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a, "input_parts"_a, "parts"_a, "reduction"_a = 0,
           "root"_a = 0, "factor"_a = 1.0, "timeout"_a = 0, "shape"_a = nb::make_tuple(), nb::keep_alive<0, 1>())
+      .def(
+          "run_tensors",
+          [](Group &group, int operation, nb::handle output, nb::handle input, int reduction, int root,
+             int64_t timeout) {
+            lowerkit::TensorCall call(group.size(), group.rank());
+            if (!call.make(operation, output, input, reduction, root, timeout)) return false;
+            group.run(call.call());
+            return true;
+          },
+          "operation"_a, "output"_a.none(), "input"_a.none(), "reduction"_a = 0, "root"_a = 0, "timeout"_a = 0)
       .def(
           "attach_arena",
           [](Group &group, int descriptor, int64_t size) {

@@ -35,7 +35,8 @@ class Board {
   Board(Membership &membership, std::vector<int> local_ranks, int index, std::unique_ptr<Segment> segment,
         const lk_tuning &tuning, std::vector<int> connections);
 
-  // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group are here.
+  // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group
+  // are here.
   void run(Execution &execution, const lk_call &call);
 
   // Maps one arena of `bytes` for each rank. Returns this rank's.

@@ -116,6 +116,7 @@ Group::~Group() {
     queue_.clear();
     queued_ = 0;
     changed_.notify_all();
+    carry_.notify_all();
   }
   if (messenger_) messenger_->wake();
   if (worker_.joinable()) worker_.join();

@@ -125,6 +125,8 @@ class Group {
   std::thread worker_;
   std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
   std::thread carrier_;                        // moves them on while nobody waits for them
+  std::condition_variable carry_;
+  bool carrier_sleeps_ = false;
 };
 
 }  // namespace lowerkit::collective

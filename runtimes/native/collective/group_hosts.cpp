@@ -19,7 +19,8 @@ namespace lowerkit::collective {
 namespace {
 
 constexpr int64_t kLargeBytes = 64 << 10;
-// Who waits for another host gives up so much earlier than who waits for it on its own: it knows which rank is to blame.
+// Who waits for another host gives up so much earlier than who waits for it on its own: it knows which rank is to
+// blame.
 constexpr int64_t kEarlier = 200000000;
 
 lk_call part_of(const lk_call &call, int operation) {

@@ -1,5 +1,6 @@
 // Sends and receives of a group. They are not in order with its collectives.
 #include <algorithm>
+#include <chrono>
 
 #include "group.h"
 
@@ -8,6 +9,10 @@ namespace {
 
 // How long the carrier drives the links before it looks which messages are over.
 constexpr int64_t kCarry = 2000000;
+// How often the carrier looks whether a message that nobody waits for needs it, and how long after the last message it
+// still looks. To be woken for each message would cost its sender more than the message.
+constexpr std::chrono::microseconds kLook{200};
+constexpr int kLooks = 100;
 
 }  // namespace
 
@@ -47,7 +52,7 @@ std::shared_ptr<Work> Group::start_message(const lk_call &call) {
   if (conclude(*work, false)) return work;
   messages_.push_back(work);
   if (!carrier_.joinable()) carrier_ = std::thread(&Group::carry_messages, this);
-  changed_.notify_all();
+  if (carrier_sleeps_) carry_.notify_one();
   return work;
 }
 
@@ -98,16 +103,25 @@ void Group::wait_for_message(Work &work, int64_t timeout) {
   if (work.status != LK_OK) throw Failure(work.status, work.message);
 }
 
-// Messages move on although their sender computes: long ones need their receiver's grant answered.
+// Messages move on although their sender computes: long ones need their receiver's grant answered. Who waits for a
+// message drives the links himself, and faster than this thread could tell him.
 void Group::carry_messages() {
   std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !messages_.empty(); });
-    if (!stopping_) {
+  int looks = 0;  // without a message
+  while (!stopping_) {
+    if (looks >= kLooks) {
+      carrier_sleeps_ = true;
+      carry_.wait(lock, [&] { return stopping_ || !messages_.empty(); });
+      carrier_sleeps_ = false;
+      looks = 0;
+    }
+    carry_.wait_for(lock, kLook, [&] { return stopping_; });
+    looks = messages_.empty() ? looks + 1 : 0;
+    if (!stopping_ && !messages_.empty()) {
       auto first = messages_.front();
       lock.unlock();
       try {
-        messenger_->wait(*first->request, Deadline::in(kCarry));
+        messenger_->drive_unless_awaited(*first->request, Deadline::in(kCarry));
       } catch (const Failure &) {
         // How it ended is read below.
       }
@@ -115,8 +129,8 @@ void Group::carry_messages() {
     }
     const bool over = stopping_ || membership_.aborted();
     messages_.remove_if([&](const std::shared_ptr<Work> &work) { return conclude(*work, over); });
-    if (stopping_) return;
   }
+  messages_.remove_if([&](const std::shared_ptr<Work> &work) { return conclude(*work, true); });
 }
 
 }  // namespace lowerkit::collective

@@ -128,6 +128,8 @@ class Messenger final : private FrameSink {
   // blames the rank at the end of the line.
   void wait(Request *const *requests, size_t count, Deadline deadline, Waiting *waiting = nullptr);
   void wait(Request &request, Deadline deadline, Waiting *waiting = nullptr);
+  // Drives the links until the request is done, the deadline passes, or a thread waits (that one drives then).
+  void drive_unless_awaited(Request &request, Deadline deadline);
   // The buffer is the caller's again.
   void cancel(Request &request);
 
@@ -197,7 +199,9 @@ class Messenger final : private FrameSink {
   std::atomic<int> wanting_{0};  // threads that wait for the mutex
   std::condition_variable changed_;
   int sleepers_ = 0;
-  bool driven_ = false;  // a thread in wait() drives the links
+  int waiters_ = 0;         // threads in wait()
+  bool driven_ = false;     // a thread drives the links
+  bool gives_way_ = false;  // the one that drives does so until another waits
   bool driver_sleeps_ = false;
 
   std::vector<Peer> peers_;

@@ -43,6 +43,7 @@ struct Messenger::Patience {
   const Deadline &deadline;
   int64_t spin_until;
   int64_t tell_at;
+  bool gives_way = false;
 };
 
 // A thread that polls in a loop would hardly ever leave the mutex to another: it looks at who wants it.
@@ -104,6 +105,11 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
       if (requests[i]->done() && requests[i]->failure_) throw *requests[i]->failure_;
   };
   auto held = lock();
+  struct Waiter {
+    int &waiters;
+    ~Waiter() { --waiters; }
+  } waiter{waiters_};
+  ++waiters_;
   for (size_t i = 0; i < count; ++i) {
     const Request &awaited = *requests[i];
     if (awaited.done()) continue;
@@ -119,9 +125,17 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
   throw_failures();
 }
 
+void Messenger::drive_unless_awaited(Request &request, Deadline deadline) {
+  auto held = lock();
+  // It does not spin: nobody waits for what it is about.
+  Patience patience{deadline, 0, INT64_MAX, true};
+  while (!request.done() && !waiters_ && !driven_) drive(held, request, patience);
+}
+
 // Returns when the request is done, when another failed, or when another thread drove for a while.
 void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited, Patience &patience) {
   if (driven_) {
+    if (gives_way_ && driver_sleeps_) wake_driver();
     ++sleepers_;
     changed_.wait_for(held, std::chrono::nanoseconds(kLongestSleep));
     --sleepers_;
@@ -133,13 +147,14 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
   struct Driving {
     Messenger &messenger;
     ~Driving() {
-      messenger.driven_ = false;
+      messenger.driven_ = messenger.gives_way_ = false;
       if (messenger.sleepers_) messenger.changed_.notify_all();
     }
   } driving{*this};
   driven_ = true;
+  gives_way_ = patience.gives_way;
   const uint64_t failures = failures_;
-  while (!awaited.done() && failures_ == failures) {
+  while (!awaited.done() && failures_ == failures && !(gives_way_ && waiters_)) {
     uint32_t heard = options_.doorbell ? options_.doorbell->heard() : 0;
     bool moved = progress_links();
     if (awaited.done()) return;
@@ -150,7 +165,7 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
       patience.tell_at = INT64_MAX;
       tell_of_waiting(awaited, awaited.peer_);
     }
-    if (moved) patience.spin_until = now + spin_nanoseconds_;
+    if (moved && !gives_way_) patience.spin_until = now + spin_nanoseconds_;
     if (wanting_.load(std::memory_order_relaxed)) {
       held.unlock();
       while (wanting_.load()) sched_yield();

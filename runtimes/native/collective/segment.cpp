@@ -42,6 +42,7 @@ Segment::Segment(int descriptor, int ranks, int index, int64_t tile_bytes, Deadl
   if (mapped == MAP_FAILED)
     throw Failure(LK_RESOURCES,
                   "cannot map " + std::to_string(size_) + " bytes of shared memory: " + std::strerror(errno));
+  madvise(mapped, size_t(size_), MADV_POPULATE_WRITE);  // else the first operations fault page after page
   base_ = static_cast<uint8_t *>(mapped);
   SegmentHeader &shared = header();
   if (index == 0) {

@@ -68,7 +68,7 @@ struct SegmentHeader {
   int32_t version;
   int64_t tile_bytes;
   std::atomic<uint64_t> processors[kProcessorWords];  // a bit for each that some rank may run on
-  alignas(kCacheLine) std::atomic<uint32_t> failed;  // 0 no, 1 being written, 2 yes
+  alignas(kCacheLine) std::atomic<uint32_t> failed;   // 0 no, 1 being written, 2 yes
   int32_t failed_rank;
   char failure[512];
 };
