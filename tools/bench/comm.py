@@ -2,7 +2,8 @@
 
     python tools/bench/comm.py --json comm.json --markdown comm.md --picture docs/collectives.svg
 
-Needs mpicxx and mpirun (Debian: openmpi-bin, libopenmpi-dev). A time is the slowest rank's, per operation; figures are
+Needs mpicxx and mpirun (Debian: openmpi-bin, libopenmpi-dev); the columns of TCP, measured between two network
+namespaces, need root and iproute2. A time is the slowest rank's, per operation; figures are
 medians over the turns of all rounds, with the 99th percentile. Bus bandwidth is by the factors of nccl-tests.
 """
 
@@ -21,7 +22,11 @@ import click
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "runtimes/native/collective"
-MEMORY_LIMIT = 8 << 30  # of all buffers of all ranks
+sys.path.insert(0, str(ROOT))
+
+from tests.support.faults import namespaces  # noqa: E402
+
+MEMORY_LIMIT = 16 << 30  # of all buffers of all ranks
 
 
 @dataclass
@@ -82,9 +87,33 @@ def through_torch(operation: str, ranks: int, sizes: list[int], turns: int) -> l
     """Runs the benchmark through torch.distributed once."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-        str(Path(__file__).with_name("comm_torch.py")), operation, ",".join(map(str, sizes)), str(turns),
+        *torch_program(operation, sizes, turns, "shm"),
     ]  # fmt: skip
     return lines_of(command)
+
+
+def torch_program(operation: str, sizes: list[int], turns: int, transport: str) -> list[str]:
+    """Returns the words that run one rank."""
+    program = str(Path(__file__).with_name("comm_torch.py"))
+    return [program, operation, ",".join(map(str, sizes)), str(turns), transport]
+
+
+def between_namespaces(operation: str, sizes: list[int], turns: int) -> list[dict[str, object]]:
+    """Runs the benchmark once through torch.distributed, by TCP between two network namespaces."""
+    with namespaces.wire() as wire:
+        ranks: list[subprocess.Popen[str]] = []
+        for side in (0, 1):
+            environment = {
+                **os.environ, "MASTER_ADDR": wire.addresses[0], "MASTER_PORT": "29511", "RANK": str(side),
+                "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": wire.devices[side],
+            }  # fmt: skip
+            command = [*wire.inside(side), sys.executable, *torch_program(operation, sizes, turns, "tcp")]
+            ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        printed = [rank.communicate()[0] for rank in ranks]
+        if any(rank.returncode for rank in ranks):
+            raise click.ClickException("a rank between network namespaces failed")
+    lines = [json.loads(line) for line in printed[0].splitlines() if line.startswith("{")]
+    return [{**line, "engine": str(line["engine"]).replace("torch", "tcp")} for line in lines]
 
 
 def lines_of(command: list[str]) -> list[dict[str, object]]:
@@ -179,14 +208,17 @@ def draw(series: list[Series], path: Path) -> None:
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--skip-torch", is_flag=True)
 @click.option("--skip-native", is_flag=True)
+@click.option("--skip-tcp", is_flag=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
 @click.option("--markdown", type=click.Path(path_type=Path))
 @click.option("--picture", type=click.Path(path_type=Path))
 def main(
     operations: tuple[str, ...], ranks: tuple[int, ...], largest: int, turns: int, rounds: int, skip_torch: bool,
-    skip_native: bool, json_path: Path | None, markdown: Path | None, picture: Path | None,
+    skip_native: bool, skip_tcp: bool, json_path: Path | None, markdown: Path | None, picture: Path | None,
 ) -> None:  # fmt: skip
     """Measure collectives beside Open MPI and Gloo."""
+    if not skip_tcp and (reason := namespaces.missing()):
+        raise click.ClickException(f"no network namespaces: {reason}; --skip-tcp leaves their columns out")
     lines: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         program = None if skip_native else build(Path(folder))
@@ -196,8 +228,10 @@ def main(
                     sizes = sizes_for(count, largest)
                     if program:
                         lines += native(program, operation, count, sizes, turns)
-                    if not skip_torch and operation != "all_to_all":
+                    if not skip_torch:
                         lines += through_torch(operation, count, sizes, turns)
+                    if not skip_tcp and count == 2:
+                        lines += between_namespaces(operation, sizes, turns)
     found: dict[tuple[object, ...], Series] = {}
     bandwidth: dict[int, tuple[float, float]] = {}
     for line in lines:

@@ -3,7 +3,7 @@
 //
 //   sample   `batch` operations one after the other, timed by each rank; the slowest rank counts, divided by `batch`
 //   turn     one sample of each engine; engines alternate, so that what disturbs the machine disturbs both
-//   rotation buffers of 256 KiB and more move on through 64 MiB (or two buffers) with each operation: not in the cache;
+//   rotation buffers of 256 KiB and more move on through 64 MiB (or one buffer) with each operation: not in the cache;
 //            smaller ones stay where they are
 //
 // Each engine's last result of a size is compared with the right one.
@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
     sizes.push_back(std::atoll(item));
   const int turns = std::atoi(argv[3]);
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  const int64_t pool = std::max<int64_t>(64 << 20, 2 * largest);
+  const int64_t pool = std::max<int64_t>(64 << 20, largest);
 
   groups[0] = make_group("benchmark");
   groups[1] = make_group("benchmark with arena");

@@ -24,7 +24,7 @@ constexpr int64_t kLinePayload = 48;
 constexpr int kProcessorWords = 16;
 constexpr int kTiles = 4;
 constexpr int64_t kOneShotBytes = 64 << 10;
-constexpr int64_t kDefaultTileBytes = 256 << 10;
+constexpr int64_t kDefaultTileBytes = 512 << 10;
 
 struct alignas(kCacheLine) Line {
   std::atomic<uint64_t> sequence;
