@@ -19,7 +19,9 @@ constexpr int kQuickLooks = 300;  // about half a microsecond
 constexpr int64_t kSpin = 20000;
 constexpr int64_t kAlone = 10000;  // how long a spinning rank keeps its processor to itself
 constexpr int64_t kShortSleep = 200000;
-constexpr int64_t kYield = 200000;         // how long a crowded rank gives way before it sleeps
+// How often a crowded rank gives way before it sleeps. Each time puts it a whole time slice behind the others in the
+// scheduler's books: who gave way a thousand times cannot run for a millisecond after its turn has come.
+constexpr int kYields = 16;
 constexpr int64_t kCheckEvery = 20000000;  // how often a sleeper looks whether the rank it waits for is alive
 
 void pause_briefly() {
@@ -177,21 +179,19 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
     settled_ = *std::min_element(arrived_.begin(), arrived_.end()) > 0;
   }
   const int64_t start = monotonic_nanoseconds();
-  const int64_t patience = crowded_ ? kYield : patience_;
   int64_t now = start;
   bool arrived = false;
-  while (!arrived && now - start < patience) {
-    if (crowded_) {
-      sched_yield();
+  for (int yields = 0; crowded_ && !arrived && yields < kYields; ++yields) {
+    sched_yield();
+    arrived = word.load(std::memory_order_acquire) >= target;
+  }
+  while (!crowded_ && !arrived && now - start < patience_) {
+    for (int i = 0; i < 32 && !arrived; ++i) {
+      pause_briefly();
       arrived = word.load(std::memory_order_acquire) >= target;
-    } else {
-      for (int i = 0; i < 32 && !arrived; ++i) {
-        pause_briefly();
-        arrived = word.load(std::memory_order_acquire) >= target;
-      }
-      // The scheduler may have put the rank waited for on this very processor: it cannot come while this one spins.
-      if (!arrived && now - start > kAlone) sched_yield();
     }
+    // The scheduler may have put the rank waited for on this very processor: it cannot come while this one spins.
+    if (!arrived && now - start > kAlone) sched_yield();
     if (!arrived) now = monotonic_nanoseconds();
   }
   const int64_t asleep = now;
