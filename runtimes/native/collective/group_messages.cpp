@@ -46,7 +46,7 @@ std::shared_ptr<Work> Group::start_message(const lk_call &call) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (conclude(*work, false)) return work;
   messages_.push_back(work);
-  if (!carrier_.joinable()) carrier_ = std::thread(&Group::carry_messages, this);
+  start_thread(carrier_, &Group::carry_messages);
   changed_.notify_all();
   return work;
 }
@@ -58,7 +58,7 @@ bool Group::conclude(Work &work, bool all_failed) {
   lk_status status = LK_OK;
   std::string message;
   try {
-    const bool late = work.execution->deadline.passed(monotonic_nanoseconds());
+    const bool late = work.execution->deadline.passed(recorder_.now());
     if (!work.request->done() && !all_failed && !late) return false;
     if (!work.request->done()) {
       // Throws, whatever it waits for: the time is up, or the group aborted.
@@ -82,7 +82,7 @@ bool Group::conclude(Work &work, bool all_failed) {
 void Group::wait_for_message(Work &work, int64_t timeout) {
   Deadline deadline = work.execution->deadline;
   if (timeout > 0) {
-    const Deadline asked = Deadline::in(timeout);
+    const Deadline asked = Deadline::in(timeout, recorder_.now());
     if (asked.at < deadline.at) deadline = asked;
   }
   Waiting waiting;
@@ -107,7 +107,7 @@ void Group::carry_messages() {
       auto first = messages_.front();
       lock.unlock();
       try {
-        messenger_->wait(*first->request, Deadline::in(kCarry));
+        messenger_->wait(*first->request, Deadline::in(kCarry, recorder_.now()));
       } catch (const Failure &) {
         // How it ended is read below.
       }
