@@ -36,8 +36,14 @@ class GroupSettings:
     record_folder: Path | None
 
     def tuned(self, local_count: int) -> Tuning:
-        """Returns the values for a number of local ranks."""
-        return self.tuning.for_ranks(local_count) if self.tuning is not None else Tuning()
+        """Returns the values for a number of local ranks.
+
+        Raises:
+            UsageError: LK1010, a value is out of its range.
+        """
+        found = self.tuning.for_ranks(local_count) if self.tuning is not None else Tuning()
+        found.check()
+        return found
 
     def connect(
         self, store: Store, name: str, rank: int, size: int

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from lowerkit.runtimes.collective.deadline import Deadline
 from lowerkit.runtimes.collective.failures import not_formed
+from lowerkit.runtimes.collective.publication import ranks_from_bytes
 from lowerkit.runtimes.collective.store import Store
 
 
@@ -35,7 +36,7 @@ def agree_on_survivors(
         clock: of those seconds.
 
     Raises:
-        CollectiveFault: LK8007, the others went on without this rank.
+        CollectiveFault: LK8007, the others went on without this rank, or what they wrote down is no list of ranks.
     """
     store.set(f"{prefix}/present/{rank}", b"1")
     deadline = Deadline(timeout, clock)
@@ -48,7 +49,7 @@ def agree_on_survivors(
             except TimeoutError:
                 continue
     decided = store.compare_set(f"{prefix}/members", b"", json.dumps(sorted(present)).encode())
-    members = [int(member) for member in json.loads(decided)]
+    members = sorted(ranks_from_bytes("the list of ranks that are left", decided, size))
     if rank not in members:
         raise not_formed(
             f"rank {rank} came too late to shrink: ranks {members} went on without it",

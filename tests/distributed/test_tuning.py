@@ -89,6 +89,9 @@ def test_tables_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("RANKS {\"2\": {\"tile\": 1}}", "LK1002"),
         ("RANKS {\"2\": {\"tile_bytes\": 100}}", "LK1010"),
         ("RANKS {\"2\": {\"spin_nanoseconds\": -1}}", "LK1010"),
+        ("RANKS {\"2\": {\"spin_nanoseconds\": 4000000000000000000}}", "LK1010"),
+        ("RANKS {\"2\": {\"streaming_limit\": 9223372036854775808}}", "LK1010"),
+        ('{"x": ' + "[" * 100_000, "LK1002"),
     ],
 )  # fmt: skip
 def test_foreign_tables_are_refused(text: str, code: str, tmp_path: Path) -> None:
@@ -102,6 +105,15 @@ def test_foreign_tables_are_refused(text: str, code: str, tmp_path: Path) -> Non
         TuningTable.load(path)
     with pytest.raises(LowerkitError, match="LK1001"):
         TuningTable.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("one", [Tuning(one_shot_limit=-1), Tuning(tile_bytes=100), Tuning(spin_nanoseconds=1 << 62)])
+def test_no_group_takes_values_out_of_range(one: Tuning) -> None:
+    table = TuningTable(processor_name(), processors(), {2: one}, "a table")
+
+    store = MemoryStore()
+    results = run_ranks(2, lambda rank: Group.join(store, "world", rank, 2, OPTIONS, tuning=table))
+    assert all(isinstance(result, LowerkitError) and result.code == "LK1010" for result in results), results
 
 
 @pytest.mark.parametrize("one", [Tuning(tile_bytes=64 << 10), Tuning(one_shot_limit=4 << 10, streaming_limit=1 << 20)])
