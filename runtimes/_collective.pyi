@@ -140,6 +140,8 @@ class Plan:
         reduction: int = 0,
         root: int = 0,
         factor: float = 1.0,
+        tag: int = 0,
+        timeout: int = 0,
         shape: Sequence[int] = (),
     ) -> None: ...
     def run(self) -> None: ...

@@ -35,7 +35,7 @@ from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work
 
 logger = logging.getLogger("lowerkit.collective")
 
@@ -150,6 +150,23 @@ class Group:
             self.note_failure(error.args[1])
             raise from_native(*error.args) from error
         return Work(call, work, self.note_failure)
+
+    def run_all(self, calls: Sequence[Call[Result]], timeout: float = 0.0) -> list[Result]:
+        """Runs several operations, in their order, by one call of the native side: the coalesced form of each.
+
+        To run the same ones again and again, record them in a :class:`Plan`.
+
+        Args:
+            calls: made by :attr:`calls`.
+            timeout: seconds for each of them; 0: the group's.
+
+        Raises:
+            LowerkitError: one failed; those behind it did not run.
+        """
+        plan = Plan()
+        results = [plan.add(self, call, timeout) for call in calls]
+        plan.run()
+        return results
 
     def split(self, color: int, key: int = 0) -> Group | None:
         """Makes one group of the ranks of each colour, ordered by key and then by rank. All ranks call it.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call
-from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.failures import from_native
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
@@ -57,6 +57,11 @@ class Work(Generic[Result]):
         """The rank that a finished receive came from."""
         return self._native.received[0]
 
+    @property
+    def count(self) -> int:
+        """Elements that a finished receive got: at most those of its array, whose rest is left as it was."""
+        return self._native.received[1] // self._call.arrays[0].itemsize
+
 
 class Plan:
     """Operations recorded once and run by one call, in the order in which they were added.
@@ -69,18 +74,21 @@ class Plan:
         self._calls: list[Call[Any]] = []
         self._groups: set[Group] = set()
 
-    def add(self, group: Group, call: Call[Result]) -> Result:
+    def add(self, group: Group, call: Call[Result], timeout: float = 0.0) -> Result:
         """Records a call; returns its result, which is filled whenever the plan has run.
 
+        Args:
+            group: it runs in; a plan may hold calls of several groups.
+            call: made by the group's ``calls``; a send or receive too.
+            timeout: seconds; 0: the group's.
+
         Raises:
-            UsageError: LK1010, the call has a tag: plans hold collectives only.
+            UsageError: LK1010, the call cannot be made.
         """
-        if call.tag:
-            raise usage("a plan holds collectives, no tagged messages")
         try:
             self._native.add(
                 group.native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts,
-                call.parts, call.reduction, call.root, call.factor, call.shape,
+                call.parts, call.reduction, call.root, call.factor, call.tag, int(timeout * NANOSECONDS), call.shape,
             )  # fmt: skip
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error

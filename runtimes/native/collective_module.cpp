@@ -394,15 +394,16 @@ NB_MODULE(_collective, module) {
       .def(
           "add",
           [](Plan &plan, Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
-             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, nb::handle shape) {
-            plan.add(group,
-                     CallWithParts(
-                         group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, 0, shape),
-                         input_parts, parts)
-                         .call);
+             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t tag,
+             int64_t timeout, nb::handle shape) {
+            plan.add(group, CallWithParts(group,
+                                          to_call(operation, dtype, count, input, output, reduction, root, factor, tag,
+                                                  timeout, shape),
+                                          input_parts, parts)
+                                .call);
           },
           nb::keep_alive<1, 2>(), "group"_a, "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a,
           "input_parts"_a = nb::make_tuple(), "parts"_a = nb::make_tuple(), "reduction"_a = 0, "root"_a = 0,
-          "factor"_a = 1.0, "shape"_a = nb::make_tuple())
+          "factor"_a = 1.0, "tag"_a = 0, "timeout"_a = 0, "shape"_a = nb::make_tuple())
       .def("run", &Plan::run);
 }

@@ -129,6 +129,8 @@ typedef struct lk_part {
  *   reduce_scatter  parts (one for each rank, read only), output, count (of this rank's part), reduction
  *   all_to_all      input_parts (read only), parts
  *   send, receive   input or output, count, root (the peer; LK_ANY_SOURCE to receive), tag
+ * Inputs and outputs do not overlap, but that a rank's own part may stay where it is: all_reduce and reduce with input
+ * == output, gather and all_gather with input == parts[rank], scatter and reduce_scatter with output == parts[rank].
  * `shape` (dims of it) is compared between ranks and shown in errors; dims 0: only counts are. */
 typedef struct lk_call {
   int32_t operation;
