@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_collective import (
-    flight_records,
-    handshakes,
-    mutated_document,
-    mutated_handshake,
-    take_handshake,
-    trace_records,
-    tuning_tables,
-    use_table,
-)
+from fuzz_handshakes import handshakes, mutated_handshake, take_handshake
 from fuzz_mutations import mutate, mutate_manifest
+from fuzz_rank_files import flight_records, mutated_document, trace_records, tuning_tables, use_table
 
 from lowerkit.errors import UsageError
 

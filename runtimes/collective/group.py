@@ -35,11 +35,12 @@ from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work
+from lowerkit.runtimes.collective.work import NANOSECONDS, Dropped, Plan, Work, still_running
 
 logger = logging.getLogger("lowerkit.collective")
 
 Result = TypeVar("Result")
+_MOST_DROPPED = 64
 
 
 class Group:
@@ -67,6 +68,7 @@ class Group:
         self._recorded = False
         self._closed = False
         self._failure = ""
+        self._dropped: list[Dropped] = []
 
     @staticmethod
     def join(
@@ -149,7 +151,9 @@ class Group:
         except _collective.CollectiveError as error:
             self.note_failure(error.args[1])
             raise from_native(*error.args) from error
-        return Work(call, work, self.note_failure)
+        if len(self._dropped) > _MOST_DROPPED:
+            self._dropped[:] = [one for one in self._dropped if still_running(one)]
+        return Work(call, work, self.note_failure, self._dropped)
 
     def run_all(self, calls: Sequence[Call[Result]], timeout: float = 0.0) -> list[Result]:
         """Runs several operations, in their order, by one call of the native side: the coalesced form of each.
@@ -242,6 +246,7 @@ class Group:
         self.keep_record()
         self._closed = True
         self.native.close()
+        self._dropped.clear()
 
     def __enter__(self) -> Group:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,27 @@ def test_messages_in_plans_and_shorter_than_their_arrays() -> None:
         assert (work.count, work.source) == (5, preceding)
 
     with_groups(run)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["shared-memory", "tcp"])
+def test_work_that_nobody_holds_keeps_its_arrays(apart: bool) -> None:
+    def run(group: Group) -> None:
+        alive: list[weakref.ref[Array]] = []
+        for _ in range(100):
+            given = np.full(50_000, 1.0)
+            alive.append(weakref.ref(given))
+            group.start(group.calls.all_reduce(given))
+            del given
+        assert alive[-1]() is not None
+        last = group.start(group.calls.all_reduce(np.ones(3)))
+        assert (last.wait() == SIZE).all()
+        group.start(group.calls.barrier()).wait()
+        assert sum(one() is not None for one in alive) <= 64, "those that are over are let go now and then"
+        group.close()
+        gc.collect()
+        assert not any(one() is not None for one in alive)
+
+    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=20.0))
 
 
 def test_a_group_of_one() -> None:

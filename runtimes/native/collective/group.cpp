@@ -186,6 +186,8 @@ Execution Group::execution_of(const lk_call &call, uint64_t sequence) {
 
 void Group::execute(const lk_call &call, uint64_t sequence) {
   Execution execution = execution_of(call, sequence);
+  // Of a rank that died nobody waits for what is left in the queue: its buffers may be gone.
+  if (network_) presence_.ranks()->check_alive(presence_.number());
   try {
     membership_.check();
     if (membership_.size == 1)

@@ -157,6 +157,11 @@ void SimulatedRanks::die(int number) {
   advance_if_idle();
 }
 
+void SimulatedRanks::check_alive(int number) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ranks_[size_t(number)].died_at != INT64_MAX) throw RankDied(number);
+}
+
 bool SimulatedRanks::seen_dead(int number) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return ranks_[size_t(number)].died_at < now();

@@ -57,6 +57,8 @@ class SimulatedRanks {
 
   // Counts a frame that the rank sends. Throws RankDied where it dies of that, or is dead.
   void send_frame(int rank);
+  // Throws RankDied.
+  void check_alive(int rank) const;
   // Whether others can know it.
   bool seen_dead(int rank) const;
   std::vector<int> absent() const;
