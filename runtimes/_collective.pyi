@@ -18,6 +18,31 @@ class Work:
     def received(self) -> tuple[int, int]:
         """Source rank and bytes of a finished receive."""
 
+class Simulation:
+    """Ranks that are threads of this process, with a network and a clock of their own; moments in nanoseconds."""
+
+    def __init__(
+        self,
+        size: int,
+        seed: int,
+        latency: int,
+        jitter: int,
+        overtaking: float,
+        hold_up: int,
+        loss: float,
+        dies_at: Sequence[int],
+        island: Sequence[int],
+        cut_at: int,
+        patience: int,
+    ) -> None: ...
+    @property
+    def now(self) -> int: ...
+    def sleep(self, rank: int, until: int) -> None: ...
+    def absent(self) -> list[int]:
+        """Ranks that time ever went on without."""
+
+    def group(self, name: str, members: Sequence[int], rank: int, timeout: int) -> Group: ...
+
 class Group:
     """One group. Takes the descriptors over when construction succeeds."""
 
@@ -127,6 +152,8 @@ class Plan:
         reduction: int = 0,
         root: int = 0,
         factor: float = 1.0,
+        tag: int = 0,
+        timeout: int = 0,
         shape: Sequence[int] = (),
     ) -> None: ...
     def run(self) -> None: ...

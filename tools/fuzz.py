@@ -1,4 +1,5 @@
-"""Fuzzes what reads files: artifacts, their manifests, archives of torch, ONNX models.
+"""Fuzzes what reads files and bytes of strangers: artifacts, their manifests, archives of torch, ONNX models;
+handshakes of ranks, their flight records, tuning tables.
 
     python tools/fuzz.py artifact --count 1000000 --workers 2 --state fuzz.json
 

@@ -132,6 +132,14 @@ def mutate_manifest(rng: np.random.Generator, data: bytes, seal: Callable[[bytes
     return replace_last_entry(data, info, seal(text))
 
 
+def mutate_document(rng: np.random.Generator, data: bytes) -> bytes:
+    """Returns a JSON document with one to three other values."""
+    document = json.loads(data)
+    for _ in range(int(rng.choice([1, 1, 2, 3]))):
+        _change_value(rng, document)
+    return json.dumps(document).encode()
+
+
 def _change_value(rng: np.random.Generator, document: Any) -> None:
     """Changes, doubles or removes one value, chosen by walking down from the root."""
     parent: Any = None

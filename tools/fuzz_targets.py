@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fuzz_handshakes import handshakes, mutated_handshake, take_handshake
 from fuzz_mutations import mutate, mutate_manifest
+from fuzz_rank_files import flight_records, mutated_document, trace_records, tuning_tables, use_table
 
 from lowerkit.errors import UsageError
 
@@ -196,6 +198,9 @@ TARGETS: dict[str, Target] = {
     "zip": Target(_archives, _bytes_of, tell_archive, ".pt2"),
     "archive": Target(_archives, _bytes_of, capture_archive, ".pt2"),
     "onnx": Target(_onnx_files, _bytes_of, capture_onnx_file, ".onnx"),
+    "handshake": Target(handshakes, mutated_handshake, take_handshake, ".bytes"),
+    "flight-record": Target(flight_records, mutated_document, trace_records, ".json"),
+    "tuning-table": Target(tuning_tables, mutated_document, use_table, ".json"),
 }
 
 
@@ -210,7 +215,7 @@ def prepare(name: str) -> list[bytes]:
             try:
                 target.take(path)
             except Exception as error:
-                if name not in ("zip", "archive"):  # a checkpoint is refused
+                if name not in ("zip", "archive", "handshake"):  # a checkpoint is refused, and so are strangers
                     raise
                 sys.stderr.write(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}\n")
     return corpus

@@ -86,7 +86,7 @@ def tune(ranks: str, seconds: float, output: Path | None, dry_run: bool, as_json
                 show(f"{local} ranks: {len(candidates)} candidates at {len(sizes)} sizes")
                 return measure_here(candidates, local, sizes, seconds)
 
-            found[count], trials[count] = search(measure, count, may_spin=count <= processors())
+            found[count], trials[count] = search(measure, count)
     path = output or default_path()
     if not dry_run:
         TuningTable(processor_name(), processors(), found).save(path)
@@ -102,13 +102,19 @@ def tune(ranks: str, seconds: float, output: Path | None, dry_run: bool, as_json
     for count in counts:
         rows = [
             [
-                trial.field, trial.value or "built-in", trial.ratio, "taken" if trial.chosen else "",
+                trial.field, _value(trial), trial.ratio, "taken" if trial.chosen else "",
                 ", ".join(f"{size}: {seconds * 1e6:.1f}" for size, seconds in trial.medians.items()),
             ]
             for trial in trials[count]
         ]  # fmt: skip
         print_table(f"{count} ranks", ["field", "value", "time / built-in", "", "bytes: median us"], rows)
     click.echo("nothing was written (--dry-run)" if dry_run else f"wrote {path}")
+
+
+def _value(trial: Trial) -> str:
+    if trial.field == "all" and trial.value:
+        return "as found"
+    return str(trial.value or "built-in")
 
 
 @command.command("info")

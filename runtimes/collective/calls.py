@@ -179,12 +179,12 @@ class Calls:
         )  # fmt: skip
 
     def send(self, array: Array, to: int, tag: int = 0) -> Call[None]:
-        """A message; rank ``to`` receives it with the same tag and size."""
+        """A message; rank ``to`` receives it with the same tag and type, into an array of this size or a larger one."""
         dtype = _checked(array)
         return Call(Operation.SEND, None, (array,), dtype, array.size, array.ctypes.data, root=to, tag=tag)
 
     def receive(self, array: Array, source: int = ANY_SOURCE, tag: int = 0) -> Call[Array]:
-        """A message into ``array``."""
+        """A message into the first elements of ``array``; :class:`Work` tells how many came, and from whom."""
         dtype = _checked(array, written=True)
         return Call(
             Operation.RECEIVE, array, (array,), dtype, array.size, output=array.ctypes.data, root=source, tag=tag
@@ -193,7 +193,8 @@ class Calls:
     def _received(self, parts: Sequence[Array] | None, like: Array) -> list[Array]:
         if parts is not None:
             return list(parts)
-        return list(np.empty((self._size, *like.shape), like.dtype))
+        whole = np.empty((self._size, *like.shape), like.dtype)
+        return [whole[rank, ...] for rank in range(self._size)]  # with "...", views also where there is no dimension
 
     def _parts(
         self, parts: Sequence[Array] | None, dtype: int, what: str, *, written: bool = False
@@ -221,7 +222,9 @@ def _reduction(name: Reduction) -> int:
 def _checked(array: Array, *, written: bool = False) -> int:
     """Returns the native dtype of an array that the native side may use."""
     problem: UsageError | None = None
-    if array.dtype.name not in DTYPES or not array.dtype.isnative:
+    if not isinstance(array, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without a checker
+        problem = usage(f"{type(array).__name__} is no numpy array", hint="np.asarray makes one")
+    elif array.dtype.name not in DTYPES or not array.dtype.isnative:
         problem = usage(f"arrays of {array.dtype} are not communicated", hint="view it as one of " + ", ".join(DTYPES))
     elif not array.flags.c_contiguous:
         problem = usage(f"an array of shape {array.shape} is not C-contiguous", hint="np.ascontiguousarray copies it")

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 
 class Deadline:
-    """A point in time, ``timeout`` seconds from now. Raises nothing by itself: who waits asks what remains."""
+    """A point in time, ``timeout`` seconds from now. Raises nothing by itself: who waits asks what remains.
 
-    def __init__(self, timeout: float) -> None:
+    Attributes:
+        timeout: seconds, as asked for.
+    """
+
+    def __init__(self, timeout: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.timeout = timeout
-        self._end = time.monotonic() + timeout
+        self._clock = clock
+        self._end = clock() + timeout
 
     def remaining(self) -> float:
         """Returns the seconds that are left, at least 0."""
-        return max(0.0, self._end - time.monotonic())
+        return max(0.0, self._end - self._clock())
 
     def expired(self) -> bool:
         """Tells whether nothing is left."""
-        return time.monotonic() >= self._end
+        return self._clock() >= self._end
 
     def sooner(self, timeout: float) -> Deadline:
         """Returns a deadline ``timeout`` seconds from now, but not after this one."""
-        return Deadline(min(timeout, self.remaining()))
+        return Deadline(min(timeout, self.remaining()), self._clock)

@@ -20,10 +20,15 @@ class Status(IntEnum):
     RESOURCES = 6
     PROTOCOL = 7
     PENDING = 8
+    DIED = 9
 
 
 class CollectiveFault(RuntimeFault):
     """Ranks of a group failed each other: the group cannot go on as it is, see :meth:`Group.shrink`."""
+
+
+class RankDied(BaseException):
+    """This rank died in a simulation. Like the end of a process it is no ``Exception``: nothing goes on after it."""
 
 
 _FAULTS = {
@@ -36,7 +41,13 @@ _FAULTS = {
 
 
 def from_native(status: int, message: str) -> LowerkitError:
-    """Returns the error for a native status; unknown ones count as a broken protocol."""
+    """Returns the error for a native status; unknown ones count as a broken protocol.
+
+    Raises:
+        RankDied: the status is that of a rank that died in a simulation.
+    """
+    if status == Status.DIED:
+        raise RankDied(message)
     if status == Status.INVALID:
         return UsageError("LK1010", message)
     if status == Status.RESOURCES:

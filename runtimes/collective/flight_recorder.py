@@ -32,8 +32,10 @@ _ROOTED = {
 }
 
 
-def flight_record(group: _collective.Group, name: str, rank: int, size: int) -> dict[str, Any]:
-    """Returns the document of one rank."""
+def flight_record(
+    group: _collective.Group, name: str, rank: int, size: int, written: int | None = None
+) -> dict[str, Any]:
+    """Returns the document of one rank; ``written``: when, None: now."""
     return {
         "schema": "lowerkit.flight_record",
         "version": 1,
@@ -42,7 +44,7 @@ def flight_record(group: _collective.Group, name: str, rank: int, size: int) -> 
         "size": size,
         "host": socket.gethostname(),
         "process": os.getpid(),
-        "written": time.time_ns(),
+        "written": time.time_ns() if written is None else written,
         "aborted": group.aborted,
         "dead": group.dead(),
         "records": [_readable(record) for record in group.records()],

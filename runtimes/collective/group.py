@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,15 +31,16 @@ from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+from lowerkit.runtimes.collective.work import NANOSECONDS, Dropped, Plan, Work, still_running
 
 logger = logging.getLogger("lowerkit.collective")
 
 Result = TypeVar("Result")
+_MOST_DROPPED = 64
 
 
 class Group:
@@ -55,45 +56,19 @@ class Group:
         native: the native group.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        rank: int,
-        size: int,
-        meeting: Meeting,
-        settings: GroupSettings,
-    ) -> None:
+    def __init__(self, store: Store, name: str, rank: int, size: int, settings: GroupSettings) -> None:
         self.name = name
         self.rank = rank
         self.size = size
-        self.local_ranks = tuple(meeting.local_ranks)
         self.calls = Calls(rank, size)
         self.store = store
-        reach = settings.reach
-        self._settings = replace(settings, reach=replace(reach, token=meeting.token or reach.token))
+        self.native, self.local_ranks, self._settings = settings.connect(store, name, rank, size)
         self._children = 0
         self._arena: Arena | None = None
         self._recorded = False
+        self._closed = False
         self._failure = ""
-        tuning = settings.tuned(len(self.local_ranks))
-        if settings.tuning is not None:
-            logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
-        try:
-            self.native = _collective.Group(
-                name,
-                rank,
-                size,
-                meeting.local_ranks,
-                meeting.memory,
-                meeting.descriptors(size),
-                int(settings.timeout * NANOSECONDS),
-                tuning=tuning.numbers,
-            )
-        except _collective.CollectiveError as error:
-            meeting.close()
-            raise from_native(*error.args) from error
-        meeting.detach()
+        self._dropped: list[Dropped] = []
 
     @staticmethod
     def join(
@@ -130,7 +105,7 @@ class Group:
         if folder is not None and not folder.is_dir():
             raise usage(f"record_folder: {folder} is no folder")
         settings = GroupSettings(options, timeout, tuning, folder)
-        return Group(store, name, rank, size, settings.meet(store, name, rank, size), settings)
+        return Group(store, name, rank, size, settings)
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
         """Runs an operation to its end, after this group's earlier ones; returns its result.
@@ -176,7 +151,26 @@ class Group:
         except _collective.CollectiveError as error:
             self.note_failure(error.args[1])
             raise from_native(*error.args) from error
-        return Work(call, work, self.note_failure)
+        if len(self._dropped) > _MOST_DROPPED:
+            self._dropped[:] = [one for one in self._dropped if still_running(one)]
+        return Work(call, work, self.note_failure, self._dropped)
+
+    def run_all(self, calls: Sequence[Call[Result]], timeout: float = 0.0) -> list[Result]:
+        """Runs several operations, in their order, by one call of the native side: the coalesced form of each.
+
+        To run the same ones again and again, record them in a :class:`Plan`.
+
+        Args:
+            calls: made by :attr:`calls`.
+            timeout: seconds for each of them; 0: the group's.
+
+        Raises:
+            LowerkitError: one failed; those behind it did not run.
+        """
+        plan = Plan()
+        results = [plan.add(self, call, timeout) for call in calls]
+        plan.run()
+        return results
 
     def split(self, color: int, key: int = 0) -> Group | None:
         """Makes one group of the ranks of each colour, ordered by key and then by rank. All ranks call it.
@@ -207,7 +201,8 @@ class Group:
         self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
         self._children += 1
         prefix = f"{self.name}/shrunk.{self._children}"
-        members = agree_on_survivors(self.store, prefix, self.rank, self.size, set(self.native.dead()), timeout)
+        dead = set(self.native.dead())
+        members = agree_on_survivors(self.store, prefix, self.rank, self.size, dead, timeout, self._settings.seconds)
         return self._subgroup(f"{prefix}.{'.'.join(map(str, members))}"[:200], members)
 
     def arena(self, size: int) -> Arena:
@@ -239,20 +234,35 @@ class Group:
         return self.native.aborted
 
     def close(self) -> None:
-        """Ends this rank's part in the group; unfinished work fails.
+        """Ends this rank's part in the group; unfinished work fails. A second call does nothing.
 
         Raises:
             UsageError: LK1010, arrays of the arena are still in use.
         """
+        if self._closed:
+            return
         if self._arena is not None:
             self._arena.close()
         self.keep_record()
+        self._closed = True
         self.native.close()
+        self._dropped.clear()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def note_failure(self, message: str) -> None:
         """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
         self._failure = self._failure or message
         self.keep_record()
+
+    def flight_record(self) -> dict[str, Any]:
+        """Returns this rank's last operations, as ``flight_recorder.py`` describes the document."""
+        written = self._settings.wall_nanoseconds()
+        return flight_record(self.native, self.name, self.rank, self.size, written)
 
     def keep_record(self) -> None:
         """Writes the flight record into ``record_folder``, once, if there is one and the group was aborted."""
@@ -262,7 +272,7 @@ class Group:
         self._recorded = True
         path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', self.name)}.rank{self.rank}.json"
         try:
-            write_flight_record(path, flight_record(self.native, self.name, self.rank, self.size))
+            write_flight_record(path, self.flight_record())
         except UsageError as error:  # must not hide the failure that it tells of
             logger.warning("group %r, rank %d: %s", self.name, self.rank, error.message)
         else:
@@ -270,5 +280,4 @@ class Group:
 
     def _subgroup(self, name: str, members: Sequence[int]) -> Group:
         rank, size = members.index(self.rank), len(members)
-        meeting = self._settings.meet(self.store, name, rank, size)
-        return Group(self.store, name, rank, size, meeting, self._settings)
+        return Group(self.store, name, rank, size, self._settings.among(members))

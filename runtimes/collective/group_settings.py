@@ -1,15 +1,22 @@
-"""What a group and all groups that are made of it share."""
+"""What a group and all groups that are made of it share, and how their ranks are connected."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.failures import from_native
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import Tuning, TuningTable
+from lowerkit.runtimes.collective.work import NANOSECONDS
+
+logger = logging.getLogger("lowerkit.collective")
 
 
 @dataclass(frozen=True)
@@ -29,13 +36,61 @@ class GroupSettings:
     record_folder: Path | None
 
     def tuned(self, local_count: int) -> Tuning:
-        """Returns the values for a number of local ranks."""
-        return self.tuning.for_ranks(local_count) if self.tuning is not None else Tuning()
+        """Returns the values for a number of local ranks.
 
-    def meet(self, store: Store, name: str, rank: int, size: int) -> Meeting:
-        """Connects the ranks of a group; see :func:`lowerkit.runtimes.collective.rendezvous.meet`."""
+        Raises:
+            UsageError: LK1010, a value is out of its range.
+        """
+        found = self.tuning.for_ranks(local_count) if self.tuning is not None else Tuning()
+        found.check()
+        return found
+
+    def connect(
+        self, store: Store, name: str, rank: int, size: int
+    ) -> tuple[_collective.Group, tuple[int, ...], GroupSettings]:
+        """Connects the ranks of a group.
+
+        Returns:
+            The native group; the ranks that share memory with this one, itself included; and the settings with the job
+            token that the ranks agreed on.
+
+        Raises:
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+        """
 
         def memory_bytes(local_count: int) -> int:
             return _collective.segment_bytes(local_count, self.tuned(local_count).tile_bytes)
 
-        return meet(store, name, rank, size, self.reach, memory_bytes)
+        meeting = meet(store, name, rank, size, self.reach, memory_bytes)
+        local_ranks = tuple(meeting.local_ranks)
+        tuning = self.tuned(len(local_ranks))
+        if self.tuning is not None:
+            logger.info("group %r: tuning of %s for %d ranks: %s", name, self.tuning.source, size, tuning)
+        try:
+            native = _collective.Group(
+                name,
+                rank,
+                size,
+                local_ranks,
+                meeting.memory,
+                meeting.descriptors(size),
+                int(self.timeout * NANOSECONDS),
+                tuning=tuning.numbers,
+            )
+        except _collective.CollectiveError as error:
+            meeting.close()
+            raise from_native(*error.args) from error
+        meeting.detach()
+        return native, local_ranks, replace(self, reach=replace(self.reach, token=meeting.token or self.reach.token))
+
+    def among(self, members: Sequence[int]) -> GroupSettings:
+        """Returns the settings of a group of these ranks."""
+        return self
+
+    def seconds(self) -> float:
+        """Returns the time by which ranks wait for each other."""
+        return time.monotonic()
+
+    def wall_nanoseconds(self) -> int:
+        """Returns the time that records name."""
+        return time.time_ns()

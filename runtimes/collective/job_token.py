@@ -47,7 +47,7 @@ def given_token(argument: bytes | str | os.PathLike[str] | None) -> bytes | None
     if argument is not None:
         return _checked(_read(Path(argument)), f"the token in {os.fspath(argument)}")
     text = os.environ.get(ENVIRONMENT_VARIABLE)
-    return None if text is None else _checked(text.encode(), f"the token in {ENVIRONMENT_VARIABLE}")
+    return None if text is None else _checked(os.fsencode(text), f"the token in {ENVIRONMENT_VARIABLE}")
 
 
 def shared_token(store: Store, group: str, rank: int, timeout: float) -> bytes:
@@ -55,10 +55,11 @@ def shared_token(store: Store, group: str, rank: int, timeout: float) -> bytes:
 
     Raises:
         CollectiveFault: LK8007, rank 0 published none in time.
+        UsageError: LK1010, what stands in the store is too short or too long for a token.
     """
     key = f"lowerkit/{group}/token"
     if rank == 0:
-        return store.compare_set(key, b"", draw_token().encode())
+        return _checked(store.compare_set(key, b"", draw_token().encode()), "the token in the store")
     try:
         return _checked(store.get(key, timeout), "the token in the store")
     except TimeoutError as error:
@@ -70,15 +71,19 @@ def shared_token(store: Store, group: str, rank: int, timeout: float) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise usage(f"the job token cannot be read from {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is refused below
+    except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte
+        raise usage(f"the job token cannot be read from {str(path)!r}: {error}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise usage(f"{path} is no file: the job token cannot be read from it")
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077:
             raise usage(f"{path} has mode {mode:o}: others could read the job token", hint=f"chmod 600 {path}")
-        return file.read(MOST_BYTES + 2).strip()
+        return os.read(descriptor, MOST_BYTES + 2).strip()
+    finally:
+        os.close(descriptor)
 
 
 def _checked(token: bytes, what: str) -> bytes:

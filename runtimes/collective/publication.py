@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from lowerkit.runtimes.collective.failures import not_formed
 
 _MOST_BYTES = 4096
+_UNIX_NAME = re.compile(r"[A-Za-z0-9.-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,43 @@ class Publication:
             for name, kind in Publication.__annotations__.items():
                 if type(getattr(line, name)).__name__ != kind:
                     raise ValueError(name)
-        except (ValueError, TypeError) as error:
+            line._check()
+        except (ValueError, TypeError, RecursionError) as error:
             raise not_formed(
                 f"what rank {rank} published cannot be read: {error}",
                 hint="all ranks need the same version of lowerkit, and a store of their own",
             ) from error
         return line
+
+    def _check(self) -> None:
+        """Raises ValueError where a field holds what this rank could not connect to."""
+        if not _UNIX_NAME.fullmatch(self.unix_name):
+            raise ValueError("unix_name is none that a rank makes")
+        if not self.address.isprintable():
+            raise ValueError("address cannot be printed")
+        ipaddress.ip_address(self.address)
+        if not 0 < self.port < 1 << 16:
+            raise ValueError(f"port is {self.port}")
+
+
+def ranks_from_bytes(what: str, data: bytes, size: int) -> list[int]:
+    """Returns a list of ranks that another rank put into the store as JSON.
+
+    Raises:
+        CollectiveFault: LK8007, it is none.
+    """
+    try:
+        ranks = json.loads(data[: 16 * size + 16])
+        if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < size for rank in ranks):
+            raise ValueError(f"no list of ranks below {size}")
+        if len(set(ranks)) < len(ranks):
+            raise ValueError("a rank twice")
+    except (ValueError, RecursionError) as error:
+        raise not_formed(
+            f"{what} cannot be read: {error}",
+            hint="all ranks need the same version of lowerkit, and a store of their own",
+        ) from error
+    return ranks
 
 
 def digest(lines: Mapping[int, Publication]) -> bytes:

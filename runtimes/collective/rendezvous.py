@@ -27,7 +27,7 @@ from lowerkit.runtimes.collective.host import family_of, host_identity, is_loopb
 from lowerkit.runtimes.collective.job_token import shared_token
 from lowerkit.runtimes.collective.listener import Listener
 from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
-from lowerkit.runtimes.collective.publication import Publication, check_agreement, digest
+from lowerkit.runtimes.collective.publication import Publication, check_agreement, digest, ranks_from_bytes
 from lowerkit.runtimes.collective.shared_memory import receive_memory, share_memory
 from lowerkit.runtimes.collective.store import Store
 
@@ -238,9 +238,11 @@ class _Rendezvous:
         missing: list[int] = []
         for rank in range(self._size):
             try:
-                reports[rank] = json.loads(self._store.get(f"{prefix}/{rank}", self._deadline.remaining()))
+                report = self._store.get(f"{prefix}/{rank}", self._deadline.remaining())
             except TimeoutError:
                 missing.append(rank)
+                continue
+            reports[rank] = ranks_from_bytes(f"what rank {rank} reported of its streams", report, self._size)
         if missing:
             raise self._did_not_come(missing, "did not reach all of the others")
         own = self._lines[self._rank].host

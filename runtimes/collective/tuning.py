@@ -22,6 +22,8 @@ from lowerkit.runtimes.collective.failures import usage
 SCHEMA = "lowerkit.collective_tuning"
 _PAGE = 4096
 _TILE_BYTES = (64 << 10, 16 << 20)
+_MOST_BYTES = 1 << 62
+_MOST_SPIN = 1_000_000_000
 _MOST_FILE_BYTES = 1 << 20
 
 
@@ -53,10 +55,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Checks the ranges.
 
         Raises:
-            UsageError: LK1010, a number is negative, or tiles have no size that the native side can use.
+            UsageError: LK1010, a number is negative or too large, or tiles have no size that the native side can use.
         """
-        if min(self.numbers) < 0:
-            raise usage(f"{self}: no field is negative")
+        if min(self.numbers) < 0 or max(self.numbers) > _MOST_BYTES or self.spin_nanoseconds > _MOST_SPIN:
+            raise usage(f"{self}: no field is negative, and no rank spins for more than a second")
         least, most = _TILE_BYTES
         if self.tile_bytes and (self.tile_bytes % _PAGE or not least <= self.tile_bytes <= most):
             raise usage(f"tile_bytes is {self.tile_bytes}, expected a multiple of {_PAGE} from {least} to {most}")
@@ -126,7 +128,7 @@ class TuningTable:
             read = msgspec.json.decode(data, type=_Document)
             if (read.schema, read.version) != (SCHEMA, 1):
                 raise ValueError(f"it is {read.schema} {read.version}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError("LK1002", f"{source} is no tuning table of version 1: {error}") from error
         here = (processor_name(), processors())
         if here != (read.processor, read.processors):

@@ -7,22 +7,35 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call
-from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.failures import from_native
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
 
 Result = TypeVar("Result")
+# An operation that nobody asks for any more, and what must live as long as it runs.
+Dropped = tuple[Call[Any], _collective.Work]
 NANOSECONDS = 1_000_000_000
 
 
 class Work(Generic[Result]):
-    """An operation that :meth:`Group.start` started. Keeps its arrays alive; do not touch them before it is done."""
+    """An operation that :meth:`Group.start` started. Keeps its arrays alive; do not touch them before it is done.
 
-    def __init__(self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None]) -> None:
+    Whoever drops it before leaves the arrays to the group, which keeps them until the operation is over.
+    """
+
+    def __init__(
+        self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None], dropped: list[Dropped]
+    ) -> None:
         self._call = call
         self._native = native
         self._on_failure = on_failure
+        self._dropped = dropped
+        self._over = False
+
+    def __del__(self) -> None:
+        if not self._over:
+            self._dropped.append((self._call, self._native))
 
     def done(self) -> bool:
         """Tells whether it is done.
@@ -31,10 +44,12 @@ class Work(Generic[Result]):
             LowerkitError: it failed.
         """
         try:
-            return self._native.test()
+            self._over = self._native.test()
         except _collective.CollectiveError as error:
+            self._over = True
             self._on_failure(error.args[1])
             raise from_native(*error.args) from error
+        return self._over
 
     def wait(self, timeout: float = 0.0) -> Result:
         """Returns the operation's result when it is done.
@@ -50,12 +65,26 @@ class Work(Generic[Result]):
         except _collective.CollectiveError as error:
             self._on_failure(error.args[1])
             raise from_native(*error.args) from error
+        self._over = True
         return self._call.result
 
     @property
     def source(self) -> int:
         """The rank that a finished receive came from."""
         return self._native.received[0]
+
+    @property
+    def count(self) -> int:
+        """Elements that a finished receive got: at most those of its array, whose rest is left as it was."""
+        return self._native.received[1] // self._call.arrays[0].itemsize
+
+
+def still_running(dropped: Dropped) -> bool:
+    """Tells whether an operation is not over."""
+    try:
+        return not dropped[1].test()
+    except _collective.CollectiveError:
+        return False
 
 
 class Plan:
@@ -69,18 +98,21 @@ class Plan:
         self._calls: list[Call[Any]] = []
         self._groups: set[Group] = set()
 
-    def add(self, group: Group, call: Call[Result]) -> Result:
+    def add(self, group: Group, call: Call[Result], timeout: float = 0.0) -> Result:
         """Records a call; returns its result, which is filled whenever the plan has run.
 
+        Args:
+            group: it runs in; a plan may hold calls of several groups.
+            call: made by the group's ``calls``; a send or receive too.
+            timeout: seconds; 0: the group's.
+
         Raises:
-            UsageError: LK1010, the call has a tag: plans hold collectives only.
+            UsageError: LK1010, the call cannot be made.
         """
-        if call.tag:
-            raise usage("a plan holds collectives, no tagged messages")
         try:
             self._native.add(
                 group.native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts,
-                call.parts, call.reduction, call.root, call.factor, call.shape,
+                call.parts, call.reduction, call.root, call.factor, call.tag, int(timeout * NANOSECONDS), call.shape,
             )  # fmt: skip
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error

@@ -59,7 +59,11 @@ class Work {
   Work &operator=(const Work &) = delete;
 
   bool test() {
-    lk_status status = lk_work_test(work_);
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_work_test(work_);
+    }
     if (status == LK_PENDING) return false;
     check(status);
     return true;
@@ -83,8 +87,58 @@ class Work {
   lk_work *work_;
 };
 
+class Simulation {
+ public:
+  Simulation(int size, uint64_t seed, int64_t latency, int64_t jitter, double overtaking, int64_t hold_up, double loss,
+             const std::vector<int64_t> &dies_at, const std::vector<int> &island, int64_t cut_at, int64_t patience)
+      : size_(size) {
+    std::vector<uint8_t> cut(island.begin(), island.end());
+    if (int(dies_at.size()) != size || int(cut.size()) != size) throw std::invalid_argument("one entry for each rank");
+    lk_simulation_rules rules{seed, latency,        jitter,     overtaking, hold_up,
+                              loss, dies_at.data(), cut.data(), cut_at,     patience};
+    check(lk_simulation_create(size, &rules, &simulation_));
+  }
+  ~Simulation() { lk_simulation_release(simulation_); }
+  Simulation(const Simulation &) = delete;
+  Simulation &operator=(const Simulation &) = delete;
+
+  lk_simulation *get() const { return simulation_; }
+  int64_t now() const { return lk_simulation_now(simulation_); }
+  void sleep(int rank, int64_t until) {
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_simulation_sleep(simulation_, rank, until);
+    }
+    check(status);
+  }
+  std::vector<int> absent() const {
+    std::vector<uint8_t> found(static_cast<size_t>(size_));
+    lk_simulation_absent(simulation_, found.data());
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank)
+      if (found[size_t(rank)]) ranks.push_back(rank);
+    return ranks;
+  }
+
+ private:
+  lk_simulation *simulation_ = nullptr;
+  const int size_;
+};
+
 class Group {
  public:
+  Group(const Simulation &simulation, const std::string &name, const std::vector<int> &members, int rank,
+        int64_t timeout)
+      : size_(int(members.size())) {
+    lk_status status;
+    {
+      nb::gil_scoped_release released;
+      status = lk_simulation_group(simulation.get(), name.c_str(), int(members.size()), members.data(), rank, timeout,
+                                   &group_);
+    }
+    check(status);
+  }
   Group(const std::string &name, int rank, int size, const std::vector<int> &local_ranks, int segment,
         const std::vector<int> &connections, int64_t timeout, int64_t first_sequence,
         const std::vector<int64_t> &tuning) {
@@ -245,6 +299,20 @@ NB_MODULE(_collective, module) {
         return nb::make_tuple(source, bytes);
       });
 
+  nb::class_<Simulation>(module, "Simulation")
+      .def(nb::init<int, uint64_t, int64_t, int64_t, double, int64_t, double, const std::vector<int64_t> &,
+                    const std::vector<int> &, int64_t, int64_t>(),
+           "size"_a, "seed"_a, "latency"_a, "jitter"_a, "overtaking"_a, "hold_up"_a, "loss"_a, "dies_at"_a, "island"_a,
+           "cut_at"_a, "patience"_a)
+      .def_prop_ro("now", &Simulation::now)
+      .def("sleep", &Simulation::sleep, "rank"_a, "until"_a)
+      .def("absent", &Simulation::absent)
+      .def(
+          "group",
+          [](Simulation &simulation, const std::string &name, const std::vector<int> &members, int rank,
+             int64_t timeout) { return new Group(simulation, name, members, rank, timeout); },
+          "name"_a, "members"_a, "rank"_a, "timeout"_a, nb::rv_policy::take_ownership);
+
   nb::class_<Group>(module, "Group")
       .def(nb::init<const std::string &, int, int, const std::vector<int> &, int, const std::vector<int> &, int64_t,
                     int64_t, const std::vector<int64_t> &>(),
@@ -312,7 +380,12 @@ NB_MODULE(_collective, module) {
           },
           "descriptor"_a, "size"_a)
       .def(
-          "abort", [](Group &group, const std::string &reason) { lk_group_abort(group.get(), reason.c_str()); },
+          "abort",
+          [](Group &group, const std::string &reason) {
+            lk_group *native = group.get();
+            nb::gil_scoped_release released;
+            lk_group_abort(native, reason.c_str());
+          },
           "reason"_a)
       .def_prop_ro("aborted",
                    [](Group &group) -> nb::object {
@@ -337,15 +410,16 @@ NB_MODULE(_collective, module) {
       .def(
           "add",
           [](Plan &plan, Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output,
-             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, nb::handle shape) {
-            plan.add(group,
-                     CallWithParts(
-                         group, to_call(operation, dtype, count, input, output, reduction, root, factor, 0, 0, shape),
-                         input_parts, parts)
-                         .call);
+             nb::handle input_parts, nb::handle parts, int reduction, int root, double factor, int64_t tag,
+             int64_t timeout, nb::handle shape) {
+            plan.add(group, CallWithParts(group,
+                                          to_call(operation, dtype, count, input, output, reduction, root, factor, tag,
+                                                  timeout, shape),
+                                          input_parts, parts)
+                                .call);
           },
           nb::keep_alive<1, 2>(), "group"_a, "operation"_a, "dtype"_a, "count"_a, "input"_a, "output"_a,
           "input_parts"_a = nb::make_tuple(), "parts"_a = nb::make_tuple(), "reduction"_a = 0, "root"_a = 0,
-          "factor"_a = 1.0, "shape"_a = nb::make_tuple())
+          "factor"_a = 1.0, "tag"_a = 0, "timeout"_a = 0, "shape"_a = nb::make_tuple())
       .def("run", &Plan::run);
 }

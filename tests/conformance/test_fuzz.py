@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNTS = {"artifact": 1000, "manifest": 1000, "zip": 1000, "archive": 40, "onnx": 150}
+COUNTS = {
+    "artifact": 1000, "manifest": 1000, "zip": 1000, "archive": 40, "onnx": 150, "handshake": 3000,
+    "flight-record": 300, "tuning-table": 1000,
+}  # fmt: skip
 
 
 def fuzz(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -29,6 +32,13 @@ def test_mutated_files(target: str, tmp_path: Path) -> None:
     assert found["done"] == COUNTS[target] == sum(found["outcomes"].values())
     assert found["failures"] == []
     assert len(found["outcomes"]) >= 3, "the mutations reach one check only"
+
+
+def test_strangers_at_the_sockets_of_ranks() -> None:
+    command = [sys.executable, str(ROOT / "tools/fuzz_strangers.py"), "--count", "350", "--seed", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0 and "0 failures" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,9 @@ def test_arrays_that_cannot_be_used_are_refused() -> None:
             lambda: calls.all_gather(np.zeros(3), parts=[np.zeros(3)]),
             lambda: calls.reduce_scatter([np.zeros(3), np.zeros(3, np.float32), np.zeros(3)]),
             lambda: calls.all_to_all([]),
-            lambda: Plan().add(group, calls.send(np.zeros(1), 0, tag=3)),
+            lambda: Plan().add(group, calls.send(np.zeros(1), SIZE, tag=3)),
+            lambda: calls.all_reduce([1.0]),  # pyright: ignore[reportArgumentType]
+            lambda: calls.all_gather(np.float64(1.0)),  # pyright: ignore[reportArgumentType]
         ]
         for make in wrong:
             with pytest.raises(LowerkitError, match="LK1010"):
@@ -143,6 +146,94 @@ def test_arrays_that_cannot_be_used_are_refused() -> None:
         assert group.run(calls.all_reduce(np.ones(1)))[0] == SIZE
 
     with_groups(run)
+
+
+def test_memory_that_overlaps_is_refused() -> None:
+    def run(group: Group) -> None:
+        calls, rank = group.calls, group.rank
+        row, square = np.zeros(20), np.zeros((SIZE, 10))
+        wrong: list[Call[Any]] = [
+            calls.all_reduce(row[:10], output=row[5:15]),
+            calls.reduce(row[:10], rank, output=row[5:15]),
+            calls.all_gather(square[(rank + 1) % SIZE], parts=list(square)),
+            calls.all_gather(row[:4], parts=[row[4:8], row[8:12], row[11:15]]),
+            calls.gather(square[(rank + 1) % SIZE], rank, parts=list(square)),
+            calls.scatter(list(square), square[(rank + 1) % SIZE], rank),
+            calls.reduce_scatter(list(square), output=square[(rank + 1) % SIZE]),
+            calls.all_to_all(list(square), list(square)),
+            calls.all_to_all(list(square), [np.zeros(10), square[0], np.zeros(10)]),
+        ]
+        for call in wrong:
+            with pytest.raises(LowerkitError, match=r"LK1010.*overlap in memory"):
+                group.run(call)
+        # A rank's own part may stay where it is.
+        data = np.arange(SIZE * 10.0).reshape(SIZE, 10) + 1000 * rank
+        own = data.copy()
+        group.run(calls.all_gather(own[rank], parts=list(own)))
+        assert [row[0] for row in own] == [1010.0 * one for one in range(SIZE)]
+        own = data.copy()
+        group.run(calls.reduce_scatter(list(own), output=own[rank]))
+        np.testing.assert_array_equal(own[rank], SIZE * data[rank] + 1000 * (SIZE * (SIZE - 1) // 2 - SIZE * rank))
+        own = data.copy()
+        group.run(calls.scatter(list(own), own[rank], 1))
+        np.testing.assert_array_equal(own[rank], data[rank] - 1000 * rank + 1000)
+
+    with_groups(run)
+
+
+def test_messages_in_plans_and_shorter_than_their_arrays() -> None:
+    def run(group: Group) -> None:
+        following, preceding = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
+        sent, plan = np.zeros(3), Plan()
+        plan.add(group, group.calls.send(sent, following, tag=9))
+        received = plan.add(group, group.calls.receive(np.full(5, -1.0), preceding, tag=9), timeout=5.0)
+        for step in range(3):
+            sent[:] = 10 * step + group.rank
+            plan.run()
+            assert received.tolist() == [10.0 * step + preceding] * 3 + [-1.0] * 2
+        work = group.start(group.calls.receive(np.zeros(8, np.int16), tag=2))
+        group.run(group.calls.send(np.arange(5, dtype=np.int16), following, tag=2))
+        assert work.wait().tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
+        assert (work.count, work.source) == (5, preceding)
+
+    with_groups(run)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["shared-memory", "tcp"])
+def test_work_that_nobody_holds_keeps_its_arrays(apart: bool) -> None:
+    def run(group: Group) -> None:
+        alive: list[weakref.ref[Array]] = []
+        for _ in range(100):
+            given = np.full(50_000, 1.0)
+            alive.append(weakref.ref(given))
+            group.start(group.calls.all_reduce(given))
+            del given
+        assert alive[-1]() is not None
+        last = group.start(group.calls.all_reduce(np.ones(3)))
+        assert (last.wait() == SIZE).all()
+        group.start(group.calls.barrier()).wait()
+        assert sum(one() is not None for one in alive) <= 64, "those that are over are let go now and then"
+        group.close()
+        gc.collect()
+        assert not any(one() is not None for one in alive)
+
+    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=20.0))
+
+
+def test_a_group_of_one() -> None:
+    with Group.join(MemoryStore(), "alone", 0, 1) as group:
+        calls, row = group.calls, np.arange(3.0)
+        np.testing.assert_array_equal(group.run(calls.all_reduce(row, "premul_sum", factor=2.0)), 2 * row)
+        np.testing.assert_array_equal(group.run(calls.all_to_all([row]))[0], row)
+        np.testing.assert_array_equal(group.start(calls.reduce_scatter([row], "avg")).wait(), row)
+        refused: list[Call[Any]] = [calls.receive(np.zeros(1)), calls.send(np.zeros(1), 0)]
+        for call in refused:
+            with pytest.raises(LowerkitError, match="LK1010"):
+                group.run(call)
+        half = group.split(0)
+        assert half is not None and half.size == 1
+        half.close()
+        half.close()
 
 
 def test_split_by_colour_and_key() -> None:

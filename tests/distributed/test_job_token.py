@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,12 @@ def test_without_rank_0_there_is_none() -> None:
 
 def test_tokens_differ() -> None:
     assert len({draw_token() for _ in range(100)}) == 100
+
+
+def test_what_is_no_text_or_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, os.fsdecode(b"\xff" * 20))
+    assert given_token(None) == b"\xff" * 20
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path, tmp_path / "none", "a\0b"):
+        with pytest.raises(UsageError, match="LK1010"):
+            given_token(path)

@@ -131,6 +131,46 @@ def test_foreign_files_are_refused(text: str, tmp_path: Path) -> None:
         read_flight_record(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"size": 1 << 40}, {"size": 0}, {"rank": -1}, {"written": -1}, {"process": 1 << 70}, {"dead": [9]},
+        {"operation": "sum"}, {"dtype": "f32"}, {"reduction": "mean"}, {"status": "lost"}, {"sequence": -1},
+        {"started": -5}, {"waited": 1 << 64}, {"waited_for": 7}, {"count": -1}, {"shape": [1] * 9}, {"shape": [-1]},
+        {"root": -2}, {"deep": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_records_with_impossible_values_are_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    whole = {
+        "schema": "lowerkit.flight_record", "version": 1, "group": "world", "rank": 0, "size": 3, "host": "here",
+        "process": 1, "written": 10, "aborted": None, "dead": [], "records": [entry(1, 5)],
+    }  # fmt: skip
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(whole))
+    assert read_flight_record(path).size == 3
+    whole["records"] = [entry(1, 5) | {name: value for name, value in changed.items() if name not in whole}]
+    text = json.dumps(whole | {name: value for name, value in changed.items() if name in whole})
+    if "deep" in changed:
+        text = '{"x": ' + "[" * 100_000 + text[1:]
+    path.write_text(text)
+    result = CliRunner().invoke(cli, ["comm", "trace", str(path)], standalone_mode=False)
+    assert isinstance(result.exception, LowerkitError) and result.exception.code == "LK1002"
+
+
+def test_names_do_nothing_to_the_terminal(tmp_path: Path) -> None:
+    escape = "\x1b[2Jgroup\r\n\u202e"
+    whole = {
+        "schema": "lowerkit.flight_record", "version": 1, "group": escape, "rank": 0, "size": 1, "host": escape,
+        "process": 1, "written": 10, "aborted": escape, "dead": [], "records": [entry(1, 5)],
+    }  # fmt: skip
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(whole))
+    printed = CliRunner().invoke(cli, ["comm", "trace", str(path)]).stdout
+    assert "\\x1b[2Jgroup\\r\\n\\u202e" in printed
+    assert all(character.isprintable() or character == "\n" for character in printed)
+
+
 def test_ranks_beyond_the_group_are_refused() -> None:
     with pytest.raises(ValueError, match="0 to 2"):
         document(3)

@@ -19,7 +19,7 @@ from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
 from lowerkit.runtimes.collective.store import MemoryStore
 from lowerkit.runtimes.collective.tuning import Tuning, TuningTable, processor_name, processors
 from lowerkit.runtimes.collective.tuning_measure import measure_here
-from lowerkit.runtimes.collective.tuning_search import SWEEPS, Measure, search
+from lowerkit.runtimes.collective.tuning_search import ALL_SIZES, SWEEPS, Measure, search
 from tests.support.ranks import run_ranks, succeed
 
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
@@ -42,23 +42,36 @@ def machine(best: Tuning, gain: float) -> Measure:
 
 
 def test_the_best_of_each_field_is_found() -> None:
-    best = Tuning(one_shot_limit=32 << 10, tile_bytes=512 << 10, streaming_limit=4 << 20, spin_nanoseconds=100_000)
-    found, trials = search(machine(best, 0.1), 4, may_spin=True)
+    best = Tuning(one_shot_limit=32 << 10, tile_bytes=512 << 10, streaming_limit=4 << 20)
+    found, trials = search(machine(best, 0.1), 4)
     assert found == best
-    assert [trial.value for trial in trials if trial.chosen] == list(best.numbers)
-    assert all(trial.ratio == pytest.approx(0.9) for trial in trials if trial.chosen)
-    assert len(trials) == sum(1 + len(sweep.values) for sweep in SWEEPS)
+    assert [trial.value for trial in trials if trial.chosen] == [*best.numbers[:3], 1]
+    assert [trial.ratio for trial in trials if trial.chosen] == pytest.approx([0.9] * 3 + [0.9**3])
+    assert len(trials) == sum(1 + len(sweep.values) for sweep in SWEEPS) + 2
 
 
 def test_what_noise_could_explain_changes_nothing() -> None:
     best = Tuning(one_shot_limit=32 << 10, tile_bytes=512 << 10, streaming_limit=4 << 20)
-    found, _ = search(machine(best, 0.02), 4, may_spin=True)
+    found, _ = search(machine(best, 0.02), 4)
     assert found == Tuning()
 
 
-def test_ranks_that_do_not_spin_are_not_asked_how_long() -> None:
-    _, trials = search(machine(Tuning(spin_nanoseconds=2000), 0.5), 4, may_spin=False)
-    assert "spin_nanoseconds" not in {trial.field for trial in trials}
+@pytest.mark.parametrize(("loss", "kept"), [(1.05, True), (1.2, False)])
+def test_values_that_lose_where_nobody_looked_are_dropped(loss: float, kept: bool) -> None:
+    gains = machine(Tuning(tile_bytes=512 << 10), 0.1)
+
+    def measure(candidates: Sequence[Tuning], ranks: int, sizes: Sequence[int]) -> list[dict[int, float]]:
+        found = [dict(one) for one in gains(candidates, ranks, sizes)]
+        if sizes == ALL_SIZES:
+            found[1][16] = loss * found[0][16]
+        return found
+
+    found, trials = search(measure, 4)
+    assert found == (Tuning(tile_bytes=512 << 10) if kept else Tuning())
+    assert [(trial.field, trial.value, trial.chosen) for trial in trials[-2:]] == [
+        ("all", 0, not kept),
+        ("all", 1, kept),
+    ]
 
 
 def test_every_value_tried_is_one_that_groups_take() -> None:
@@ -89,6 +102,9 @@ def test_tables_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("RANKS {\"2\": {\"tile\": 1}}", "LK1002"),
         ("RANKS {\"2\": {\"tile_bytes\": 100}}", "LK1010"),
         ("RANKS {\"2\": {\"spin_nanoseconds\": -1}}", "LK1010"),
+        ("RANKS {\"2\": {\"spin_nanoseconds\": 4000000000000000000}}", "LK1010"),
+        ("RANKS {\"2\": {\"streaming_limit\": 9223372036854775808}}", "LK1010"),
+        ('{"x": ' + "[" * 100_000, "LK1002"),
     ],
 )  # fmt: skip
 def test_foreign_tables_are_refused(text: str, code: str, tmp_path: Path) -> None:
@@ -102,6 +118,15 @@ def test_foreign_tables_are_refused(text: str, code: str, tmp_path: Path) -> Non
         TuningTable.load(path)
     with pytest.raises(LowerkitError, match="LK1001"):
         TuningTable.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("one", [Tuning(one_shot_limit=-1), Tuning(tile_bytes=100), Tuning(spin_nanoseconds=1 << 62)])
+def test_no_group_takes_values_out_of_range(one: Tuning) -> None:
+    table = TuningTable(processor_name(), processors(), {2: one}, "a table")
+
+    store = MemoryStore()
+    results = run_ranks(2, lambda rank: Group.join(store, "world", rank, 2, OPTIONS, tuning=table))
+    assert all(isinstance(result, LowerkitError) and result.code == "LK1010" for result in results), results
 
 
 @pytest.mark.parametrize("one", [Tuning(tile_bytes=64 << 10), Tuning(one_shot_limit=4 << 10, streaming_limit=1 << 20)])

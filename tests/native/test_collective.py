@@ -23,6 +23,7 @@ TESTS = {
     "group_messages_test": [],
     "failures_test": [],
     "collectives_test": ["1", "3"],
+    "simulation_test": [],
     "fuzz_frames": ["20000"],
 }
 

@@ -1,4 +1,5 @@
 // The C interface: thin, exceptions end here.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -10,8 +11,13 @@
 using namespace lowerkit::collective;
 
 struct lk_group {
-  explicit lk_group(const lk_group_config &config) : group(config) {}
+  template <class... Arguments>
+  explicit lk_group(Arguments &&...arguments) : group(std::forward<Arguments>(arguments)...) {}
   Group group;
+};
+
+struct lk_simulation {
+  std::shared_ptr<Simulation> simulation;
 };
 
 struct lk_work {
@@ -39,6 +45,9 @@ lk_status guarded(Body body) {
   } catch (const Failure &failure) {
     last_error = failure.what();
     return failure.status();
+  } catch (const RankDied &died) {
+    last_error = died.what();
+    return LK_DIED;
   } catch (const std::bad_alloc &) {
     last_error = "out of memory";
     return LK_RESOURCES;
@@ -54,7 +63,7 @@ const char *lk_last_error(void) { return last_error.c_str(); }
 
 const char *lk_status_name(int32_t status) {
   static const char *const names[] = {"ok",      "invalid",   "timeout",  "peer_lost", "desync",
-                                      "aborted", "resources", "protocol", "pending"};
+                                      "aborted", "resources", "protocol", "pending",   "died"};
   return status >= 0 && status < int32_t(sizeof(names) / sizeof(names[0])) ? names[status] : "unknown";
 }
 
@@ -135,6 +144,56 @@ lk_status lk_plan_run(lk_plan *plan) {
 }
 
 void lk_plan_release(lk_plan *plan) { delete plan; }
+
+lk_status lk_simulation_create(int32_t size, const lk_simulation_rules *rules, lk_simulation **simulation) {
+  return guarded([&] {
+    NetworkRules given;
+    given.seed = rules->seed;
+    given.latency = rules->latency;
+    given.jitter = rules->jitter;
+    given.overtaking = rules->overtaking;
+    given.hold_up = rules->hold_up;
+    given.loss = rules->loss;
+    given.cut_at = uint64_t(rules->cut_at);
+    for (int rank = 0; rank < size; ++rank) {
+      if (rules->dies_at && rules->dies_at[rank] >= 0) given.deaths[rank] = uint64_t(rules->dies_at[rank]);
+      if (rules->island && rules->island[rank]) given.island.push_back(rank);
+    }
+    *simulation = new lk_simulation{std::make_shared<Simulation>(size, given, rules->patience)};
+  });
+}
+
+void lk_simulation_release(lk_simulation *simulation) { delete simulation; }
+
+lk_status lk_simulation_group(lk_simulation *simulation, const char *name, int32_t size, const int32_t *members,
+                              int32_t rank, int64_t timeout, lk_group **group) {
+  return guarded([&] {
+    const int all = simulation->simulation->ranks.size;
+    if (size < 1 || rank < 0 || rank >= size)
+      throw Failure(LK_INVALID, "rank " + std::to_string(rank) + " of a group of " + std::to_string(size));
+    const std::vector<int> listed(members, members + size);
+    for (int member : listed)
+      if (member < 0 || member >= all)
+        throw Failure(LK_INVALID, "there is no rank " + std::to_string(member) + " in this simulation");
+    *group = new lk_group(simulation->simulation, name, listed, rank, timeout);
+  });
+}
+
+int64_t lk_simulation_now(const lk_simulation *simulation) { return simulation->simulation->ranks.now(); }
+
+lk_status lk_simulation_sleep(lk_simulation *simulation, int32_t rank, int64_t until) {
+  return guarded([&] {
+    SimulatedRanks &ranks = simulation->simulation->ranks;
+    if (rank < 0 || rank >= ranks.size)
+      throw Failure(LK_INVALID, "there is no rank " + std::to_string(rank) + " in this simulation");
+    while (ranks.now() < until) ranks.sleep(rank, until);
+  });
+}
+
+void lk_simulation_absent(const lk_simulation *simulation, uint8_t *absent) {
+  std::fill_n(absent, simulation->simulation->ranks.size, uint8_t(0));
+  for (int rank : simulation->simulation->ranks.absent()) absent[rank] = 1;
+}
 
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own) {
   return guarded([&] { *own = group->group.attach_arena(descriptor, bytes); });

@@ -24,8 +24,8 @@ struct Deadline {
   int64_t timeout;  // what was asked for, for messages
   int64_t started;
 
-  static Deadline in(int64_t nanoseconds) {
-    int64_t now = monotonic_nanoseconds();
+  static Deadline in(int64_t nanoseconds) { return in(nanoseconds, monotonic_nanoseconds()); }
+  static Deadline in(int64_t nanoseconds, int64_t now) {
     return {nanoseconds > INT64_MAX - now ? INT64_MAX : now + nanoseconds, nanoseconds, now};
   }
   bool passed(int64_t now) const { return now >= at; }

@@ -5,7 +5,7 @@
 namespace lowerkit::collective {
 
 void Execution::start() {
-  deadline = Deadline::in(deadline.timeout);
+  deadline = Deadline::in(deadline.timeout, recorder->now());
   record = recorder->start(*this, call.tag);
   recorder = nullptr;
 }
@@ -32,11 +32,11 @@ uint64_t FlightRecorder::start(const Execution &execution, int64_t tag) {
 }
 
 void FlightRecorder::finish(const Execution &execution, lk_status status) {
-  const int64_t now = monotonic_nanoseconds();
+  const int64_t moment = now();
   Lock lock(busy_);
   if (count_ - execution.record > kRecords) return;
   lk_record &record = records_[execution.record % kRecords];
-  record.finished = now;
+  record.finished = moment;
   record.waited = execution.waiting.total;
   record.waited_for = execution.waiting.rank;
   record.status = status;
@@ -47,7 +47,7 @@ int64_t FlightRecorder::read(lk_record *records, int64_t capacity) const {
   const int64_t kept = int64_t(std::min(count_, kRecords));
   const int64_t given = std::min(kept, std::max<int64_t>(capacity, 0));
   // Kept on the clock that is read anyway; told on the one that other machines have too.
-  const int64_t offset = wall_nanoseconds() - monotonic_nanoseconds();
+  const int64_t offset = ranks_ ? 0 : wall_nanoseconds() - monotonic_nanoseconds();
   for (int64_t i = 0; i < given; ++i) {
     records[i] = records_[(count_ - uint64_t(given) + uint64_t(i)) % kRecords];
     records[i].started += offset;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "operation.h"
+#include "simulated_ranks.h"
 
 namespace lowerkit::collective {
 
@@ -15,6 +16,11 @@ class FlightRecorder {
  public:
   static constexpr uint64_t kRecords = 1024;
 
+  // Of a rank of a simulation: moments are those of its clock.
+  explicit FlightRecorder(const SimulatedRanks *ranks = nullptr) : ranks_(ranks) {}
+
+  // The clock of operations and their deadlines.
+  int64_t now() const { return ranks_ ? ranks_->now() : monotonic_nanoseconds(); }
   // Returns the record's number, for the execution to keep.
   uint64_t start(const Execution &execution, int64_t tag);
   void finish(const Execution &execution, lk_status status);
@@ -35,6 +41,7 @@ class FlightRecorder {
     std::atomic_flag &flag_;
   };
 
+  const SimulatedRanks *const ranks_;
   mutable std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   std::vector<lk_record> records_ = std::vector<lk_record>(kRecords);
   uint64_t count_ = 0;

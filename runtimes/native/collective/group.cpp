@@ -20,6 +20,8 @@ bool parts_are_common(int operation) { return operation == LK_ALL_GATHER || oper
 
 // How long a failing rank tries to tell the ranks on other hosts.
 constexpr int64_t kFarewell = 1000000000;
+// What a look at a work takes in a simulation.
+constexpr int64_t kLook = 1000;
 
 std::vector<lk_part> copied(const lk_part *parts, int size) {
   return parts ? std::vector<lk_part>(parts, parts + size) : std::vector<lk_part>();
@@ -75,6 +77,25 @@ Group::Group(const lk_group_config &config)
   descriptors_.own(std::move(connections));
 }
 
+Group::Group(std::shared_ptr<Simulation> simulation, const char *name, const std::vector<int> &members, int rank,
+             int64_t timeout)
+    : presence_(simulation, members[size_t(rank)]),
+      network_(simulation->network(name, members, members[size_t(rank)])),
+      membership_(name, rank, int(members.size())),
+      timeout_(timeout),
+      recorder_(presence_.ranks()),
+      changed_(presence_.ranks(), presence_.number()),
+      sequence_(0),
+      carry_(presence_.ranks(), presence_.number()) {
+  if (timeout <= 0) throw Failure(LK_INVALID, "a group needs a timeout above zero");
+  if (membership_.size == 1) return;
+  MessengerOptions options;
+  options.simulated = presence_.ranks();
+  options.simulated_rank = presence_.number();
+  messenger_ = std::make_unique<Messenger>(membership_, network_->links(rank), options);
+  hosts_sequence_ = ++sequence_;  // as of ranks that are all on hosts of their own
+}
+
 std::unique_ptr<Messenger> Group::make_messenger(const lk_group_config &config) {
   std::vector<std::unique_ptr<Link>> links(size_t(config.size));
   MessengerOptions options;
@@ -119,6 +140,14 @@ Group::~Group() {
     carry_.notify_all();
   }
   if (messenger_) messenger_->wake();
+  if (network_) {
+    // They end in their turns: the moment at which this rank goes on must not depend on the host.
+    try {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return threads_ == 0; });
+    } catch (const RankDied &) {
+    }
+  }
   if (worker_.joinable()) worker_.join();
   if (carrier_.joinable()) carrier_.join();
 }
@@ -159,6 +188,8 @@ Execution Group::execution_of(const lk_call &call, uint64_t sequence) {
 
 void Group::execute(const lk_call &call, uint64_t sequence) {
   Execution execution = execution_of(call, sequence);
+  // Of a rank that died nobody waits for what is left in the queue: its buffers may be gone.
+  if (network_) presence_.ranks()->check_alive(presence_.number());
   try {
     membership_.check();
     if (membership_.size == 1)
@@ -249,7 +280,7 @@ std::shared_ptr<Work> Group::start(const lk_call &call) {
   work->sequence = ++sequence_;
   queue_.push_back(work);
   ++queued_;
-  if (!worker_.joinable()) worker_ = std::thread(&Group::work_loop, this);
+  start_thread(worker_, &Group::work_loop);
   changed_.notify_all();
   return work;
 }
@@ -267,6 +298,9 @@ void Group::execute_next(std::unique_lock<std::mutex> &lock) {
   } catch (const Failure &failure) {
     status = failure.status();
     message = failure.what();
+  } catch (const RankDied &died) {
+    status = LK_DIED;
+    message = died.what();
   }
   lock.lock();
   work->status = status;
@@ -274,6 +308,26 @@ void Group::execute_next(std::unique_lock<std::mutex> &lock) {
   work->done = true;
   running_.store(false);
   changed_.notify_all();
+}
+
+// With the mutex held.
+void Group::start_thread(std::thread &thread, void (Group::*body)()) {
+  if (thread.joinable()) return;
+  if (!network_) {
+    thread = std::thread(body, this);
+    return;
+  }
+  ++threads_;
+  thread = presence_.ranks()->start_thread(presence_.number(), [this, body] {
+    try {
+      (this->*body)();
+    } catch (const RankDied &) {
+      // Whoever waits for this rank's work is told by the clock.
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    --threads_;
+    changed_.notify_all();
+  });
 }
 
 void Group::work_loop() {
@@ -286,6 +340,8 @@ void Group::work_loop() {
 }
 
 bool Group::test(Work &work) {
+  // Who asks again and again lets time pass.
+  if (network_) presence_.ranks()->sleep(presence_.number(), recorder_.now() + kLook);
   if (work.request) messenger_->progress();
   std::lock_guard<std::mutex> lock(mutex_);
   if (work.request) conclude(work, false);
@@ -301,7 +357,7 @@ void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
   if (timeout == 0 && !queue_.empty() && queue_.front() == work && take_turn()) execute_next(lock);
   auto done = [&] { return work->done; };
   if (timeout > 0) {
-    if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout), done))
+    if (!changed_.wait_for(lock, timeout, done))
       throw Failure(LK_TIMEOUT,
                     to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
                         ": not done after the time waited for it; it goes on");

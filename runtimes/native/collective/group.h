@@ -14,6 +14,7 @@
 #include "flight_recorder.h"
 #include "messenger.h"
 #include "operation.h"
+#include "simulation.h"
 
 namespace lowerkit::collective {
 
@@ -50,6 +51,9 @@ class Group {
  public:
   // Takes the descriptors over, unless it throws.
   explicit Group(const lk_group_config &config);
+  // Of a simulation: members[rank] is this rank there.
+  Group(std::shared_ptr<Simulation> simulation, const char *name, const std::vector<int> &members, int rank,
+        int64_t timeout);
   ~Group();
   Group(const Group &) = delete;
   Group &operator=(const Group &) = delete;
@@ -83,6 +87,7 @@ class Group {
   void execute_alone(const lk_call &call);
   void execute_next(std::unique_lock<std::mutex> &lock);
   void work_loop();
+  void start_thread(std::thread &thread, void (Group::*body)());
   bool take_turn() { return !running_.exchange(true); }
   void finish_turn();
   std::unique_ptr<Messenger> make_messenger(const lk_group_config &config);
@@ -106,6 +111,8 @@ class Group {
   void wait_for_message(Work &work, int64_t timeout);
   void carry_messages();
 
+  const Presence presence_;
+  std::shared_ptr<SimulatedNetwork> network_;  // of a simulation
   Descriptors descriptors_;
   Membership membership_;
   const int64_t timeout_;
@@ -114,7 +121,7 @@ class Group {
   FlightRecorder recorder_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::deque<std::shared_ptr<Work>> queue_;
   std::atomic<int> queued_{0};        // length of the queue
   std::atomic<bool> running_{false};  // an operation is under way, on whichever thread
@@ -125,8 +132,9 @@ class Group {
   std::thread worker_;
   std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
   std::thread carrier_;                        // moves them on while nobody waits for them
-  std::condition_variable carry_;
+  Condition carry_;
   bool carrier_sleeps_ = false;
+  int threads_ = 0;  // that run, in a simulation
 };
 
 }  // namespace lowerkit::collective

@@ -1,6 +1,5 @@
 // Sends and receives of a group. They are not in order with its collectives.
 #include <algorithm>
-#include <chrono>
 
 #include "group.h"
 
@@ -11,7 +10,7 @@ namespace {
 constexpr int64_t kCarry = 2000000;
 // How often the carrier looks whether a message that nobody waits for needs it, and how long after the last message it
 // still looks. To be woken for each message would cost its sender more than the message.
-constexpr std::chrono::microseconds kLook{200};
+constexpr int64_t kLook = 200000;
 constexpr int kLooks = 100;
 
 }  // namespace
@@ -51,8 +50,8 @@ std::shared_ptr<Work> Group::start_message(const lk_call &call) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (conclude(*work, false)) return work;
   messages_.push_back(work);
-  if (!carrier_.joinable()) carrier_ = std::thread(&Group::carry_messages, this);
-  if (carrier_sleeps_) carry_.notify_one();
+  start_thread(carrier_, &Group::carry_messages);
+  if (carrier_sleeps_) carry_.notify_all();
   return work;
 }
 
@@ -63,7 +62,7 @@ bool Group::conclude(Work &work, bool all_failed) {
   lk_status status = LK_OK;
   std::string message;
   try {
-    const bool late = work.execution->deadline.passed(monotonic_nanoseconds());
+    const bool late = work.execution->deadline.passed(recorder_.now());
     if (!work.request->done() && !all_failed && !late) return false;
     if (!work.request->done()) {
       // Throws, whatever it waits for: the time is up, or the group aborted.
@@ -87,7 +86,7 @@ bool Group::conclude(Work &work, bool all_failed) {
 void Group::wait_for_message(Work &work, int64_t timeout) {
   Deadline deadline = work.execution->deadline;
   if (timeout > 0) {
-    const Deadline asked = Deadline::in(timeout);
+    const Deadline asked = Deadline::in(timeout, recorder_.now());
     if (asked.at < deadline.at) deadline = asked;
   }
   Waiting waiting;
@@ -109,19 +108,23 @@ void Group::carry_messages() {
   std::unique_lock<std::mutex> lock(mutex_);
   int looks = 0;  // without a message
   while (!stopping_) {
-    if (looks >= kLooks) {
+    if (looks >= kLooks || presence_.ranks()) {
       carrier_sleeps_ = true;
       carry_.wait(lock, [&] { return stopping_ || !messages_.empty(); });
       carrier_sleeps_ = false;
       looks = 0;
     }
-    carry_.wait_for(lock, kLook, [&] { return stopping_; });
+    if (!presence_.ranks()) carry_.wait_for(lock, kLook, [&] { return stopping_; });
     looks = messages_.empty() ? looks + 1 : 0;
     if (!stopping_ && !messages_.empty()) {
       auto first = messages_.front();
       lock.unlock();
       try {
-        messenger_->drive_unless_awaited(*first->request, Deadline::in(kCarry));
+        // In a simulation nothing is saved by giving way, and its time has to pass.
+        if (presence_.ranks())
+          messenger_->wait(*first->request, Deadline::in(kCarry, recorder_.now()));
+        else
+          messenger_->drive_unless_awaited(*first->request, Deadline::in(kCarry, recorder_.now()));
       } catch (const Failure &) {
         // How it ended is read below.
       }

@@ -32,7 +32,8 @@ typedef enum lk_status {
   LK_ABORTED = 5,   /* the group failed earlier, here or on another rank, or abort was called */
   LK_RESOURCES = 6, /* memory, descriptors */
   LK_PROTOCOL = 7,  /* bytes that are not of this protocol */
-  LK_PENDING = 8    /* lk_work_test: not done yet */
+  LK_PENDING = 8,   /* lk_work_test: not done yet */
+  LK_DIED = 9       /* this rank died, in a simulation: it does nothing any more */
 } lk_status;
 
 typedef enum lk_dtype {
@@ -128,6 +129,8 @@ typedef struct lk_part {
  *   reduce_scatter  parts (one for each rank, read only), output, count (of this rank's part), reduction
  *   all_to_all      input_parts (read only), parts
  *   send, receive   input or output, count, root (the peer; LK_ANY_SOURCE to receive), tag
+ * Inputs and outputs do not overlap, but that a rank's own part may stay where it is: all_reduce and reduce with input
+ * == output, gather and all_gather with input == parts[rank], scatter and reduce_scatter with output == parts[rank].
  * `shape` (dims of it) is compared between ranks and shown in errors; dims 0: only counts are. */
 typedef struct lk_call {
   int32_t operation;
@@ -205,6 +208,40 @@ void lk_plan_release(lk_plan *plan);
  * copies. `descriptor` is a memfd of local_count * bytes, passed by all local ranks; it stays the caller's. `own`
  * receives the address of this rank's part. One arena for a group. */
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own);
+
+/* Ranks that are threads of one process, with a network and a clock of their own: for tests and simulation. Time stands
+ * still while any rank computes and goes on, to the next event, when all of them wait: the same rules and programs give
+ * the same outcomes at the same moments, whatever the machine does. */
+typedef struct lk_simulation lk_simulation;
+
+typedef struct lk_simulation_rules {
+  uint64_t seed;
+  int64_t latency;   /* of each frame */
+  int64_t jitter;    /* on top of it: uniform from 0 up to this */
+  double overtaking; /* probability that a frame is held up for hold_up more: frames of other keys overtake it */
+  int64_t hold_up;
+  double loss;            /* probability that a frame never arrives */
+  const int64_t *dies_at; /* by rank: the number of the frame as it sends which it dies, from 0 on; -1: never. Null:
+                             nobody dies */
+  const uint8_t *island;  /* by rank: cut off from those that are not; null: nobody is */
+  int64_t cut_at;         /* from the frame of this number of each way between them on */
+  int64_t patience;       /* real time: time goes on without a rank that computes for longer */
+} lk_simulation_rules;
+
+lk_status lk_simulation_create(int32_t size, const lk_simulation_rules *rules, lk_simulation **simulation);
+/* Groups hold what they need of it. */
+void lk_simulation_release(lk_simulation *simulation);
+/* A group of `members` (ranks of the simulation), for the one at `rank` of them. Each member makes it, once for a name.
+ * Operations are those of any group; a rank counts as computing from its first group's creation until its last one is
+ * destroyed, except in calls that wait. */
+lk_status lk_simulation_group(lk_simulation *simulation, const char *name, int32_t size, const int32_t *members,
+                              int32_t rank, int64_t timeout, lk_group **group);
+/* The clock. */
+int64_t lk_simulation_now(const lk_simulation *simulation);
+/* The rank computes, or waits, until that moment. */
+lk_status lk_simulation_sleep(lk_simulation *simulation, int32_t rank, int64_t until);
+/* Fills the ranks that time ever went on without with 1 in `absent` (size entries). */
+void lk_simulation_absent(const lk_simulation *simulation, uint8_t *absent);
 
 #ifdef __cplusplus
 }

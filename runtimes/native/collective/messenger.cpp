@@ -49,7 +49,8 @@ Request::~Request() {
 Messenger::Messenger(Membership &membership, std::vector<std::unique_ptr<Link>> links, MessengerOptions options)
     : membership_(membership),
       options_(bounded(options)),
-      spin_nanoseconds_(options.ranks_of_host <= cores_of_process() ? options.spin_nanoseconds : 0),
+      spin_nanoseconds_(!options.simulated && options.ranks_of_host <= cores_of_process() ? options.spin_nanoseconds
+                                                                                          : 0),
       wake_descriptor_(-1),
       peers_(size_t(membership.size)) {
   for (size_t rank = 0; rank < peers_.size() && rank < links.size(); ++rank) peers_[rank].link = std::move(links[rank]);
@@ -60,7 +61,7 @@ Messenger::Messenger(Membership &membership, std::vector<std::unique_ptr<Link>> 
     (peer.link->descriptor() >= 0 ? polls_ : listens_) = true;
   }
   // Also where nothing else is polled: a thread that drives must be woken somehow.
-  if (polls_ || !options_.doorbell) {
+  if (!options_.simulated && (polls_ || !options_.doorbell)) {
     polls_ = true;
     wake_descriptor_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (wake_descriptor_ < 0) throw Failure(LK_RESOURCES, std::string("no event descriptor: ") + std::strerror(errno));

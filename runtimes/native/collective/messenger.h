@@ -30,6 +30,7 @@
 #include "doorbell.h"
 #include "link.h"
 #include "operation.h"
+#include "simulated_ranks.h"
 
 namespace lowerkit::collective {
 
@@ -100,7 +101,9 @@ struct MessengerOptions {
   int64_t data_bytes = 1 << 20;         // of a frame; at most kMostDataBytes
   int64_t spin_nanoseconds = 20000;  // before sleeping; not used where the host has more ranks than this process cores
   int ranks_of_host = 1;
-  Doorbell *doorbell = nullptr;  // this rank's; needed where links without descriptors are
+  Doorbell *doorbell = nullptr;         // this rank's; needed where links without descriptors are
+  SimulatedRanks *simulated = nullptr;  // in a simulation: whose clock is the messenger's, and who wakes it
+  int simulated_rank = 0;               // among them
 };
 
 class Messenger final : private FrameSink {
@@ -179,11 +182,13 @@ class Messenger final : private FrameSink {
 
   // messenger_wait.cpp
   std::unique_lock<std::mutex> lock();
+  int64_t now() const;
   bool progress_links();
   struct Patience;
   void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
   void tell_of_waiting(const Request &awaited, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
+  void sleep_in_simulation(std::unique_lock<std::mutex> &lock, int64_t until);
   void wake_driver();
   std::string follow_those_who_wait(int &blamed, uint64_t &sequence) const;
   [[noreturn]] void throw_timeout(const Request &request, const Deadline &deadline) const;

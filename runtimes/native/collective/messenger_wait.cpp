@@ -54,6 +54,8 @@ std::unique_lock<std::mutex> Messenger::lock() {
   return held;
 }
 
+int64_t Messenger::now() const { return options_.simulated ? options_.simulated->now() : monotonic_nanoseconds(); }
+
 bool Messenger::progress_links() {
   bool moved = false;
   for (Peer &peer : peers_) {
@@ -113,14 +115,14 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
   for (size_t i = 0; i < count; ++i) {
     const Request &awaited = *requests[i];
     if (awaited.done()) continue;
-    int64_t start = monotonic_nanoseconds();
+    int64_t start = now();
     Patience patience{deadline, start + spin_nanoseconds_, start + std::min(kLongWait, deadline.timeout / 4)};
     while (!awaited.done()) {
       drive(held, awaited, patience);
       throw_failures();
     }
     if (patience.tell_at == INT64_MAX) tell_of_waiting(awaited, membership_.rank);
-    if (waiting) waiting->add(monotonic_nanoseconds() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
+    if (waiting) waiting->add(now() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
   }
   throw_failures();
 }
@@ -141,7 +143,7 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     --sleepers_;
     if (awaited.done()) return;
     membership_.check();
-    if (patience.deadline.passed(monotonic_nanoseconds())) throw_timeout(awaited, patience.deadline);
+    if (patience.deadline.passed(now())) throw_timeout(awaited, patience.deadline);
     return;
   }
   struct Driving {
@@ -159,21 +161,23 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     bool moved = progress_links();
     if (awaited.done()) return;
     membership_.check();
-    int64_t now = monotonic_nanoseconds();
-    if (patience.deadline.passed(now)) throw_timeout(awaited, patience.deadline);
-    if (now >= patience.tell_at) {
+    const int64_t moment = now();
+    if (patience.deadline.passed(moment)) throw_timeout(awaited, patience.deadline);
+    if (moment >= patience.tell_at) {
       patience.tell_at = INT64_MAX;
       tell_of_waiting(awaited, awaited.peer_);
     }
-    if (moved && !gives_way_) patience.spin_until = now + spin_nanoseconds_;
+    if (moved && !gives_way_) patience.spin_until = moment + spin_nanoseconds_;
     if (wanting_.load(std::memory_order_relaxed)) {
       held.unlock();
       while (wanting_.load()) sched_yield();
       held.lock();
     } else if (moved) {
       continue;
-    } else if (now < patience.spin_until) {
+    } else if (moment < patience.spin_until) {
       pause_briefly();
+    } else if (options_.simulated) {
+      sleep_in_simulation(held, std::min(patience.deadline.at, patience.tell_at));
     } else {
       sleep(held, heard, patience.deadline.at);
     }
@@ -222,8 +226,22 @@ void Messenger::sleep(std::unique_lock<std::mutex> &held, uint32_t heard, int64_
   driver_sleeps_ = false;
 }
 
+// Of several threads of a rank each drives in its turn: nobody waits for the one that sleeps here.
+void Messenger::sleep_in_simulation(std::unique_lock<std::mutex> &held, int64_t until) {
+  for (const Peer &peer : peers_)
+    if (peer.alive()) until = std::min(until, peer.link->next_event());
+  driven_ = false;
+  driver_sleeps_ = true;
+  held.unlock();
+  options_.simulated->sleep(options_.simulated_rank, until);
+  held.lock();
+  driven_ = true;
+}
+
 void Messenger::wake_driver() {
-  if (polls_) {
+  if (options_.simulated) {
+    options_.simulated->wake(options_.simulated_rank);
+  } else if (polls_) {
     uint64_t one = 1;
     // Fails only where the counter is full: then it wakes already.
     if (::write(wake_descriptor_, &one, sizeof one) < 0) return;

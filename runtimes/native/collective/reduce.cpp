@@ -1,6 +1,7 @@
 #include "reduce.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "dtypes.h"
 
@@ -82,6 +83,14 @@ void scale(void *data, double factor, int64_t count, int dtype) {
   reduce(data, &source, &factor, 1, count, dtype, LK_SUM);
 }
 
+// The divisor may be more than the type holds.
+template <class T>
+static void divide_integers(void *data, int64_t divisor, int64_t count) {
+  using Wide = std::conditional_t<std::is_signed<T>::value, int64_t, uint64_t>;
+  auto *values = static_cast<T *>(data);
+  for (int64_t i = 0; i < count; ++i) values[i] = T(Wide(values[i]) / Wide(divisor));
+}
+
 void divide(void *data, int64_t divisor, int64_t count, int dtype) {
   using namespace baseline;
   switch (dtype) {
@@ -94,21 +103,21 @@ void divide(void *data, int64_t divisor, int64_t count, int dtype) {
     case LK_BF16:
       return divide_all<Brain>(data, float(divisor), count);
     case LK_I8:
-      return divide_all<Plain<int8_t>>(data, int8_t(divisor), count);
+      return divide_integers<int8_t>(data, divisor, count);
     case LK_I16:
-      return divide_all<Plain<int16_t>>(data, int16_t(divisor), count);
+      return divide_integers<int16_t>(data, divisor, count);
     case LK_I32:
-      return divide_all<Plain<int32_t>>(data, int32_t(divisor), count);
+      return divide_integers<int32_t>(data, divisor, count);
     case LK_I64:
-      return divide_all<Plain<int64_t>>(data, divisor, count);
+      return divide_integers<int64_t>(data, divisor, count);
     case LK_U8:
-      return divide_all<Plain<uint8_t>>(data, uint8_t(divisor), count);
+      return divide_integers<uint8_t>(data, divisor, count);
     case LK_U16:
-      return divide_all<Plain<uint16_t>>(data, uint16_t(divisor), count);
+      return divide_integers<uint16_t>(data, divisor, count);
     case LK_U32:
-      return divide_all<Plain<uint32_t>>(data, uint32_t(divisor), count);
+      return divide_integers<uint32_t>(data, divisor, count);
     case LK_U64:
-      return divide_all<Plain<uint64_t>>(data, uint64_t(divisor), count);
+      return divide_integers<uint64_t>(data, divisor, count);
     default:
       return;
   }

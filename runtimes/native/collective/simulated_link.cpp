@@ -37,52 +37,66 @@ struct SimulatedNetwork::Way {
   std::mutex mutex;
   std::deque<Packet> packets;
   uint64_t sent = 0;
-  bool closed = false;
+  int64_t closed_at = INT64_MAX;
 };
 
+// What the machine's clock and the ranks' own have in common: who is told of what, and when it can be seen.
 struct SimulatedNetwork::Rank {
   Doorbell doorbell;
+  SimulatedRanks *ranks = nullptr;
+  int number = 0;  // among them
+  bool dies = false;
+  uint64_t dies_at = 0;
   std::atomic<uint64_t> sent{0};
-  std::atomic<bool> dead{false};
+  std::atomic<bool> died{false};
+
+  // Throws RankDied.
+  void send_frame(int own, Rank &peer) {
+    if (ranks) return ranks->send_frame(number);
+    if (dies && !died && sent++ >= dies_at) {
+      died = true;
+      peer.doorbell.ring();
+    }
+    if (died) throw RankDied(own);
+  }
+  bool dead() const { return ranks ? ranks->seen_dead(number) : died.load(); }
+  // It has to look at `moment`.
+  void tell(int64_t moment) {
+    if (ranks)
+      ranks->event(number, moment);
+    else
+      doorbell.ring();
+  }
 };
 
 namespace {
 
 class SimulatedLink final : public Link {
  public:
-  SimulatedLink(const SimulatedNetwork &network, const NetworkRules &rules, int own, int peer, int size,
-                SimulatedNetwork::Rank &self, SimulatedNetwork::Rank &other, SimulatedNetwork::Way &out,
-                SimulatedNetwork::Way &in)
-      : Link(peer),
-        network_(network),
-        rules_(rules),
-        own_(own),
-        size_(size),
-        self_(self),
-        other_(other),
-        out_(out),
-        in_(in) {}
+  SimulatedLink(const SimulatedNetwork &network, int own, int peer, int size, SimulatedNetwork::Rank &self,
+                SimulatedNetwork::Rank &other, SimulatedNetwork::Way &out, SimulatedNetwork::Way &in)
+      : Link(peer), network_(network), own_(own), size_(size), self_(self), other_(other), out_(out), in_(in) {}
   ~SimulatedLink() override { close(); }
 
   void send(const FrameHeader &header, const void *payload, void *owner) override {
-    if (self_.dead) throw RankDied(own_);
-    if (own_ == rules_.dying_rank && self_.sent++ >= rules_.dies_at) {
-      self_.dead = true;
-      other_.doorbell.ring();
-      throw RankDied(own_);
-    }
+    self_.send_frame(own_, other_);
     auto bytes = static_cast<const char *>(payload);
     Packet packet{header, std::vector<char>(bytes, bytes + (bytes ? payload_bytes(header) : 0)), 0, false};
     packet.header.source = own_;
     packet.header.counter = 0;  // frames overtake each other: their numbers say nothing here
+    int64_t due = 0;
     {
       std::lock_guard<std::mutex> held(out_.mutex);
       SimulatedNetwork::Fate fate = network_.fate(own_, peer, out_.sent++);
-      packet.due = monotonic_nanoseconds() + fate.delay;
+      // Never at the moment at which it is sent: the receiver may have looked already.
+      due = network_.now() + std::max<int64_t>(fate.delay, 1);
+      for (const Packet &earlier : out_.packets)
+        if (same_key(earlier.header, packet.header)) due = std::max(due, earlier.due);
+      packet.due = due;
       packet.lost = fate.lost;
-      if (!out_.closed) out_.packets.push_back(std::move(packet));
+      if (out_.closed_at == INT64_MAX) out_.packets.push_back(std::move(packet));
     }
-    other_.doorbell.ring();
+    other_.tell(due);
     if (owner) owners_.push_back(owner);
   }
 
@@ -102,9 +116,9 @@ class SimulatedLink final : public Link {
   }
 
   bool progress(FrameSink &sink) override {
-    if (self_.dead) throw RankDied(own_);
+    if (self_.died) throw RankDied(own_);
     // Read first: what the peer sent before is then seen.
-    bool over = other_.dead || closed();
+    bool over = other_.dead() || closed();
     bool moved = false;
     refused_ = false;
     while (!refused_ && deliver_one(sink)) moved = true;
@@ -115,9 +129,12 @@ class SimulatedLink final : public Link {
   }
 
   void close() override {
-    std::scoped_lock held(out_.mutex);
-    out_.closed = true;
-    other_.doorbell.ring();
+    const int64_t moment = network_.now();
+    {
+      std::lock_guard<std::mutex> held(out_.mutex);
+      out_.closed_at = std::min(out_.closed_at, moment);
+    }
+    other_.tell(moment + 1);
   }
 
   bool reading() const override { return !refused_; }
@@ -133,7 +150,7 @@ class SimulatedLink final : public Link {
  private:
   bool closed() const {
     std::lock_guard<std::mutex> held(in_.mutex);
-    return in_.closed;
+    return in_.closed_at < network_.now();
   }
   bool empty() const {
     std::lock_guard<std::mutex> held(in_.mutex);
@@ -145,7 +162,7 @@ class SimulatedLink final : public Link {
     size_t at = 0;
     {
       std::lock_guard<std::mutex> held(in_.mutex);
-      int64_t now = monotonic_nanoseconds();
+      int64_t now = network_.now();
       auto ready = [&](size_t i) {
         if (in_.packets[i].lost || in_.packets[i].due > now) return false;
         for (size_t j = 0; j < i; ++j) {
@@ -181,7 +198,6 @@ class SimulatedLink final : public Link {
   }
 
   const SimulatedNetwork &network_;
-  const NetworkRules &rules_;
   const int own_;
   const int size_;
   SimulatedNetwork::Rank &self_;
@@ -194,15 +210,29 @@ class SimulatedLink final : public Link {
 
 }  // namespace
 
-SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules)
-    : size_(size), rules_(std::move(rules)), ranks_(new Rank[size_t(size)]) {
+SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks, std::vector<int> members)
+    : size_(size),
+      rules_(std::move(rules)),
+      simulated_(ranks),
+      members_(std::move(members)),
+      ranks_(new Rank[size_t(size)]) {
   for (int i = 0; i < size * size; ++i) ways_.push_back(std::make_unique<Way>());
+  for (int rank = 0; rank < size; ++rank) {
+    ranks_[size_t(rank)].ranks = ranks;
+    if (ranks) ranks_[size_t(rank)].number = members_[size_t(rank)];
+  }
+  for (const auto &[rank, frame] : rules_.deaths) {
+    ranks_[size_t(rank)].dies = true;
+    ranks_[size_t(rank)].dies_at = frame;
+  }
 }
 
 SimulatedNetwork::~SimulatedNetwork() = default;
 
+int64_t SimulatedNetwork::now() const { return simulated_ ? simulated_->now() : monotonic_nanoseconds(); }
+
 std::unique_ptr<Link> SimulatedNetwork::link(int own, int peer) {
-  return std::make_unique<SimulatedLink>(*this, rules_, own, peer, size_, ranks_[size_t(own)], ranks_[size_t(peer)],
+  return std::make_unique<SimulatedLink>(*this, own, peer, size_, ranks_[size_t(own)], ranks_[size_t(peer)],
                                          *ways_[size_t(own * size_ + peer)], *ways_[size_t(peer * size_ + own)]);
 }
 

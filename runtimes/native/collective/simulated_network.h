@@ -2,17 +2,18 @@
 // partitions and death.
 //
 // What happens to a frame depends on the seed, its source, its destination and its number on that way, and on nothing
-// else: no run differs from another by the luck of threads. Frames of one message key stay in order; others may
-// overtake them.
+// else. Frames of one message key stay in order; others may overtake them. Moments are those of the machine's clock,
+// or, where the network is given its ranks, those of theirs: then no run differs from another by the luck of threads.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "doorbell.h"
 #include "link.h"
+#include "simulated_ranks.h"
 
 namespace lowerkit::collective {
 
@@ -22,22 +23,17 @@ struct NetworkRules {
   int64_t jitter = 0;     // on top of it: uniform from 0 up to this
   double overtaking = 0;  // probability that a frame is held up for `hold_up` more
   int64_t hold_up = 200000;
-  double loss = 0;      // probability that a frame never arrives
-  int dying_rank = -1;  // dies as it sends its frame of number `dies_at`, from 0 on; that one is lost
-  uint64_t dies_at = 0;
+  double loss = 0;                 // probability that a frame never arrives
+  std::map<int, uint64_t> deaths;  // a rank dies as it sends its frame of that number, from 0 on; that one is lost
   std::vector<int> island;  // cut off from the other ranks: frames between them, from number `cut_at` of their way on
   uint64_t cut_at = 0;
 };
 
-// Thrown in the thread of a rank that died: no Failure, because a dead rank handles none.
-class RankDied : public std::runtime_error {
- public:
-  explicit RankDied(int rank) : std::runtime_error("rank " + std::to_string(rank) + " died in the simulation") {}
-};
-
 class SimulatedNetwork {
  public:
-  SimulatedNetwork(int size, NetworkRules rules);
+  // `ranks` (null: the machine's clock) outlive the network; members[r] is the number there of rank r. Deaths are
+  // theirs.
+  SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks = nullptr, std::vector<int> members = {});
   ~SimulatedNetwork();
 
   // The network must outlive its links.
@@ -52,12 +48,16 @@ class SimulatedNetwork {
   };
   Fate fate(int source, int destination, uint64_t number) const;
 
+  int64_t now() const;
+
   struct Way;
   struct Rank;
 
  private:
   const int size_;
   const NetworkRules rules_;
+  SimulatedRanks *const simulated_;
+  const std::vector<int> members_;
   std::vector<std::unique_ptr<Way>> ways_;
   std::unique_ptr<Rank[]> ranks_;
 };

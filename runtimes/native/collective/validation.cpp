@@ -1,5 +1,8 @@
 // What can be wrong with a call, found before a byte is sent.
+#include <algorithm>
+#include <functional>
 #include <initializer_list>
+#include <vector>
 
 #include "operation.h"
 
@@ -46,6 +49,92 @@ void check_parts(const lk_part *parts, const char *name, const lk_call &call, in
   }
 }
 
+// Memory of one rank's call.
+struct Piece {
+  const char *begin;
+  const char *end;
+  bool overlaps(const Piece &other) const {
+    const std::less<const char *> before;
+    return before(begin, end) && before(other.begin, other.end) && before(begin, other.end) && before(other.begin, end);
+  }
+};
+
+// What is read and what is written must not overlap, but for a rank's own part, which may stay in its place: results
+// would depend on who comes first.
+class Overlaps {
+ public:
+  Overlaps(const lk_call &call, int rank, int size, Complaints &complaints)
+      : call_(call), rank_(rank), size_(size), complaints_(complaints) {}
+
+  void check() {
+    const Piece input = piece(call_.input, call_.count), output = piece(call_.output, call_.count);
+    const bool is_root = call_.root == rank_;
+    switch (call_.operation) {
+      case LK_REDUCE:
+        if (!is_root) return;
+        [[fallthrough]];
+      case LK_ALL_REDUCE:
+        return expect(input.begin == output.begin || !input.overlaps(output), "output", "input");
+      case LK_SCATTER:
+        if (!is_root) return;
+        [[fallthrough]];
+      case LK_REDUCE_SCATTER:
+        return expect_apart(output, "output");
+      case LK_GATHER:
+        if (!is_root) return;
+        [[fallthrough]];
+      case LK_ALL_GATHER:
+        expect(disjoint_parts(), "parts", "each other");
+        return expect_apart(input, "input");
+      case LK_ALL_TO_ALL:
+        expect(disjoint_parts(), "parts", "each other");
+        for (int i = 0; i < size_; ++i)
+          for (int j = 0; j < size_; ++j) {
+            const Piece given = piece(call_.input_parts[i].data, call_.input_parts[i].count), taken = part(j);
+            const bool stays = i == rank_ && j == rank_ && given.begin == taken.begin;
+            if (!stays && given.overlaps(taken)) return expect(false, "parts", "input parts");
+          }
+    }
+  }
+
+ private:
+  Piece piece(const void *data, int64_t count) const {
+    const char *begin = static_cast<const char *>(data);
+    return {begin, begin ? begin + count * kDtypeBytes[call_.dtype] : begin};
+  }
+  Piece part(int rank) const { return piece(call_.parts[rank].data, call_.parts[rank].count); }
+  void expect(bool holds, const char *one, const char *other) {
+    complaints_.expect(holds, [&] { return std::string(one) + " and " + other + " overlap in memory"; });
+  }
+  void expect_apart(const Piece &whole, const char *name) {
+    for (int i = 0; i < size_; ++i)
+      if (!(i == rank_ && part(i).begin == whole.begin) && part(i).overlaps(whole)) return expect(false, name, "parts");
+  }
+  bool disjoint_parts() const {
+    const std::less<const char *> before;
+    const char *last = nullptr;
+    bool ascending = true;
+    for (int i = 0; i < size_; ++i) {
+      if (call_.parts[i].count == 0) continue;
+      ascending = ascending && !(last && before(part(i).begin, last));
+      last = part(i).end;
+    }
+    if (ascending) return true;
+    std::vector<Piece> sorted;
+    for (int i = 0; i < size_; ++i)
+      if (call_.parts[i].count) sorted.push_back(part(i));
+    std::sort(sorted.begin(), sorted.end(), [&](const Piece &a, const Piece &b) { return before(a.begin, b.begin); });
+    for (size_t i = 1; i < sorted.size(); ++i)
+      if (sorted[i - 1].overlaps(sorted[i])) return false;
+    return true;
+  }
+
+  const lk_call &call_;
+  const int rank_;
+  const int size_;
+  Complaints &complaints_;
+};
+
 }  // namespace
 
 void validate(const lk_call &call, const std::string &group, int rank, int size) {
@@ -71,7 +160,7 @@ void validate(const lk_call &call, const std::string &group, int rank, int size)
                std::to_string(size - 1);
       });
     if (operation >= LK_SEND) {
-      complaints.expect(!is_root, [&] { return "a message to itself"; });
+      complaints.expect(!is_root && size > 1, [&] { return "a message to itself"; });
       complaints.expect(call.tag >= 0, [&] { return "a negative tag"; });
     }
     const bool needs_input = operation == LK_REDUCE || operation == LK_ALL_REDUCE || operation == LK_GATHER ||
@@ -98,6 +187,7 @@ void validate(const lk_call &call, const std::string &group, int rank, int size)
                std::to_string(call.parts[rank].count);
       });
     if (reduces(operation)) check_reduction(call, complaints);
+    if (complaints.text().empty()) Overlaps(call, rank, size, complaints).check();
   }
   if (!complaints.text().empty())
     throw Failure(LK_INVALID, (known ? std::string(kOperationNames[call.operation]) : "operation") + " of group '" +

@@ -524,8 +524,7 @@ TEST(a_partition_cuts_ways_from_its_frame_on) {
 
 TEST(a_rank_dies_at_its_frame) {
   NetworkRules rules;
-  rules.dying_rank = 1;
-  rules.dies_at = 4;
+  rules.deaths = {{1, 4}};
   World world(3, Transport::simulated, {}, rules);
   world.run([](Messenger &messenger, int rank) {
     for (uint8_t i = 0; i < 10; ++i) {

@@ -58,7 +58,6 @@ Outcome run_rank(int rank, const int *descriptors, int operation, int64_t count,
   options.ranks_of_host = kRanks;
   Messenger messenger(member, std::move(links), options);
   // One that is stopped is noticed at the deadline only.
-  const int64_t timeout = fault == Fault::stopped ? kSecond / 2 : 20 * kSecond;
   Outcome outcome{LK_OK, -1, 0, ""};
   int64_t start = monotonic_nanoseconds();
   try {
@@ -68,6 +67,7 @@ Outcome run_rank(int rank, const int *descriptors, int operation, int64_t count,
         if (fault == Fault::stopped) raise(SIGSTOP);
         if (fault == Fault::slow) usleep(200000);
       }
+      const int64_t timeout = fault == Fault::stopped && sequence >= 6 ? kSecond : 20 * kSecond;
       start = monotonic_nanoseconds();
       run_operation(messenger, operation, sequence, count, timeout);
     }
