@@ -256,7 +256,9 @@ class Issuing(dist.ProcessGroup):
     ) -> PendingWork:
         """Returns the handle of a started operation."""
         finish: Finish | None = (lambda: _copy_back(pending)) if pending else None
-        work = PendingWork(native, result, (kept, result), finish, self._waiters, self.group.note_failure, is_message)
+        memory = (kept, result)
+        self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
+        work = PendingWork(native, result, memory, finish, self._waiters, self.group.note_failure, is_message)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

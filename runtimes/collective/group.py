@@ -35,6 +35,7 @@ from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
+from lowerkit.runtimes.collective.unfinished import Unfinished
 from lowerkit.runtimes.collective.work import NANOSECONDS, Work
 
 logger = logging.getLogger("lowerkit.collective")
@@ -53,6 +54,7 @@ class Group:
         local_ranks: ranks that share memory with this one, itself included, ascending.
         calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
         native: the native group.
+        unfinished: keeps the memory of started operations.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Group:
         self._arena: Arena | None = None
         self._recorded = False
         self._failure = ""
+        self.unfinished = Unfinished(survives_failure=False)
         tuning = settings.tuned(len(self.local_ranks))
         if settings.tuning is not None:
             logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
@@ -176,6 +179,7 @@ class Group:
         except _collective.CollectiveError as error:
             self.note_failure(error.args[1])
             raise from_native(*error.args) from error
+        self.unfinished.keep(work, call)
         return Work(call, work, self.note_failure)
 
     def split(self, color: int, key: int = 0) -> Group | None:
@@ -248,6 +252,7 @@ class Group:
             self._arena.close()
         self.keep_record()
         self.native.close()
+        self.unfinished.close()
 
     def note_failure(self, message: str) -> None:
         """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
