@@ -20,6 +20,7 @@ from lowerkit.distributed.options import Options
 from lowerkit.distributed.work import CombinedWork, Finish, FinishedWork, FutureWaiters, PendingWork, backend_error
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.work import NANOSECONDS
@@ -217,7 +218,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start(*arguments)
         except _collective.CollectiveError as error:
-            self.group.note_failure(error.args[1])
+            self.group.note_failure(error.args[1], (kept, result, pending))
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, is_message)
 
@@ -236,7 +237,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start_parts(*arguments)
         except _collective.CollectiveError as error:
-            self.group.note_failure(error.args[1])
+            self.group.note_failure(error.args[1], (kept, result, pending))
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, False)
 
@@ -248,7 +249,7 @@ class Issuing(dist.ProcessGroup):
 
     def started(
         self,
-        native: _collective.Work,
+        native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
         pending: Pending | None,

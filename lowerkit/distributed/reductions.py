@@ -63,6 +63,7 @@ class Reductions(Issuing):
                             tensor.shape,
                         )  # fmt: skip
                     except _collective.CollectiveError as error:
+                        self.group.note_failure(error.args[1], tensor)
                         raise backend_error(error) from error
                     return self._finished
         options = _options(dist.AllreduceOptions, opts, op, timeout)

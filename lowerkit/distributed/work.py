@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import from_native
 
 Finish = Callable[[], None]
@@ -74,7 +75,7 @@ class PendingWork(dist.Work):
 
     def __init__(
         self,
-        native: _collective.Work,
+        native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
         finish: Finish | None,

@@ -27,16 +27,17 @@ from lowerkit.errors import UsageError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
+from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
 from lowerkit.runtimes.collective.unfinished import Unfinished
-from lowerkit.runtimes.collective.work import NANOSECONDS, Work
+from lowerkit.runtimes.collective.work import NANOSECONDS, Work, native_group
 
 logger = logging.getLogger("lowerkit.collective")
 
@@ -53,50 +54,26 @@ class Group:
         store: where the ranks found each other.
         local_ranks: ranks that share memory with this one, itself included, ascending.
         calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
-        native: the native group.
+        native: the engine that carries operations out.
         unfinished: keeps the memory of started operations.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        rank: int,
-        size: int,
-        meeting: Meeting,
-        settings: GroupSettings,
-    ) -> None:
+    def __init__(self, store: Store, name: str, rank: int, size: int, settings: GroupSettings) -> None:
+        connected = settings.connect(store, name, rank, size)
         self.name = name
         self.rank = rank
         self.size = size
-        self.local_ranks = tuple(meeting.local_ranks)
+        self.local_ranks = connected.local_ranks
         self.calls = Calls(rank, size)
         self.store = store
+        self.native = connected.engine
+        self.unfinished = Unfinished(survives_failure=settings.engine == "mpi")
         reach = settings.reach
-        self._settings = replace(settings, reach=replace(reach, token=meeting.token or reach.token))
+        self._settings = replace(settings, reach=replace(reach, token=connected.token or reach.token))
         self._children = 0
         self._arena: Arena | None = None
         self._recorded = False
         self._failure = ""
-        self.unfinished = Unfinished(survives_failure=False)
-        tuning = settings.tuned(len(self.local_ranks))
-        if settings.tuning is not None:
-            logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
-        try:
-            self.native = _collective.Group(
-                name,
-                rank,
-                size,
-                meeting.local_ranks,
-                meeting.memory,
-                meeting.descriptors(size),
-                int(settings.timeout * NANOSECONDS),
-                tuning=tuning.numbers,
-            )
-        except _collective.CollectiveError as error:
-            meeting.close()
-            raise from_native(*error.args) from error
-        meeting.detach()
 
     @staticmethod
     def join(
@@ -109,6 +86,7 @@ class Group:
         timeout: float = 300.0,
         tuning: TuningTable | None = None,
         record_folder: str | os.PathLike[str] | None = None,
+        engine: EngineName = "lowerkit",
     ) -> Group:
         """Meets the other ranks; returns when all of them are connected.
 
@@ -123,17 +101,25 @@ class Group:
             record_folder: an existing folder. When the group fails, each rank writes its flight record into it
                 (``GROUP.rankN.json``, to be merged by ``lowerkit comm trace``) and logs that it did. Groups made of
                 this one do the same.
+            engine: who carries operations out: ``lowerkit``, or ``mpi`` for ranks that ``mpirun`` started.
 
         Raises:
-            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+            LowerkitError: see :meth:`GroupSettings.connect`.
         """
         options = options or RendezvousOptions()
-        options = replace(options, token=given_token(options.token))
+        if engine == "mpi":
+            refuse_unused(
+                engine, token=options.token is not None, interface=options.interface is not None,
+                shared_memory=not options.shared_memory, tuning=tuning is not None,
+            )  # fmt: skip
+        elif engine == "lowerkit":
+            options = replace(options, token=given_token(options.token))
+        else:
+            raise usage(f"there is no engine {engine!r} for arrays; there are lowerkit and mpi")
         folder = None if record_folder is None else Path(record_folder)
         if folder is not None and not folder.is_dir():
             raise usage(f"record_folder: {folder} is no folder")
-        settings = GroupSettings(options, timeout, tuning, folder)
-        return Group(store, name, rank, size, settings.meet(store, name, rank, size), settings)
+        return Group(store, name, rank, size, GroupSettings(options, timeout, tuning, folder, engine))
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
         """Runs an operation to its end, after this group's earlier ones; returns its result.
@@ -158,7 +144,7 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
-            self.note_failure(error.args[1])
+            self.note_failure(error.args[1], call)
             raise from_native(*error.args) from error
         return call.result
 
@@ -177,7 +163,7 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
-            self.note_failure(error.args[1])
+            self.note_failure(error.args[1], call)
             raise from_native(*error.args) from error
         self.unfinished.keep(work, call)
         return Work(call, work, self.note_failure)
@@ -223,13 +209,19 @@ class Group:
             size: bytes of each rank.
 
         Raises:
-            UsageError: LK1010, there is one.
+            UsageError: LK1010, there is one, or the engine has none.
             ResourceError: LK7004, out of memory.
         """
         if self._arena is not None:
             raise usage(f"group {self.name!r} has an arena already")
         self._arena = Arena.make(
-            self.native, self.store, self.name, self.rank, self.local_ranks, self._settings.reach, size
+            native_group(self.native, "arenas"),
+            self.store,
+            self.name,
+            self.rank,
+            self.local_ranks,
+            self._settings.reach,
+            size,
         )
         return self._arena
 
@@ -254,9 +246,15 @@ class Group:
         self.native.close()
         self.unfinished.close()
 
-    def note_failure(self, message: str) -> None:
-        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
+    def note_failure(self, message: str, memory: object = None) -> None:
+        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record.
+
+        Args:
+            message: what went wrong.
+            memory: what the failed operation read and wrote, where there is no handle of it.
+        """
         self._failure = self._failure or message
+        self.unfinished.keep_failed(memory)
         self.keep_record()
 
     def keep_record(self) -> None:
@@ -274,6 +272,4 @@ class Group:
             logger.warning("group %r, rank %d was aborted; its flight record is %s", self.name, self.rank, path)
 
     def _subgroup(self, name: str, members: Sequence[int]) -> Group:
-        rank, size = members.index(self.rank), len(members)
-        meeting = self._settings.meet(self.store, name, rank, size)
-        return Group(self.store, name, rank, size, meeting, self._settings)
+        return Group(self.store, name, members.index(self.rank), len(members), self._settings)

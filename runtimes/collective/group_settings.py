@@ -1,15 +1,21 @@
-"""What a group and all groups that are made of it share."""
+"""What a group and all groups that are made of it share, and how their ranks are connected."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.engine import Connected, EngineName
+from lowerkit.runtimes.collective.failures import from_native
+from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous import meet
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import Tuning, TuningTable
+from lowerkit.runtimes.collective.work import NANOSECONDS
+
+logger = logging.getLogger("lowerkit.collective")
 
 
 @dataclass(frozen=True)
@@ -21,21 +27,55 @@ class GroupSettings:
         timeout: seconds that an operation may take.
         tuning: measured values, or None.
         record_folder: where flight records of failures go, or None.
+        engine: who carries operations out.
     """
 
     reach: RendezvousOptions
     timeout: float
     tuning: TuningTable | None
     record_folder: Path | None
+    engine: EngineName = "lowerkit"
 
     def tuned(self, local_count: int) -> Tuning:
         """Returns the values for a number of local ranks."""
         return self.tuning.for_ranks(local_count) if self.tuning is not None else Tuning()
 
-    def meet(self, store: Store, name: str, rank: int, size: int) -> Meeting:
-        """Connects the ranks of a group; see :func:`lowerkit.runtimes.collective.rendezvous.meet`."""
+    def connect(self, store: Store, name: str, rank: int, size: int) -> Connected:
+        """Connects the ranks of a group.
 
+        Raises:
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`, and ``meet_in_mpi``.
+        """
+        if self.engine == "mpi":
+            from lowerkit.runtimes.collective.mpi.group import MpiGroup
+            from lowerkit.runtimes.collective.mpi.meeting import meet_in_mpi
+
+            communicator, local_ranks = meet_in_mpi(store, name, rank, size, self.reach.timeout)
+            return Connected(MpiGroup(name, communicator, int(self.timeout * NANOSECONDS)), local_ranks, None)
+        return self._connect_natively(store, name, rank, size)
+
+    def _connect_natively(self, store: Store, name: str, rank: int, size: int) -> Connected:
         def memory_bytes(local_count: int) -> int:
             return _collective.segment_bytes(local_count, self.tuned(local_count).tile_bytes)
 
-        return meet(store, name, rank, size, self.reach, memory_bytes)
+        meeting = meet(store, name, rank, size, self.reach, memory_bytes)
+        local_ranks = tuple(meeting.local_ranks)
+        tuning = self.tuned(len(local_ranks))
+        if self.tuning is not None:
+            logger.info("group %r: tuning of %s for %d ranks: %s", name, self.tuning.source, size, tuning)
+        try:
+            native = _collective.Group(
+                name,
+                rank,
+                size,
+                local_ranks,
+                meeting.memory,
+                meeting.descriptors(size),
+                int(self.timeout * NANOSECONDS),
+                tuning=tuning.numbers,
+            )
+        except _collective.CollectiveError as error:
+            meeting.close()
+            raise from_native(*error.args) from error
+        meeting.detach()
+        return Connected(native, local_ranks, meeting.token)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call
+from lowerkit.runtimes.collective.engine import EngineGroup, EngineWork
 from lowerkit.runtimes.collective.failures import from_native, usage
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ NANOSECONDS = 1_000_000_000
 class Work(Generic[Result]):
     """An operation that :meth:`Group.start` started. Keeps its arrays alive; do not touch them before it is done."""
 
-    def __init__(self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None]) -> None:
+    def __init__(self, call: Call[Result], native: EngineWork, on_failure: Callable[[str], None]) -> None:
         self._call = call
         self._native = native
         self._on_failure = on_failure
@@ -73,14 +74,15 @@ class Plan:
         """Records a call; returns its result, which is filled whenever the plan has run.
 
         Raises:
-            UsageError: LK1010, the call has a tag: plans hold collectives only.
+            UsageError: LK1010, the call has a tag: plans hold collectives only; or the engine knows no plans.
         """
         if call.tag:
             raise usage("a plan holds collectives, no tagged messages")
+        native = native_group(group.native, "plans")
         try:
             self._native.add(
-                group.native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts,
-                call.parts, call.reduction, call.root, call.factor, call.shape,
+                native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                call.reduction, call.root, call.factor, call.shape,
             )  # fmt: skip
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
@@ -100,3 +102,14 @@ class Plan:
             for group in self._groups:
                 group.note_failure(error.args[1])
             raise from_native(*error.args) from error
+
+
+def native_group(engine: EngineGroup, feature: str) -> _collective.Group:
+    """Returns the native engine, for what others do not have.
+
+    Raises:
+        UsageError: LK1010, it is another engine.
+    """
+    if not isinstance(engine, _collective.Group):
+        raise usage(f"engine='lowerkit' has {feature}; this group has another engine")
+    return engine
