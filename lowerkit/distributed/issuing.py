@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.capabilities import Capabilities
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.work import CombinedWork, Finish, FinishedWork, FutureWaiters, PendingWork, backend_error
 from lowerkit.errors import LowerkitError
@@ -39,7 +40,7 @@ def nanoseconds(timeout: timedelta | None) -> int:
     return 0 if timeout is None or timeout.days < 0 else int(timeout.total_seconds() * NANOSECONDS)
 
 
-class Issuing(dist.ProcessGroup):
+class Issuing(Capabilities):
     """Base of the process group: a native group, and how operations are given to it.
 
     Args:
@@ -68,6 +69,10 @@ class Issuing(dist.ProcessGroup):
         self._description = ""
 
     # Names and life.
+
+    def last_operations(self) -> list[dict[str, int | list[int]]]:
+        """Returns the flight recorder's entries, oldest first."""
+        return self._native.records()
 
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """Returns the backend's name."""

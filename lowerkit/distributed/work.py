@@ -149,22 +149,33 @@ class PendingWork(dist.Work):
         return self._native.received[0]
 
     def get_future(self) -> Any:
-        """Returns a future of the tensors written; a thread of the group completes it."""
+        """Returns a future of the tensors written; a thread of the group completes it.
+
+        A failure is raised by a callback: what ``Future.set_exception`` sets is a value to C++, and torch's reducer,
+        which expects tensors, reads it as such and crashes.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = Future()
-        self._waiters.submit(self, self._future, alone=self._is_message)
+            ended: Future[Any] = Future()
+            self._future = ended.then(self._outcome)
+        self._waiters.submit(self, ended, alone=self._is_message)
         return self._future
 
-    def complete(self, future: Future[Any]) -> None:
+    def complete(self, ended: Future[Any]) -> None:
         """Waits and completes a future; called by a thread of the group."""
+        failure: Exception | None = None
         try:
             self.wait()
         except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(self._result)
+            failure = error
+        ended.set_result(failure)
+
+    def _outcome(self, ended: Future[Any]) -> list[torch.Tensor]:
+        failure = ended.value()
+        if failure is not None:
+            raise failure
+        return self._result
 
     def _end(self) -> None:
         with self._lock:
