@@ -6,9 +6,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lowerkit.distributed.monitoring import serve_torch_function
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.process_group import ProcessGroup
+from lowerkit.distributed.serving import serve_torch_functions
 from lowerkit.distributed.torch_store import TorchStore, interface_towards
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.engine import refuse_unused
@@ -39,6 +39,7 @@ def create(request: Any, options: Any) -> Any:
         group = _create(request, options)
     except LowerkitError as error:
         raise dist.DistBackendError(error.render()) from error
+    serve_torch_functions()
     if is_default_group:
         _of_default_group = options
     return group
@@ -71,7 +72,6 @@ def _create(request: Any, options: Any) -> Any:
         record_folder=options.record_folder,
         engine=options.engine,
     )
-    serve_torch_function()
     return ProcessGroup(store, group, options, timeout)
 
 

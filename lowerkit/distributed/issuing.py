@@ -82,6 +82,11 @@ class Issuing(Capabilities):
         """Returns the backend's name."""
         return "lowerkit"
 
+    @property
+    def options(self) -> Options:
+        """The group's options."""
+        return self._options
+
     def size(self) -> int:
         """Returns the number of ranks."""
         return self._size
