@@ -16,10 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.capabilities import Capabilities
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.work import CombinedWork, Finish, FinishedWork, FutureWaiters, PendingWork, backend_error
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.work import NANOSECONDS
@@ -42,7 +44,7 @@ def nanoseconds(timeout: timedelta | None) -> int:
 _collective.serve_tensors(torch.Tensor, torch.nn.Parameter)
 
 
-class Issuing(dist.ProcessGroup):
+class Issuing(Capabilities):
     """Base of the process group: a native group, and how operations are given to it.
 
     Args:
@@ -73,6 +75,10 @@ class Issuing(dist.ProcessGroup):
 
     # Names and life.
 
+    def last_operations(self) -> list[dict[str, int | list[int]]]:
+        """Returns the flight recorder's entries, oldest first."""
+        return self._native.records()
+
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """Returns the backend's name."""
         return "lowerkit"
@@ -80,6 +86,11 @@ class Issuing(dist.ProcessGroup):
     def name(self) -> str:
         """Returns the backend's name."""
         return "lowerkit"
+
+    @property
+    def options(self) -> Options:
+        """The group's options."""
+        return self._options
 
     def size(self) -> int:
         """Returns the number of ranks."""
@@ -245,7 +256,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start(*arguments)
         except _collective.CollectiveError as error:
-            self.group.note_failure(error.args[1])
+            self.group.note_failure(error.args[1], (kept, result, pending))
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, is_message)
 
@@ -264,7 +275,7 @@ class Issuing(dist.ProcessGroup):
                 return self.ended(pending)
             native = self._native.start_parts(*arguments)
         except _collective.CollectiveError as error:
-            self.group.note_failure(error.args[1])
+            self.group.note_failure(error.args[1], (kept, result, pending))
             raise backend_error(error) from error
         return self.started(native, result, kept, pending, False)
 
@@ -276,7 +287,7 @@ class Issuing(dist.ProcessGroup):
 
     def started(
         self,
-        native: _collective.Work,
+        native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
         pending: Pending | None,
@@ -284,7 +295,9 @@ class Issuing(dist.ProcessGroup):
     ) -> PendingWork:
         """Returns the handle of a started operation."""
         finish: Finish | None = (lambda: _copy_back(pending)) if pending else None
-        work = PendingWork(native, result, (kept, result), finish, self._waiters, self.group.note_failure, is_message)
+        memory = (kept, result)
+        self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
+        work = PendingWork(native, result, memory, finish, self._waiters, self.group, is_message)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

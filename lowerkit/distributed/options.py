@@ -8,7 +8,7 @@ from typing import Literal
 
 from lowerkit.runtimes.collective.tuning import TuningTable
 
-Engine = Literal["lowerkit", "gloo", "nccl"]
+Engine = Literal["lowerkit", "mpi", "gloo", "nccl"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,10 @@ class Options:
     """Options of the backend; all ranks give the same.
 
     Attributes:
-        engine: who carries operations out. ``lowerkit``: CPU tensors itself, CUDA tensors through NCCL. ``gloo`` and
-            ``nccl``: that backend of torch, for everything, to compare with.
+        engine: who carries operations out. ``lowerkit``: CPU tensors itself, CUDA tensors through NCCL. ``mpi``: CPU
+            tensors through mpi4py, in ranks that ``mpirun`` started. ``gloo`` and ``nccl``: that backend of torch, for
+            everything, to compare with. Groups made of the default group's ranks have its options unless they are
+            given some of their own. Engines refuse options that are not theirs.
         token: the job token as bytes, or the path of its file; None: ``LOWERKIT_JOB_TOKEN``, or one in the store (the
             rule stands in docs/collectives.md).
         interface: name or address of the network interface between hosts; None: the one towards the store's host.

@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import from_native
+from lowerkit.runtimes.collective.group import Group
 
 Finish = Callable[[], None]
 
@@ -68,18 +70,18 @@ class PendingWork(dist.Work):
         kept: what must live until it is done.
         finish: called once, when it is done: copies results to where the caller wants them.
         waiters: completes futures.
-        on_failure: told what went wrong.
+        group: told what went wrong, and that the operation's memory need not be kept any longer.
         is_message: sends and receives: they do not complete in the order in which they start.
     """
 
     def __init__(
         self,
-        native: _collective.Work,
+        native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
         finish: Finish | None,
         waiters: FutureWaiters,
-        on_failure: Callable[[str], None],
+        group: Group,
         is_message: bool = False,
     ) -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class PendingWork(dist.Work):
         self._kept = kept
         self._finish = finish
         self._waiters = waiters
-        self._on_failure = on_failure
+        self._group = group
         self._is_message = is_message
         self._lock = threading.Lock()
         self._future: Future[Any] | None = None
@@ -104,7 +106,7 @@ class PendingWork(dist.Work):
         try:
             self._native.wait(max(nanoseconds, 0))
         except _collective.CollectiveError as error:
-            self._on_failure(error.args[1])
+            self._group.note_failure(error.args[1])
             failure = backend_error(error)
             self._error = failure
             raise failure from error
@@ -117,7 +119,7 @@ class PendingWork(dist.Work):
             if not self._native.test():
                 return False
         except _collective.CollectiveError as error:
-            self._on_failure(error.args[1])
+            self._group.note_failure(error.args[1])
             self._error = backend_error(error)
             return True
         self._end()
@@ -148,22 +150,33 @@ class PendingWork(dist.Work):
         return self._native.received[0]
 
     def get_future(self) -> Any:
-        """Returns a future of the tensors written; a thread of the group completes it."""
+        """Returns a future of the tensors written; a thread of the group completes it.
+
+        A failure is raised by a callback: what ``Future.set_exception`` sets is a value to C++, and torch's reducer,
+        which expects tensors, reads it as such and crashes.
+        """
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = Future()
-        self._waiters.submit(self, self._future, alone=self._is_message)
+            ended: Future[Any] = Future()
+            self._future = ended.then(self._outcome)
+        self._waiters.submit(self, ended, alone=self._is_message)
         return self._future
 
-    def complete(self, future: Future[Any]) -> None:
+    def complete(self, ended: Future[Any]) -> None:
         """Waits and completes a future; called by a thread of the group."""
+        failure: Exception | None = None
         try:
             self.wait()
         except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(self._result)
+            failure = error
+        ended.set_result(failure)
+
+    def _outcome(self, ended: Future[Any]) -> list[torch.Tensor]:
+        failure = ended.value()
+        if failure is not None:
+            raise failure
+        return self._result
 
     def _end(self) -> None:
         with self._lock:
@@ -171,6 +184,7 @@ class PendingWork(dist.Work):
             if finish is not None:
                 finish()
             self._kept = None
+        self._group.unfinished.forget(self._native)
 
 
 class CombinedWork(dist.Work):

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import DTYPES, REDUCTIONS, Operation
+from lowerkit.runtimes.collective.engine import EngineGroup
 from lowerkit.runtimes.collective.failures import Status, usage
 
 _REDUCING = {Operation.REDUCE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER}
@@ -32,9 +32,7 @@ _ROOTED = {
 }
 
 
-def flight_record(
-    group: _collective.Group, name: str, rank: int, size: int, written: int | None = None
-) -> dict[str, Any]:
+def flight_record(group: EngineGroup, name: str, rank: int, size: int, written: int | None = None) -> dict[str, Any]:
     """Returns the document of one rank; ``written``: when, None: now."""
     return {
         "schema": "lowerkit.flight_record",

@@ -27,6 +27,7 @@ from lowerkit.errors import UsageError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
+from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.group_settings import GroupSettings
@@ -35,12 +36,12 @@ from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS, Dropped, Plan, Work, still_running
+from lowerkit.runtimes.collective.unfinished import Unfinished
+from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work
 
 logger = logging.getLogger("lowerkit.collective")
 
 Result = TypeVar("Result")
-_MOST_DROPPED = 64
 
 
 class Group:
@@ -53,22 +54,27 @@ class Group:
         store: where the ranks found each other.
         local_ranks: ranks that share memory with this one, itself included, ascending.
         calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
-        native: the native group.
+        native: the engine that carries operations out.
+        unfinished: keeps the memory of started operations.
     """
 
     def __init__(self, store: Store, name: str, rank: int, size: int, settings: GroupSettings) -> None:
+        connected = settings.connect(store, name, rank, size)
         self.name = name
         self.rank = rank
         self.size = size
+        self.local_ranks = connected.local_ranks
         self.calls = Calls(rank, size)
         self.store = store
-        self.native, self.local_ranks, self._settings = settings.connect(store, name, rank, size)
+        self.native = connected.engine
+        self.unfinished = Unfinished(survives_failure=settings.engine == "mpi")
+        reach = settings.reach
+        self._settings = replace(settings, reach=replace(reach, token=connected.token or reach.token))
         self._children = 0
         self._arena: Arena | None = None
         self._recorded = False
         self._closed = False
         self._failure = ""
-        self._dropped: list[Dropped] = []
 
     @staticmethod
     def join(
@@ -81,6 +87,7 @@ class Group:
         timeout: float = 300.0,
         tuning: TuningTable | None = None,
         record_folder: str | os.PathLike[str] | None = None,
+        engine: EngineName = "lowerkit",
     ) -> Group:
         """Meets the other ranks; returns when all of them are connected.
 
@@ -95,16 +102,25 @@ class Group:
             record_folder: an existing folder. When the group fails, each rank writes its flight record into it
                 (``GROUP.rankN.json``, to be merged by ``lowerkit comm trace``) and logs that it did. Groups made of
                 this one do the same.
+            engine: who carries operations out: ``lowerkit``, or ``mpi`` for ranks that ``mpirun`` started.
 
         Raises:
-            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+            LowerkitError: see :meth:`GroupSettings.connect`.
         """
         options = options or RendezvousOptions()
-        options = replace(options, token=given_token(options.token))
+        if engine == "mpi":
+            refuse_unused(
+                engine, token=options.token is not None, interface=options.interface is not None,
+                shared_memory=not options.shared_memory, tuning=tuning is not None,
+            )  # fmt: skip
+        elif engine == "lowerkit":
+            options = replace(options, token=given_token(options.token))
+        else:
+            raise usage(f"there is no engine {engine!r} for arrays; there are lowerkit and mpi")
         folder = None if record_folder is None else Path(record_folder)
         if folder is not None and not folder.is_dir():
             raise usage(f"record_folder: {folder} is no folder")
-        settings = GroupSettings(options, timeout, tuning, folder)
+        settings = GroupSettings(options, timeout, tuning, folder, engine=engine)
         return Group(store, name, rank, size, settings)
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
@@ -130,7 +146,7 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
-            self.note_failure(error.args[1])
+            self.note_failure(error.args[1], call)
             raise from_native(*error.args) from error
         return call.result
 
@@ -149,11 +165,10 @@ class Group:
                     call.factor, call.tag, limit, call.shape,
                 )  # fmt: skip
         except _collective.CollectiveError as error:
-            self.note_failure(error.args[1])
+            self.note_failure(error.args[1], call)
             raise from_native(*error.args) from error
-        if len(self._dropped) > _MOST_DROPPED:
-            self._dropped[:] = [one for one in self._dropped if still_running(one)]
-        return Work(call, work, self.note_failure, self._dropped)
+        self.unfinished.keep(work, call)
+        return Work(call, work, self.note_failure, self.unfinished)
 
     def run_all(self, calls: Sequence[Call[Result]], timeout: float = 0.0) -> list[Result]:
         """Runs several operations, in their order, by one call of the native side: the coalesced form of each.
@@ -214,13 +229,19 @@ class Group:
             size: bytes of each rank.
 
         Raises:
-            UsageError: LK1010, there is one.
+            UsageError: LK1010, there is one, or the engine has none.
             ResourceError: LK7004, out of memory.
         """
         if self._arena is not None:
             raise usage(f"group {self.name!r} has an arena already")
         self._arena = Arena.make(
-            self.native, self.store, self.name, self.rank, self.local_ranks, self._settings.reach, size
+            native_group(self.native, "arenas"),
+            self.store,
+            self.name,
+            self.rank,
+            self.local_ranks,
+            self._settings.reach,
+            size,
         )
         return self._arena
 
@@ -246,7 +267,7 @@ class Group:
         self.keep_record()
         self._closed = True
         self.native.close()
-        self._dropped.clear()
+        self.unfinished.close()
 
     def __enter__(self) -> Group:
         return self
@@ -254,9 +275,15 @@ class Group:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def note_failure(self, message: str) -> None:
-        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
+    def note_failure(self, message: str, memory: object = None) -> None:
+        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record.
+
+        Args:
+            message: what went wrong.
+            memory: what the failed operation read and wrote, where there is no handle of it.
+        """
         self._failure = self._failure or message
+        self.unfinished.keep_failed(memory)
         self.keep_record()
 
     def flight_record(self) -> dict[str, Any]:

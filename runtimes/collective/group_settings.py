@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import Connected, EngineName
 from lowerkit.runtimes.collective.failures import from_native
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous import meet
@@ -28,12 +29,14 @@ class GroupSettings:
         timeout: seconds that an operation may take.
         tuning: measured values, or None.
         record_folder: where flight records of failures go, or None.
+        engine: who carries operations out.
     """
 
     reach: RendezvousOptions
     timeout: float
     tuning: TuningTable | None
     record_folder: Path | None
+    engine: EngineName = field(default="lowerkit", kw_only=True)
 
     def tuned(self, local_count: int) -> Tuning:
         """Returns the values for a number of local ranks.
@@ -45,19 +48,21 @@ class GroupSettings:
         found.check()
         return found
 
-    def connect(
-        self, store: Store, name: str, rank: int, size: int
-    ) -> tuple[_collective.Group, tuple[int, ...], GroupSettings]:
+    def connect(self, store: Store, name: str, rank: int, size: int) -> Connected:
         """Connects the ranks of a group.
 
-        Returns:
-            The native group; the ranks that share memory with this one, itself included; and the settings with the job
-            token that the ranks agreed on.
-
         Raises:
-            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`.
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`, and ``meet_in_mpi``.
         """
+        if self.engine == "mpi":
+            from lowerkit.runtimes.collective.mpi.group import MpiGroup
+            from lowerkit.runtimes.collective.mpi.meeting import meet_in_mpi
 
+            communicator, local_ranks = meet_in_mpi(store, name, rank, size, self.reach.timeout)
+            return Connected(MpiGroup(name, communicator, int(self.timeout * NANOSECONDS)), local_ranks, None)
+        return self._connect_natively(store, name, rank, size)
+
+    def _connect_natively(self, store: Store, name: str, rank: int, size: int) -> Connected:
         def memory_bytes(local_count: int) -> int:
             return _collective.segment_bytes(local_count, self.tuned(local_count).tile_bytes)
 
@@ -81,7 +86,7 @@ class GroupSettings:
             meeting.close()
             raise from_native(*error.args) from error
         meeting.detach()
-        return native, local_ranks, replace(self, reach=replace(self.reach, token=meeting.token or self.reach.token))
+        return Connected(native, local_ranks, meeting.token)
 
     def among(self, members: Sequence[int]) -> GroupSettings:
         """Returns the settings of a group of these ranks."""

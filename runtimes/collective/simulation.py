@@ -25,6 +25,7 @@ from typing import TypeVar
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.group import Group
+from lowerkit.runtimes.collective.engine import Connected
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.simulated_store import SharedValues, SimulatedStore
@@ -174,16 +175,14 @@ class SimulatedSettings(GroupSettings):
     simulation: _collective.Simulation
     members: tuple[int, ...]
 
-    def connect(
-        self, store: Store, name: str, rank: int, size: int
-    ) -> tuple[_collective.Group, tuple[int, ...], GroupSettings]:
+    def connect(self, store: Store, name: str, rank: int, size: int) -> Connected:
         """Makes the rank's group; waits for nobody."""
         assert size == len(self.members)
         try:
             native = self.simulation.group(name, self.members, rank, int(self.timeout * NANOSECONDS))
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
-        return native, (rank,), self
+        return Connected(native, (rank,), None)
 
     def among(self, members: Sequence[int]) -> SimulatedSettings:
         """Returns the settings of a group of these ranks."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call
-from lowerkit.runtimes.collective.failures import from_native
+from lowerkit.runtimes.collective.engine import EngineGroup, EngineWork
+from lowerkit.runtimes.collective.failures import from_native, usage
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
+    from lowerkit.runtimes.collective.unfinished import Unfinished
 
 Result = TypeVar("Result")
-# An operation that nobody asks for any more, and what must live as long as it runs.
-Dropped = tuple[Call[Any], _collective.Work]
 NANOSECONDS = 1_000_000_000
 
 
@@ -25,17 +25,12 @@ class Work(Generic[Result]):
     """
 
     def __init__(
-        self, call: Call[Result], native: _collective.Work, on_failure: Callable[[str], None], dropped: list[Dropped]
+        self, call: Call[Result], native: EngineWork, on_failure: Callable[[str], None], unfinished: Unfinished
     ) -> None:
         self._call = call
         self._native = native
         self._on_failure = on_failure
-        self._dropped = dropped
-        self._over = False
-
-    def __del__(self) -> None:
-        if not self._over:
-            self._dropped.append((self._call, self._native))
+        self._unfinished = unfinished
 
     def done(self) -> bool:
         """Tells whether it is done.
@@ -44,12 +39,13 @@ class Work(Generic[Result]):
             LowerkitError: it failed.
         """
         try:
-            self._over = self._native.test()
+            done = self._native.test()
         except _collective.CollectiveError as error:
-            self._over = True
             self._on_failure(error.args[1])
             raise from_native(*error.args) from error
-        return self._over
+        if done:
+            self._unfinished.forget(self._native)
+        return done
 
     def wait(self, timeout: float = 0.0) -> Result:
         """Returns the operation's result when it is done.
@@ -65,7 +61,7 @@ class Work(Generic[Result]):
         except _collective.CollectiveError as error:
             self._on_failure(error.args[1])
             raise from_native(*error.args) from error
-        self._over = True
+        self._unfinished.forget(self._native)
         return self._call.result
 
     @property
@@ -77,14 +73,6 @@ class Work(Generic[Result]):
     def count(self) -> int:
         """Elements that a finished receive got: at most those of its array, whose rest is left as it was."""
         return self._native.received[1] // self._call.arrays[0].itemsize
-
-
-def still_running(dropped: Dropped) -> bool:
-    """Tells whether an operation is not over."""
-    try:
-        return not dropped[1].test()
-    except _collective.CollectiveError:
-        return False
 
 
 class Plan:
@@ -107,12 +95,13 @@ class Plan:
             timeout: seconds; 0: the group's.
 
         Raises:
-            UsageError: LK1010, the call cannot be made.
+            UsageError: LK1010, the call cannot be made, or the engine knows no plans.
         """
+        native = native_group(group.native, "plans")
         try:
             self._native.add(
-                group.native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts,
-                call.parts, call.reduction, call.root, call.factor, call.tag, int(timeout * NANOSECONDS), call.shape,
+                native, call.operation, call.dtype, call.count, call.input, call.output, call.input_parts, call.parts,
+                call.reduction, call.root, call.factor, call.tag, int(timeout * NANOSECONDS), call.shape,
             )  # fmt: skip
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
@@ -132,3 +121,14 @@ class Plan:
             for group in self._groups:
                 group.note_failure(error.args[1])
             raise from_native(*error.args) from error
+
+
+def native_group(engine: EngineGroup, feature: str) -> _collective.Group:
+    """Returns the native engine, for what others do not have.
+
+    Raises:
+        UsageError: LK1010, it is another engine.
+    """
+    if not isinstance(engine, _collective.Group):
+        raise usage(f"engine='lowerkit' has {feature}; this group has another engine")
+    return engine

@@ -4,7 +4,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,11 +21,14 @@ namespace {
 
 PyObject *error_type = nullptr;
 
-void check(lk_status status) {
-  if (status == LK_OK) return;
-  nb::object arguments = nb::make_tuple(int(status), lk_last_error());
+[[noreturn]] void raise(lk_status status, const char *message) {
+  nb::object arguments = nb::make_tuple(int(status), message);
   PyErr_SetObject(error_type, arguments.ptr());
   throw nb::python_error();
+}
+
+void check(lk_status status) {
+  if (status != LK_OK) raise(status, lk_last_error());
 }
 
 template <class T = void>
@@ -53,22 +58,27 @@ void set_shape(lk_call &call, nb::handle shape) {
 
 class Work {
  public:
-  explicit Work(lk_work *work) : work_(work) {}
-  ~Work() { lk_work_release(work_); }
+  // `open` holds the works of an open group; the group outlives its works.
+  Work(lk_work *work, std::set<Work *> &open) : work_(work), open_(open) { open_.insert(this); }
+  ~Work() {
+    open_.erase(this);
+    lk_work_release(work_);
+  }
   Work(const Work &) = delete;
   Work &operator=(const Work &) = delete;
 
   bool test() {
-    lk_status status;
-    {
+    lk_status status = status_;
+    if (!settled_) {
       nb::gil_scoped_release released;
       status = lk_work_test(work_);
     }
     if (status == LK_PENDING) return false;
-    check(status);
+    check_this(status);
     return true;
   }
   void wait(int64_t timeout) {
+    if (settled_) return check_this(status_);
     lk_status status;
     {
       nb::gil_scoped_release released;
@@ -82,9 +92,25 @@ class Work {
     lk_work_received(work_, &source, &bytes);
     return {source, bytes};
   }
+  // The group is about to be closed, and must not be asked any more.
+  void settle() {
+    settled_ = true;
+    status_ = lk_work_test(work_);
+    message_ = status_ == LK_PENDING ? "the group was closed before the operation was done" : lk_last_error();
+    if (status_ == LK_PENDING) status_ = LK_ABORTED;
+  }
 
  private:
+  void check_this(lk_status status) {
+    if (!settled_ || status == LK_OK) return check(status);
+    raise(status, message_.c_str());
+  }
+
   lk_work *work_;
+  std::set<Work *> &open_;
+  bool settled_ = false;
+  lk_status status_ = LK_OK;
+  std::string message_;
 };
 
 class Simulation {
@@ -173,6 +199,7 @@ class Group {
   // Must not run beside other calls of the group.
   void close() {
     if (!group_) return;
+    for (Work *work : open_) work->settle();
     nb::gil_scoped_release released;
     lk_group_destroy(group_);
     group_ = nullptr;
@@ -193,7 +220,7 @@ class Group {
   Work *start(const lk_call &call) {
     lk_work *work = nullptr;
     check(lk_start(get(), &call, &work));
-    return new Work(work);
+    return new Work(work, open_);
   }
   int size() const { return size_; }
   int rank() const { return rank_; }
@@ -202,6 +229,7 @@ class Group {
   lk_group *group_ = nullptr;
   int size_ = 0;
   int rank_ = 0;
+  std::set<Work *> open_;
 };
 
 lk_call to_call(int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction, int root,

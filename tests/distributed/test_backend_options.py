@@ -58,7 +58,7 @@ def test_ranks_of_one_host_can_talk_by_tcp(tmp_path: Path) -> None:
     ("options", "problem"),
     [
         ("fast", "pg_options is a str"),
-        (Options(engine="mpi"), "no engine 'mpi'"),  # pyright: ignore[reportArgumentType]
+        (Options(engine="ucc"), "no engine 'ucc'"),  # pyright: ignore[reportArgumentType]
         (Options(token=b"short"), "5 bytes"),
         (Options(token="/nowhere/token"), "cannot be read"),
         (Options(interface="0.0.0.0"), "every interface"),

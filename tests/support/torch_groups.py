@@ -11,6 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed import Options
+from lowerkit.distributed.options import Engine
+
+# Who carries operations out in groups of this process that choose nobody; tests of other engines set it.
+default_engine: list[Engine] = ["lowerkit"]
+
 
 @contextmanager
 def process_group(
@@ -18,6 +24,8 @@ def process_group(
 ) -> Generator[None]:
     """Joins the default group of ``size`` ranks that meet in ``folder``."""
     torch.set_num_threads(1)
+    if options is None and backend == "lowerkit":
+        options = Options(engine=default_engine[0])
     dist.init_process_group(
         backend, init_method=f"file://{Path(folder) / 'rendezvous'}", rank=rank, world_size=size,
         timeout=timedelta(seconds=timeout), pg_options=options,

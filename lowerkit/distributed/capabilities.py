@@ -1,0 +1,49 @@
+"""What torch asks of a process group before it uses it: devices, backends, and what they can do.
+
+torch keeps a backend for each device beside a group. Here the group is the backend of all its devices.
+"""
+
+# torch's stubs state one overload each, and do not export what torch.distributed imports.
+# pyright: reportIncompatibleMethodOverride=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Capabilities(dist.ProcessGroup):
+    """The answers, for a group whose constructor has run."""
+
+    supports_splitting = False  # as `split_group` means it: by the backend itself, on an accelerator
+    supports_shrinking = False
+    supports_coalescing = False  # messages of a batch start one by one, and none waits for another
+    supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Returns False: tensors are made by torch."""
+        return False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        has_cuda = dist.is_nccl_available() and torch.cuda.is_available()
+        return [torch.device("cpu"), torch.device("cuda")] if has_cuda else [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if torch.device(device).type not in {one.type for one in self._device_types}:
+            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
+        return self
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Does nothing: every group counts its operations from 1."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Returns the number of the last collective, 0 before the first."""
+        numbers = (record["sequence"] for record in reversed(self.last_operations()))
+        return next((number for number in numbers if isinstance(number, int) and number), 0)
+
+    def last_operations(self) -> list[dict[str, int | list[int]]]:
+        """Returns the flight recorder's entries, oldest first."""
+        raise NotImplementedError
