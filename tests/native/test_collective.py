@@ -22,6 +22,7 @@ TESTS = {
     "processes_test": [],
     "group_messages_test": [],
     "failures_test": [],
+    "hosts_test": [],
     "collectives_test": ["1", "3"],
     "fuzz_frames": ["20000"],
 }

@@ -131,6 +131,7 @@ void Board::publish_line(Execution &execution) {
   block.announcements[sequence_ & 1].descriptor = execution.descriptor;
   Line &line = block.lines[sequence_ & 1];
   fingerprints_[sequence_ & 1] = execution.fingerprint;
+  numbers_[sequence_ & 1] = execution.sequence;
   line.fingerprint = execution.fingerprint;
   line.sequence.store(sequence_, std::memory_order_seq_cst);
   if (block.sleepers.load(std::memory_order_seq_cst)) wake_all(line.sequence);
@@ -193,6 +194,7 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
   }
   const int64_t asleep = now;
   const bool slept = !arrived;
+  bool told = false;
   std::atomic<uint32_t> &sleepers = segment_->block(peer).sleepers;
   while (!arrived) {
     sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -201,8 +203,14 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
     sleepers.fetch_sub(1, std::memory_order_relaxed);
     arrived = word.load(std::memory_order_acquire) >= target;
     now = monotonic_nanoseconds();
-    if (!arrived) check_peer(execution, peer, word, target);
+    if (arrived) break;
+    check_peer(execution, peer, word, target);
+    if (on_long_wait && !told && now - start >= execution.deadline.until_told()) {
+      told = true;
+      on_long_wait(execution, rank_of(peer));
+    }
   }
+  if (told) on_long_wait(execution, membership_.rank);
   now = monotonic_nanoseconds();
   if (slept && !crowded_) adapt_patience(now - asleep);
   execution.waiting.add(now - start, rank_of(peer));
@@ -241,6 +249,7 @@ bool Board::connection_ended(int peer) const {
 }
 
 void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target) {
+  if (on_look) on_look();
   check_failure();
   if (connection_ended(peer)) {
     membership_.mark_dead(rank_of(peer));
@@ -290,7 +299,7 @@ void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence
   const Descriptor &here = segment_->block(index_).announcements[sequence & 1].descriptor;
   const Descriptor &there = segment_->block(peer).announcements[sequence & 1].descriptor;
   std::string message = name_of(execution) + ": the ranks called different operations";
-  if (!entered_) message += " before this one";
+  if (!entered_) message += " before this one, in #" + std::to_string(numbers_[sequence & 1]);
   message += ": rank " + std::to_string(membership_.rank) + " " + to_string(here) + ", rank " +
              std::to_string(rank_of(peer)) + " " + to_string(there);
   if (to_string(here) == to_string(there)) message += " with parts of other sizes";

@@ -18,6 +18,7 @@
 // buffers in the arena 2n, all_gather (2p+2)n.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,8 +36,14 @@ class Board {
   Board(Membership &membership, std::vector<int> local_ranks, int index, std::unique_ptr<Segment> segment,
         const lk_tuning &tuning, std::vector<int> connections);
 
-  // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group are here.
+  // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group
+  // are here.
   void run(Execution &execution, const lk_call &call);
+
+  // Where there are other hosts. Called now and then while this rank sleeps, for what comes from there:
+  std::function<void()> on_look;
+  // when it has waited long for `rank`, and with itself when it no longer does:
+  std::function<void(const Execution &execution, int rank)> on_long_wait;
 
   // Maps one arena of `bytes` for each rank. Returns this rank's.
   void *attach_arena(int descriptor, int64_t bytes);
@@ -118,6 +125,7 @@ class Board {
   uint64_t sequence_ = 0;
   bool entered_ = false;  // whether this rank's line of the running operation is its own to write
   uint64_t fingerprints_[2] = {0, 0};
+  uint64_t numbers_[2] = {0, 0};   // of these operations in the group
   std::vector<uint64_t> arrived_;  // by peer: the last operation it is known to have entered
   std::vector<uint64_t> unread_;   // by peer: `consumed` at which it has read all my tiles
   std::vector<const void *> sources_;

@@ -70,7 +70,13 @@ Group::Group(const lk_group_config &config)
     board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
   }
   if (config.size > 1) messenger_ = make_messenger(config);
-  if (config.local_count != config.size) hosts_sequence_ = ++sequence_;
+  if (board_ && config.local_count != config.size) {
+    board_->on_look = [this] { messenger_->progress(); };
+    board_->on_long_wait = [this](const Execution &execution, int rank) {
+      messenger_->tell_of_waiting(Envelope::hosts(execution.descriptor, execution.fingerprint, execution.sequence),
+                                  rank);
+    };
+  }
   connections.push_back(config.segment_descriptor);
   descriptors_.own(std::move(connections));
 }
@@ -172,12 +178,12 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
     const Failure failure = hosts ? messenger_->explain(found, sequence) : found;
     execution.begin();
     recorder_.finish(execution, failure.status());
-    if (!membership_.aborted()) {
-      membership_.abort(failure.status(), failure.what(), failure.rank());
-      // Ranks that wait for this one in memory look there, not at their messages.
-      if (board_) board_->report_failure(failure.what());
-      if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
-    }
+    const bool first = !membership_.aborted();
+    if (first) membership_.abort(failure.status(), failure.what(), failure.rank());
+    // Ranks that wait for this one in memory look there, not at their messages.
+    if (board_) board_->report_failure(membership_.reason().c_str());
+    if (first && messenger_)
+      messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
     throw failure;
   }
   execution.begin();

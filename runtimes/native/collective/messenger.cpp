@@ -41,6 +41,10 @@ Envelope Envelope::step(const Descriptor &descriptor, uint64_t fingerprint, uint
   return {{Scope::operation, sequence, step}, descriptor, fingerprint, count};
 }
 
+Envelope Envelope::hosts(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence) {
+  return {{Scope::hosts, sequence, 0}, descriptor, fingerprint, descriptor.count};
+}
+
 Request::~Request() {
   // Once it is done no thread of the messenger's looks at it any more.
   if (messenger_ && !done()) messenger_->cancel(*this);
@@ -171,8 +175,7 @@ void Messenger::fail_link(Peer &peer, const Failure &failure) {
   peer.announced.clear();
 }
 
-FrameHeader Messenger::header_for(const Request &request, FrameKind kind) const {
-  const Envelope &envelope = request.envelope_;
+FrameHeader Messenger::header_for(const Envelope &envelope, FrameKind kind) const {
   const Descriptor &descriptor = envelope.descriptor;
   bool message = envelope.key.scope == Scope::message;
   FrameHeader header;
@@ -212,11 +215,11 @@ void Messenger::post_send(Request &request, int rank, const Envelope &envelope, 
   }
   if (!agrees_with_unexpected(request)) return;
   if (bytes <= options_.eager_bytes) {
-    FrameHeader header = header_for(request, FrameKind::eager);
+    FrameHeader header = header_for(envelope, FrameKind::eager);
     header.bytes = uint64_t(bytes);
     peer.link->send(header, data, &request);
   } else {
-    FrameHeader header = header_for(request, FrameKind::request);
+    FrameHeader header = header_for(envelope, FrameKind::request);
     header.bytes = uint64_t(bytes);
     peer.announced.push_back({envelope.key, &request});
     request.announcement_ = &peer.announced.back();
@@ -252,6 +255,8 @@ void Messenger::post_receive(Request &request, int rank, const Envelope &envelop
 
 void Messenger::finish_operation(uint64_t sequence, const Descriptor &descriptor) {
   auto held = lock();
+  // What came together with the last part that was waited for may tell that the group has failed.
+  membership_.check();
   finished_ = std::max(finished_, sequence);
   finished_descriptor_ = descriptor;
   for (Peer &peer : peers_)

@@ -55,6 +55,8 @@ struct Envelope {
   // Step `step` of a collective, about `count` elements of the part that this pair exchanges.
   static Envelope step(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence, int64_t step,
                        int64_t count);
+  // About the whole collective, as the user called it.
+  static Envelope hosts(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence);
 };
 
 class Messenger;
@@ -132,13 +134,16 @@ class Messenger final : private FrameSink {
   void cancel(Request &request);
 
   // Collectives up to this one are over here: messages for them, now or later, are a desynchronisation (thrown now,
-  // aborting the group later).
+  // aborting the group later). Throws LK_ABORTED where the group was meanwhile.
   void finish_operation(uint64_t sequence, const Descriptor &descriptor);
 
   // Tells all peers that the group is aborted, and tries until the deadline to get it out.
   void send_abort(lk_status cause, const std::string &reason, int blamed, Deadline deadline);
   // A timeout of operation `sequence` in memory that these ranks share, with what the rank it blames itself waits for.
   Failure explain(const Failure &timeout, uint64_t sequence);
+  // Tells the others that this rank waits in memory for another one, in the collective of this envelope, made by
+  // hosts(); or no longer does, where that is itself.
+  void tell_of_waiting(const Envelope &envelope, int rank);
   // Makes a sleeping wait() look at the membership now.
   void wake();
 
@@ -172,7 +177,7 @@ class Messenger final : private FrameSink {
   void fail_link(Peer &peer, const Failure &failure);
   void forget(Request &request);
   bool can_still_come(const Request &request) const;
-  FrameHeader header_for(const Request &request, FrameKind kind) const;
+  FrameHeader header_for(const Envelope &envelope, FrameKind kind) const;
   std::string describe_request(const Request &request) const;
 
   // messenger_wait.cpp
@@ -180,7 +185,7 @@ class Messenger final : private FrameSink {
   bool progress_links();
   struct Patience;
   void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
-  void tell_of_waiting(const Request &awaited, int rank);
+  void send_waiting(const Envelope &envelope, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
   void wake_driver();
   std::string follow_those_who_wait(int &blamed, uint64_t &sequence) const;
