@@ -76,6 +76,7 @@ class Group:
         self._arena: Arena | None = None
         self._recorded = False
         self._failure = ""
+        self._parent: Group | None = None
         tuning = settings.tuned(len(self.local_ranks))
         if settings.tuning is not None:
             logger.info("group %r: tuning of %s for %d ranks: %s", name, settings.tuning.source, size, tuning)
@@ -192,7 +193,11 @@ class Group:
         members = sorted(
             (rank for rank in range(self.size) if rows[rank][0] == color), key=lambda rank: (int(rows[rank][1]), rank)
         )
-        return None if color < 0 else self._subgroup(f"{self.name}/{self._children}.{color}", members)
+        if color < 0:
+            return None
+        subgroup = self._subgroup(f"{self.name}/{self._children}.{color}", members)
+        subgroup._parent = self
+        return subgroup
 
     def shrink(self, timeout: float = 10.0) -> Group:
         """Makes a new group of the ranks that are left after a failure. Every rank that is left calls it.
@@ -250,8 +255,13 @@ class Group:
         self.native.close()
 
     def note_failure(self, message: str) -> None:
-        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record."""
+        """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record.
+
+        A failure in a subgroup is one of the group as well: ranks outside it have no other way to learn of it.
+        """
         self._failure = self._failure or message
+        if self._parent is not None:
+            self._parent.note_failure(message)
         self.keep_record()
 
     def keep_record(self) -> None:

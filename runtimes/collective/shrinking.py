@@ -8,11 +8,14 @@ from lowerkit.runtimes.collective.deadline import Deadline
 from lowerkit.runtimes.collective.failures import not_formed
 from lowerkit.runtimes.collective.store import Store
 
+_TURN = 0.02  # seconds for one rank before the next is asked for
+
 
 def agree_on_survivors(store: Store, prefix: str, rank: int, size: int, dead: set[int], timeout: float) -> list[int]:
     """Returns the ranks that go on, ascending; the same list on each of them.
 
-    Each survivor says that it is there and waits for the others, but not for those that it knows to be dead. The first
+    Each survivor says that it is there and whom it knows to be dead, and waits for the others, but not for those that
+    it or one that is there knows to be dead: a rank that was only told of the failure may not know who died. The first
     one whose list is complete, or whose time is over, writes it down (``compare_set``: one list wins), and all use it.
 
     Args:
@@ -26,16 +29,19 @@ def agree_on_survivors(store: Store, prefix: str, rank: int, size: int, dead: se
     Raises:
         CollectiveFault: LK8007, the others went on without this rank.
     """
-    store.set(f"{prefix}/present/{rank}", b"1")
+    store.set(f"{prefix}/present/{rank}", json.dumps(sorted(dead)).encode())
     deadline = Deadline(timeout)
-    present = [rank]
-    for other in range(size):
-        if other != rank and other not in dead:
+    dead, present = set(dead), {rank}
+    while missing := sorted(set(range(size)) - present - dead):
+        for other in missing:
             try:
-                store.get(f"{prefix}/present/{other}", deadline.remaining())
-                present.append(other)
+                said = store.get(f"{prefix}/present/{other}", min(_TURN, deadline.remaining()))
             except TimeoutError:
                 continue
+            present.add(other)
+            dead.update(int(one) for one in json.loads(said))
+        if deadline.expired():
+            break
     decided = store.compare_set(f"{prefix}/members", b"", json.dumps(sorted(present)).encode())
     members = [int(member) for member in json.loads(decided)]
     if rank not in members:

@@ -128,10 +128,10 @@ void Board::enter() {
 
 void Board::publish_line(Execution &execution) {
   RankBlock &block = segment_->block(index_);
-  block.announcements[sequence_ & 1].descriptor = execution.descriptor;
+  announcement().descriptor = execution.descriptor;
+  announcement().number = uint32_t(execution.sequence);
   Line &line = block.lines[sequence_ & 1];
   fingerprints_[sequence_ & 1] = execution.fingerprint;
-  numbers_[sequence_ & 1] = execution.sequence;
   line.fingerprint = execution.fingerprint;
   line.sequence.store(sequence_, std::memory_order_seq_cst);
   if (block.sleepers.load(std::memory_order_seq_cst)) wake_all(line.sequence);
@@ -255,10 +255,10 @@ void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_
     membership_.mark_dead(rank_of(peer));
     // What it published before its end counts.
     if (word.load(std::memory_order_acquire) >= target) return;
-    throw Failure(
-        LK_PEER_LOST,
-        name_of(execution) + ": rank " + std::to_string(rank_of(peer)) + " has ended (its connection is closed)",
-        rank_of(peer));
+    const std::string name = "rank " + std::to_string(rank_of(peer));
+    throw Failure(LK_PEER_LOST,
+                  name_of(execution) + ": " + name + " has ended (its connection is closed)" + last_seen(peer),
+                  rank_of(peer));
   }
   if (execution.deadline.passed(monotonic_nanoseconds())) throw_timeout(execution, peer);
 }
@@ -267,6 +267,17 @@ void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_
 
 std::string Board::name_of(const Execution &execution) const {
   return to_string(execution.descriptor, execution.sequence, membership_.name, membership_.rank);
+}
+
+// An error may be noticed in a later operation than the one that the rank did not come to.
+std::string Board::last_seen(int peer) const {
+  const RankBlock &block = segment_->block(peer);
+  const uint64_t last = std::max(block.lines[0].sequence.load(std::memory_order_acquire),
+                                 block.lines[1].sequence.load(std::memory_order_acquire));
+  const std::string name = "; rank " + std::to_string(rank_of(peer));
+  if (last == 0) return name + " has entered no operation of this group yet";
+  const Announcement &announced = block.announcements[last & 1];
+  return name + " was last seen in " + to_string(announced.descriptor) + " #" + std::to_string(announced.number);
 }
 
 void Board::throw_timeout(const Execution &execution, int peer) const {
@@ -282,24 +293,17 @@ void Board::throw_timeout(const Execution &execution, int peer) const {
   if (missing.empty()) {
     message += ", which entered it but does not go on";
   } else {
-    message += "; not arrived: rank " + missing;
-    const RankBlock &block = segment_->block(peer);
-    const uint64_t last = std::max(block.lines[0].sequence.load(std::memory_order_acquire),
-                                   block.lines[1].sequence.load(std::memory_order_acquire));
-    if (last)
-      message += "; the last operation of rank " + std::to_string(rank_of(peer)) + " was " +
-                 to_string(block.announcements[last & 1].descriptor);
-    else
-      message += "; rank " + std::to_string(rank_of(peer)) + " has entered no operation of this group yet";
+    message += "; not arrived: rank " + missing + last_seen(peer);
   }
   throw Failure(LK_TIMEOUT, message, rank_of(peer));
 }
 
 void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence) const {
-  const Descriptor &here = segment_->block(index_).announcements[sequence & 1].descriptor;
+  const Announcement &own = segment_->block(index_).announcements[sequence & 1];
+  const Descriptor &here = own.descriptor;
   const Descriptor &there = segment_->block(peer).announcements[sequence & 1].descriptor;
   std::string message = name_of(execution) + ": the ranks called different operations";
-  if (!entered_) message += " before this one, in #" + std::to_string(numbers_[sequence & 1]);
+  if (!entered_) message += " before this one, in #" + std::to_string(own.number);
   message += ": rank " + std::to_string(membership_.rank) + " " + to_string(here) + ", rank " +
              std::to_string(rank_of(peer)) + " " + to_string(there);
   if (to_string(here) == to_string(there)) message += " with parts of other sizes";

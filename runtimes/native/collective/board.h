@@ -78,6 +78,7 @@ class Board {
   void check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target);
   void note_failure();
   bool connection_ended(int peer) const;
+  std::string last_seen(int peer) const;
   [[noreturn]] void throw_timeout(const Execution &execution, int peer) const;
   [[noreturn]] void throw_desync(const Execution &execution, int peer, uint64_t sequence) const;
   std::string name_of(const Execution &execution) const;
@@ -125,7 +126,6 @@ class Board {
   uint64_t sequence_ = 0;
   bool entered_ = false;  // whether this rank's line of the running operation is its own to write
   uint64_t fingerprints_[2] = {0, 0};
-  uint64_t numbers_[2] = {0, 0};   // of these operations in the group
   std::vector<uint64_t> arrived_;  // by peer: the last operation it is known to have entered
   std::vector<uint64_t> unread_;   // by peer: `consumed` at which it has read all my tiles
   std::vector<const void *> sources_;

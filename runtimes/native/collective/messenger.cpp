@@ -155,6 +155,14 @@ bool Messenger::can_still_come(const Request &request) const {
   return false;
 }
 
+// An error may be noticed in a later operation than the one that the rank did not come to.
+std::string Messenger::last_seen(const Peer &peer, const Key &key) const {
+  if (key.scope == Scope::message || peer.arrived_in >= key.sequence) return "";
+  const std::string name = "; rank " + std::to_string(peer.link->peer);
+  if (peer.arrived_in == 0) return name + " has sent nothing of any operation yet";
+  return name + " was last seen in #" + std::to_string(peer.arrived_in);
+}
+
 void Messenger::fail_link(Peer &peer, const Failure &failure) {
   int rank = peer.link->peer;
   peer.failure = failure;
@@ -169,7 +177,8 @@ void Messenger::fail_link(Peer &peer, const Failure &failure) {
     for (const Arrival &arrival : peer.accepted) from_here |= arrival.request == request;
     if (from_here || !can_still_come(*request)) lost.push_back(request);
   }
-  for (Request *request : lost) fail(*request, failure.status(), failure.what(), rank);
+  for (Request *request : lost)
+    fail(*request, failure.status(), failure.what() + last_seen(peer, request->envelope_.key), rank);
   peer.unexpected.remove_if([](const Arrival &arrival) { return arrival.header.kind == FrameKind::request; });
   peer.accepted.clear();
   peer.announced.clear();
@@ -208,7 +217,7 @@ void Messenger::post_send(Request &request, int rank, const Envelope &envelope, 
   Peer &peer = peers_[size_t(rank)];
   if (!peer.alive()) {
     if (peer.failure)
-      fail(request, peer.failure->status(), peer.failure->what(), rank);
+      fail(request, peer.failure->status(), peer.failure->what() + last_seen(peer, envelope.key), rank);
     else
       fail(request, LK_INVALID, "there is no connection to rank " + std::to_string(rank), rank);
     return;
@@ -249,7 +258,8 @@ void Messenger::post_receive(Request &request, int rank, const Envelope &envelop
   }
   for (const Peer &peer : peers_)
     if (peer.failure && (rank == LK_ANY_SOURCE || &peer == &peers_[size_t(rank)]))
-      return fail(request, peer.failure->status(), peer.failure->what(), peer.failure->rank());
+      return fail(request, peer.failure->status(), peer.failure->what() + last_seen(peer, envelope.key),
+                  peer.failure->rank());
   fail(request, LK_INVALID, "there is no connection to rank " + std::to_string(rank), rank);
 }
 

@@ -175,6 +175,7 @@ class Messenger final : private FrameSink {
   void close(Request &request);
   void fail(Request &request, lk_status status, const std::string &reason, int rank);
   void fail_link(Peer &peer, const Failure &failure);
+  std::string last_seen(const Peer &peer, const Key &key) const;
   void forget(Request &request);
   bool can_still_come(const Request &request) const;
   FrameHeader header_for(const Envelope &envelope, FrameKind kind) const;

@@ -260,8 +260,8 @@ void Messenger::throw_timeout(const Request &request, const Deadline &deadline) 
     reason += follow_those_who_wait(blamed, sequence);
     if (blamed == membership_.rank)
       blamed = request.peer_;
-    else if (peers_[size_t(blamed)].arrived_in < sequence)
-      reason += "; nothing of #" + std::to_string(sequence) + " came from " + name_of(blamed);
+    else
+      reason += last_seen(peers_[size_t(blamed)], {key.scope, sequence, 0});
   }
   for (const Peer &peer : peers_) {
     if (!peer.link) continue;

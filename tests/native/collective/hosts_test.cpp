@@ -110,6 +110,20 @@ void check_blame_within_a_host() {
   });
 }
 
+// Who hears of an end, maybe in a later operation than the one that is missing, says how far the other one came.
+void check_last_seen(int hosts) {
+  Ranks ranks(3, 20 * kSecond, {}, hosts);
+  ranks.run([&](int rank, lk_group *group) {
+    std::vector<float> data(3);
+    lk_call call = all_reduce(data);
+    REQUIRE(lk_run(group, &call) == LK_OK && lk_run(group, &call) == LK_OK, "rank %d", rank);
+    if (rank == 2) return ranks.end(2);
+    const lk_status status = lk_run(group, &call);
+    REQUIRE(status == LK_PEER_LOST || status == LK_ABORTED, "rank %d: %s", rank, lk_status_name(status));
+    REQUIRE(says("rank 2 was last seen in ") && says("#2") && says("all_reduce #3"), "rank %d", rank);
+  });
+}
+
 // Who was waited for and came after all is not blamed for what comes later.
 void check_forgiven() {
   Ranks ranks(3, 60 * kSecond, {}, 2);
@@ -140,6 +154,7 @@ int main() {
   check_blame_across_hosts(LK_BARRIER);
   check_blame_across_hosts(LK_ALL_REDUCE);
   check_blame_within_a_host();
+  for (int hosts : {1, 2, 0}) check_last_seen(hosts);
   check_forgiven();
   std::puts("hosts told apart");
 }
