@@ -41,7 +41,7 @@ def main(pattern: str, write: bool, resume: Path | None, seconds: float) -> None
     if write and pattern and resume is None:
         raise click.UsageError("--write needs all cells: leave --filter out, or take the others from --resume FILE")
     # As an exception they end what runs: processes and folders go with it.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     started = time.monotonic()
     unwired = namespaces.missing()

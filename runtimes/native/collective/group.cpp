@@ -132,7 +132,9 @@ void Group::abort(const char *reason) {
   membership_.abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank);
   if (board_) board_->report_failure(reason ? reason : "abort was called");
   if (messenger_) {
-    messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank, Deadline::in(kFarewell));
+    if (!told_.exchange(true))
+      messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank,
+                             Deadline::in(kFarewell));
     messenger_->wake();
   }
 }
@@ -178,12 +180,13 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
     const Failure failure = hosts ? messenger_->explain(found, sequence) : found;
     execution.begin();
     recorder_.finish(execution, failure.status());
-    const bool first = !membership_.aborted();
-    if (first) membership_.abort(failure.status(), failure.what(), failure.rank());
-    // Ranks that wait for this one in memory look there, not at their messages.
-    if (board_) board_->report_failure(membership_.reason().c_str());
-    if (first && messenger_)
-      messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
+    membership_.abort(failure.status(), failure.what(), failure.rank());
+    // Ranks that wait for this one in memory look there, not at their messages; and a failure that another rank
+    // reported may have reached this one alone.
+    const std::string reason = membership_.reason();
+    if (board_) board_->report_failure(reason.c_str());
+    if (messenger_ && !told_.exchange(true))
+      messenger_->send_abort(failure.status(), reason, failure.rank(), Deadline::in(kFarewell));
     throw failure;
   }
   execution.begin();

@@ -118,6 +118,7 @@ class Group {
   std::deque<std::shared_ptr<Work>> queue_;
   std::atomic<int> queued_{0};        // length of the queue
   std::atomic<bool> running_{false};  // an operation is under way, on whichever thread
+  std::atomic<bool> told_{false};     // the other ranks, that the group has failed
   bool stopping_ = false;
   std::atomic<uint64_t> sequence_;
   std::vector<int32_t> leader_of_;  // of its host, by rank; empty until the first operation

@@ -81,6 +81,7 @@ void Group::among(const std::vector<int> &ranks, Execution &execution, const lk_
 void Group::execute_across_hosts(Execution &execution) {
   const lk_call &call = execution.call;
   execution.begin();
+  messenger_->begin_collective(Envelope::hosts(execution.descriptor, execution.fingerprint, execution.sequence));
   learn_hosts(execution);
   switch (call.operation) {
     case LK_BARRIER:

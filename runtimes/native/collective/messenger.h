@@ -137,6 +137,9 @@ class Messenger final : private FrameSink {
   // aborting the group later). Throws LK_ABORTED where the group was meanwhile.
   void finish_operation(uint64_t sequence, const Descriptor &descriptor);
 
+  // The collective that this rank begins, as the user called it: an envelope made by hosts(). Throws LK_ABORTED where a
+  // rank waits in memory in another one of that number.
+  void begin_collective(const Envelope &envelope);
   // Tells all peers that the group is aborted, and tries until the deadline to get it out.
   void send_abort(lk_status cause, const std::string &reason, int blamed, Deadline deadline);
   // A timeout of operation `sequence` in memory that these ranks share, with what the rank it blames itself waits for.
@@ -163,6 +166,7 @@ class Messenger final : private FrameSink {
   bool is_of_finished_operation(int peer, const FrameHeader &header);
   void compare_with_open_requests(int peer, const FrameHeader &header);
   void compare_with_finished(int peer, const FrameHeader &header);
+  void compare_with_begun(int peer, const FrameHeader &header);
   bool agrees_with_unexpected(Request &request);
   void accept_unexpected(Request &request);
   bool agrees(Request &request, int peer, const FrameHeader &header);
@@ -213,6 +217,9 @@ class Messenger final : private FrameSink {
   uint64_t failures_ = 0;  // of requests
   uint64_t finished_ = 0;
   Descriptor finished_descriptor_;
+  // The last ones, by number: a rank that waits in memory may be a few behind.
+  static constexpr size_t kBegun = 16;
+  std::optional<Envelope> begun_[kBegun];
 };
 
 }  // namespace lowerkit::collective

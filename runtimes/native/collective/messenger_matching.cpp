@@ -93,6 +93,27 @@ void Messenger::compare_with_finished(int peer, const FrameHeader &header) {
                     peer);
 }
 
+// Some operations go through memory and some do not: ranks of one host that differ may wait for each other at two
+// places, and would do so until the deadline.
+void Messenger::compare_with_begun(int peer, const FrameHeader &header) {
+  if (header.scope != Scope::hosts || header.tag == header.source) return;
+  const std::optional<Envelope> &begun = begun_[header.sequence % kBegun];
+  if (!begun || begun->key.sequence != header.sequence || begun->fingerprint == header.fingerprint) return;
+  membership_.abort(LK_DESYNC,
+                    to_string(begun->descriptor, header.sequence, membership_.name, membership_.rank) +
+                        ": the ranks called different operations: " + name_of(peer) + " " +
+                        difference(*begun, 0, false, header, false),
+                    peer);
+}
+
+void Messenger::begin_collective(const Envelope &envelope) {
+  auto held = lock();
+  begun_[envelope.key.sequence % kBegun] = envelope;
+  for (Peer &peer : peers_)
+    if (peer.waits_in == envelope.key.sequence) compare_with_begun(peer.link->peer, peer.waiting);
+  membership_.check();
+}
+
 // A rank that is in another operation of the same number may never send what is waited for: what it sends instead
 // tells.
 void Messenger::compare_with_open_requests(int peer, const FrameHeader &header) {
@@ -132,8 +153,10 @@ bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&land
     case FrameKind::waiting:
       peer.waits_for = int(header.tag);
       peer.waits_in = peer.waits_for == rank ? 0 : header.sequence;
+      peer.waiting = header;
       compare_with_open_requests(rank, header);
       compare_with_finished(rank, header);
+      compare_with_begun(rank, header);
       return true;
     case FrameKind::abort:
       peer.abort.buffer = std::make_unique<char[]>(kMostAbortBytes);

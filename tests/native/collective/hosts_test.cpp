@@ -124,6 +124,27 @@ void check_last_seen(int hosts) {
   });
 }
 
+// Ranks 0 and 1 share memory. One waits there, in a barrier, and the other for a message of the reduction that it is
+// in: only that the first tells what it waits in ends this before the deadline.
+void check_desync_between_memory_and_messages(int other, bool first_call) {
+  Ranks ranks(3, 60 * kSecond, {}, 2);
+  ranks.run([&](int rank, lk_group *group) {
+    std::vector<float> data(3);
+    lk_call call = all_reduce(data);
+    if (!first_call) REQUIRE(lk_run(group, &call) == LK_OK, "rank %d", rank);
+    call.operation = rank == 1 ? LK_BARRIER : other;
+    call.timeout = 20 * kSecond;
+    const auto start = std::chrono::steady_clock::now();
+    lk_status status = lk_run(group, &call);
+    lk_call barrier{};
+    barrier.operation = LK_BARRIER;
+    if (status == LK_OK) status = lk_run(group, &barrier);
+    REQUIRE(status == LK_DESYNC || status == LK_ABORTED, "rank %d: %s", rank, lk_status_name(status));
+    REQUIRE(says("rank 1") && says("barrier") && says(first_call ? "#1" : "#2"), "rank %d", rank);
+    REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(5), "rank %d", rank);
+  });
+}
+
 // Who was waited for and came after all is not blamed for what comes later.
 void check_forgiven() {
   Ranks ranks(3, 60 * kSecond, {}, 2);
@@ -155,6 +176,10 @@ int main() {
   check_blame_across_hosts(LK_ALL_REDUCE);
   check_blame_within_a_host();
   for (int hosts : {1, 2, 0}) check_last_seen(hosts);
+  for (int other : {LK_REDUCE, LK_BROADCAST, LK_ALL_REDUCE}) {
+    check_desync_between_memory_and_messages(other, false);
+    check_desync_between_memory_and_messages(other, true);
+  }
   check_forgiven();
   std::puts("hosts told apart");
 }

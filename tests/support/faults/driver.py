@@ -79,11 +79,13 @@ def run_cells(wanted: list[Cell]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="lowerkit-faults-") as folder, wire() if needs_wire else nullcontext() as w:
         if w is not None and loses:
             w.lose_packets()
+        shared = _shared_files()
         ranks = _Ranks(wanted, Path(folder), w)
         try:
             outcomes = ranks.run()
         finally:
             ranks.end()
+        outcomes[-1].problems.extend(files_left(Path(folder), shared))
         if w is not None and loses and not w.lost():
             outcomes[-1].problems.append("no packet was lost: the cells proved nothing")
     return outcomes
@@ -98,7 +100,8 @@ class _Ranks:
         self._lines: list[queue.Queue[str | None]] = [queue.Queue() for _ in range(SIZE)]
         self._processes: list[subprocess.Popen[str]] = []
         self._errors = [folder / f"{rank}.stderr" for rank in range(SIZE)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        (folder / "temporary").mkdir()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
         for rank in range(SIZE):
             side = int(rank == wanted[0].far)
             specification = {
@@ -140,7 +143,7 @@ class _Ranks:
         killed = self._cells[0].fault in ("killed", "killed within")
         left = {rank for rank in range(SIZE) if not (killed and rank == VICTIM)}
         ends = self._await(left, "end", 2 * GRACE_SECONDS)
-        outcomes[-1].problems.extend(_leaks(ends))
+        outcomes[-1].problems.extend(leaks(ends))
         for rank, process in enumerate(self._processes):
             try:
                 code = process.wait(GRACE_SECONDS)
@@ -285,13 +288,28 @@ def _blamed(cell: Cell, lines: dict[int, dict[str, Any]]) -> Iterator[str]:
         yield f"the flight records blame {caused} (nanoseconds by rank)"
 
 
-def _leaks(ends: dict[int, dict[str, Any]]) -> Iterator[str]:
+def leaks(ends: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """Yields what processes hold that they did not hold at first."""
     for rank, line in ends.items():
         for what, count in line["after"].items():
             if count > line["before"][what]:
                 yield f"rank {rank} holds {count} {what}, {line['before'][what]} at first"
         if line["grown"] > _MOST_GROWN:
             yield f"the memory of rank {rank} grew by {line['grown']} bytes"
+
+
+def files_left(folder: Path, shared: set[str]) -> Iterator[str]:
+    """Yields what ranks left in their folder for temporary files and, beyond ``shared``, in memory."""
+    for path in (folder / "temporary").iterdir():
+        yield f"the file {path.name} is left"
+    for name in sorted(_shared_files() - shared):
+        if "lowerkit" in name:
+            yield f"the file {name} is left in /dev/shm"
+
+
+def _shared_files() -> set[str]:
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 assert JOIN_SECONDS <= _START_SECONDS
