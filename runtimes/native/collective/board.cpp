@@ -299,14 +299,16 @@ void Board::throw_timeout(const Execution &execution, int peer) const {
 }
 
 void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence) const {
-  const Announcement &own = segment_->block(index_).announcements[sequence & 1];
-  const Descriptor &here = own.descriptor;
-  const Descriptor &there = segment_->block(peer).announcements[sequence & 1].descriptor;
+  auto call_of = [&](int index) {
+    const Announcement &announced = segment_->block(index).announcements[sequence & 1];
+    return to_string(announced.descriptor) + " #" + std::to_string(announced.number);
+  };
+  const std::string here = call_of(index_), there = call_of(peer);
   std::string message = name_of(execution) + ": the ranks called different operations";
-  if (!entered_) message += " before this one, in #" + std::to_string(own.number);
-  message += ": rank " + std::to_string(membership_.rank) + " " + to_string(here) + ", rank " +
-             std::to_string(rank_of(peer)) + " " + to_string(there);
-  if (to_string(here) == to_string(there)) message += " with parts of other sizes";
+  if (!entered_) message += " before this one";
+  message += ": rank " + std::to_string(membership_.rank) + " " + here + ", rank " + std::to_string(rank_of(peer)) +
+             " " + there;
+  if (here == there) message += " with parts of other sizes";
   throw Failure(LK_DESYNC, message, rank_of(peer));
 }
 

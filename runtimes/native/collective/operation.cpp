@@ -66,6 +66,11 @@ uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int cou
   return hash ? hash : 1;
 }
 
+uint64_t fingerprint_of_number(uint64_t fingerprint, uint64_t sequence) {
+  const uint64_t hash = mixed(fingerprint, sequence);
+  return hash ? hash : 1;
+}
+
 std::string to_string(const Descriptor &descriptor) {
   return std::string(name_of(descriptor)) + "(" + arguments(descriptor) + ")";
 }

@@ -106,6 +106,7 @@ class _Ranks:
             side = int(rank == wanted[0].far)
             specification = {
                 "rank": rank,
+                "parent": os.getpid(),
                 "store": str(folder / "store"),
                 "interface": between.addresses[side] if between else None,
                 "command": between.cut() if between else [],
