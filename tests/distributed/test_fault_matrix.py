@@ -108,9 +108,9 @@ def test_leaks_are_seen() -> None:
 
 def test_files_that_are_left_are_seen(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    assert not list(files_left(tmp_path, set()))
+    assert not list(files_left(tmp_path))
     (tmp_path / "temporary/flight").touch()
-    assert list(files_left(tmp_path, set())) == ["the file flight is left"]
+    assert list(files_left(tmp_path)) == ["the file flight is left"]
 
 
 def test_the_matrix_holds_every_operation_over_every_transport() -> None:

@@ -79,13 +79,12 @@ def run_cells(wanted: list[Cell]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="lowerkit-faults-") as folder, wire() if needs_wire else nullcontext() as w:
         if w is not None and loses:
             w.lose_packets()
-        shared = _shared_files()
         ranks = _Ranks(wanted, Path(folder), w)
         try:
             outcomes = ranks.run()
         finally:
             ranks.end()
-        outcomes[-1].problems.extend(files_left(Path(folder), shared))
+        outcomes[-1].problems.extend(files_left(Path(folder)))
         if w is not None and loses and not w.lost():
             outcomes[-1].problems.append("no packet was lost: the cells proved nothing")
     return outcomes
@@ -206,8 +205,9 @@ def judge(outcome: Outcome, lines: dict[int, dict[str, Any]]) -> None:
         elif cell.fault == "no memory":
             problems.extend(_without_memory(rank, line))
         else:
-            # Who was stopped may find all that it needs in its buffers; that the others went on it learns at the end.
-            if not (cell.fault == "stopped" and rank == VICTIM and line["code"] is None):
+            # Who was stopped or cut off may find all that it needs in its buffers: it learns in what it does next.
+            alone = cell.fault in ("stopped", "partition") and rank == VICTIM
+            if not (alone and line["code"] is None):
                 problems.extend(_names(cell, rank, line))
             problems.extend(_left(cell, rank, line))
     if cell.fault == "slow" and not problems:
@@ -299,18 +299,10 @@ def leaks(ends: dict[int, dict[str, Any]]) -> Iterator[str]:
             yield f"the memory of rank {rank} grew by {line['grown']} bytes"
 
 
-def files_left(folder: Path, shared: set[str]) -> Iterator[str]:
-    """Yields what ranks left in their folder for temporary files and, beyond ``shared``, in memory."""
+def files_left(folder: Path) -> Iterator[str]:
+    """Yields what ranks left in their folder for temporary files. Memory that they share has no name."""
     for path in (folder / "temporary").iterdir():
         yield f"the file {path.name} is left"
-    for name in sorted(_shared_files() - shared):
-        if "lowerkit" in name:
-            yield f"the file {name} is left in /dev/shm"
-
-
-def _shared_files() -> set[str]:
-    folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 assert JOIN_SECONDS <= _START_SECONDS

@@ -36,7 +36,7 @@ _LEAST_FILE = 1 << 16  # bytes: no group's memory fits
 
 
 def main(specification: str) -> None:
-    """Runs the cells of the specification, which is the JSON of a ``driver.run_cells``."""
+    """Runs the cells of the specification: JSON, with the keys that ``driver.py`` gives it."""
     # Nothing outlives the test, however it ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     given = json.loads(specification)
