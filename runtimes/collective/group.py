@@ -75,6 +75,7 @@ class Group:
         self._recorded = False
         self._closed = False
         self._failure = ""
+        self._parent: Group | None = None
 
     @staticmethod
     def join(
@@ -201,7 +202,11 @@ class Group:
         members = sorted(
             (rank for rank in range(self.size) if rows[rank][0] == color), key=lambda rank: (int(rows[rank][1]), rank)
         )
-        return None if color < 0 else self._subgroup(f"{self.name}/{self._children}.{color}", members)
+        if color < 0:
+            return None
+        subgroup = self._subgroup(f"{self.name}/{self._children}.{color}", members)
+        subgroup._parent = self
+        return subgroup
 
     def shrink(self, timeout: float = 10.0) -> Group:
         """Makes a new group of the ranks that are left after a failure. Every rank that is left calls it.
@@ -278,11 +283,15 @@ class Group:
     def note_failure(self, message: str, memory: object = None) -> None:
         """Keeps the first failure for those that ask why this rank shrinks the group, and the flight record.
 
+        A failure in a subgroup is one of the group as well: ranks outside it have no other way to learn of it.
+
         Args:
             message: what went wrong.
             memory: what the failed operation read and wrote, where there is no handle of it.
         """
         self._failure = self._failure or message
+        if self._parent is not None:
+            self._parent.note_failure(message)
         self.unfinished.keep_failed(memory)
         self.keep_record()
 

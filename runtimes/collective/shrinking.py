@@ -11,6 +11,8 @@ from lowerkit.runtimes.collective.failures import not_formed
 from lowerkit.runtimes.collective.publication import ranks_from_bytes
 from lowerkit.runtimes.collective.store import Store
 
+_TURN = 0.02  # seconds for one rank before the next is asked for
+
 
 def agree_on_survivors(
     store: Store,
@@ -23,7 +25,8 @@ def agree_on_survivors(
 ) -> list[int]:
     """Returns the ranks that go on, ascending; the same list on each of them.
 
-    Each survivor says that it is there and waits for the others, but not for those that it knows to be dead. The first
+    Each survivor says that it is there and whom it knows to be dead, and waits for the others, but not for those that
+    it or one that is there knows to be dead: a rank that was only told of the failure may not know who died. The first
     one whose list is complete, or whose time is over, writes it down (``compare_set``: one list wins), and all use it.
 
     Args:
@@ -38,16 +41,19 @@ def agree_on_survivors(
     Raises:
         CollectiveFault: LK8007, the others went on without this rank, or what they wrote down is no list of ranks.
     """
-    store.set(f"{prefix}/present/{rank}", b"1")
+    store.set(f"{prefix}/present/{rank}", json.dumps(sorted(dead)).encode())
     deadline = Deadline(timeout, clock)
-    present = [rank]
-    for other in range(size):
-        if other != rank and other not in dead:
+    dead, present = set(dead), {rank}
+    while missing := sorted(set(range(size)) - present - dead):
+        for other in missing:
             try:
-                store.get(f"{prefix}/present/{other}", deadline.remaining())
-                present.append(other)
+                said = store.get(f"{prefix}/present/{other}", min(_TURN, deadline.remaining()))
             except TimeoutError:
                 continue
+            present.add(other)
+            dead.update(ranks_from_bytes("the list of ranks that are known to be dead", said, size))
+        if deadline.expired():
+            break
     decided = store.compare_set(f"{prefix}/members", b"", json.dumps(sorted(present)).encode())
     members = sorted(ranks_from_bytes("the list of ranks that are left", decided, size))
     if rank not in members:

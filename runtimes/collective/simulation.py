@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.engine import Connected
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.engine import Connected
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.simulated_store import SharedValues, SimulatedStore

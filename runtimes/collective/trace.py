@@ -2,14 +2,12 @@
 
 Vocabulary
     step      one collective on all ranks: the entries with one sequence number of one group
-    culprit   the rank that a wait is laid on. A rank that waits for another that itself waits (along a chain or a tree)
-              waits for the one at the end: the wait is followed while the rank waited for spent at least half as
-              long waiting in the same step
+    culprit   the rank that a wait is laid on: the one at the end of those who wait for each other (``wait_chains.py``)
     caused    the sum of the waits laid on a rank
     last      the rank that started a step last, by the clocks of the hosts: durations are exact, moments are as good as
               those clocks agree
 
-Sends and receives have no sequence number: their waits count, and are laid on the rank that the entry names.
+Sends and receives have no sequence number; their waits count like others.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from dataclasses import dataclass, field
 
 from lowerkit.errors import InputError
 from lowerkit.runtimes.collective.flight_record_file import Entry, FlightRecord
+from lowerkit.runtimes.collective.wait_chains import WaitChains
 
 # Operations whose ranks may give different counts; all else that a descriptor holds must agree.
 _UNEQUAL = {"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"}
@@ -137,27 +136,28 @@ class Trace:
             by_rank[record.rank] = record
         assert by_rank, "at least one record"
         ordered = [by_rank[rank] for rank in sorted(by_rank)]
+        chains = WaitChains(ordered)
         trace = Trace(
             ordered[0].group,
             ordered[0].size,
             [_row(record) for record in ordered],
             tuple(rank for rank in range(ordered[0].size) if rank not in by_rank),
             tuple(sorted({rank for record in ordered for rank in record.dead})),
-            _steps(ordered),
+            _steps(ordered, chains),
             {record.rank: [entry for entry in record.records if entry.sequence == 0] for record in ordered},
         )
-        trace._lay_waits()
+        trace._lay_waits(chains)
         return trace
 
-    def _lay_waits(self) -> None:
+    def _lay_waits(self, chains: WaitChains) -> None:
         caused: Counter[int] = Counter()
         for step in self.steps:
             for rank, culprit in step.culprits.items():
                 caused[culprit] += step.entries[rank].waited
-        for entries in self.messages.values():
+        for rank, entries in self.messages.items():
             for entry in entries:
                 if entry.waited_for is not None:
-                    caused[entry.waited_for] += entry.waited
+                    caused[chains.culprit(rank, entry)] += entry.waited
         for row in self.ranks:
             row.caused = caused[row.rank]
 
@@ -177,7 +177,7 @@ def _row(record: FlightRecord) -> RankRow:
     return RankRow(record.rank, record.host, record.process, len(record.records), waited, last, running, record.aborted)
 
 
-def _steps(records: list[FlightRecord]) -> list[Step]:
+def _steps(records: list[FlightRecord], chains: WaitChains) -> list[Step]:
     entries: dict[int, dict[int, Entry]] = {}
     ends: dict[int, int] = {}
     for record in records:
@@ -185,28 +185,16 @@ def _steps(records: list[FlightRecord]) -> list[Step]:
             if entry.sequence:
                 entries.setdefault(entry.sequence, {})[record.rank] = entry
         ends[record.rank] = max((entry.sequence for entry in record.records), default=0)
-    return [_step(sequence, entries[sequence], ends) for sequence in sorted(entries)]
+    return [_step(sequence, entries[sequence], ends, chains) for sequence in sorted(entries)]
 
 
-def _step(sequence: int, entries: dict[int, Entry], ends: dict[int, int]) -> Step:
+def _step(sequence: int, entries: dict[int, Entry], ends: dict[int, int], chains: WaitChains) -> Step:
     starts = {rank: entry.started for rank, entry in entries.items()}
     last = max(starts, key=lambda rank: starts[rank]) if len(starts) > 1 else None
     behind = tuple(rank for rank in sorted(ends) if rank not in entries and ends[rank] < sequence)
-    culprits = {rank: _culprit(rank, entries) for rank, entry in entries.items() if entry.waited_for is not None}
+    culprits = {rank: chains.culprit(rank, one) for rank, one in entries.items() if one.waited_for is not None}
     spread = max(starts.values()) - min(starts.values())
     return Step(sequence, entries, behind, culprits, last, spread, _mismatch(entries))
-
-
-def _culprit(rank: int, entries: dict[int, Entry]) -> int:
-    least = entries[rank].waited // 2
-    seen = {rank}
-    at = rank
-    while (awaited := entries[at].waited_for) is not None and entries[at].waited >= least and awaited not in seen:
-        seen.add(awaited)
-        at = awaited
-        if at not in entries:
-            break
-    return at
 
 
 def _mismatch(entries: dict[int, Entry]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -276,6 +277,35 @@ def test_survivors_shrink_and_go_on() -> None:
         return float(total[0])
 
     assert with_groups(run) == [2.0, -1.0, 2.0]
+
+
+def test_who_knows_of_a_death_spares_the_others_the_wait() -> None:
+    store = MemoryStore()
+    started = time.monotonic()
+    known: list[set[int]] = [set(), set(), {1, 3}]  # rank 0 asks for the dead rank 1 before it hears rank 2
+    ranks = {0: 0, 1: 2}
+    agreed = succeed(2, lambda rank: agree_on_survivors(store, "p", ranks[rank], 4, known[ranks[rank]], 30.0))
+    assert agreed == [[0, 2], [0, 2]]
+    assert time.monotonic() - started < 10.0
+
+
+def test_a_failure_in_a_subgroup_is_told_to_those_outside_it() -> None:
+    def run(group: Group) -> str:
+        part = group.split(group.rank // 2)
+        assert part is not None
+        if group.rank < 2:
+            with pytest.raises(LowerkitError):  # the ranks of the subgroup differ
+                part.run(part.calls.all_reduce(np.ones(2 + group.rank)))
+        else:
+            with pytest.raises(LowerkitError, match=r"shrinks the group after: .*all_reduce #1 .*/1\.0', rank [01]"):
+                group.run(group.calls.barrier())
+        smaller = group.shrink(timeout=5.0)
+        size = smaller.size
+        smaller.close()
+        part.close()
+        return str(size)
+
+    assert with_groups(run) == ["3", "3", "3"]
 
 
 def test_who_comes_late_to_shrink_is_told() -> None:

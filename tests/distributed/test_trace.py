@@ -72,6 +72,44 @@ def test_ranks_that_wait_for_each_other_end_the_chain() -> None:
     assert trace.steps[0].culprits == {0: 1, 1: 0}
 
 
+def test_a_wait_is_followed_into_earlier_operations() -> None:
+    # Rank 0 waits in 9 for rank 1, which meanwhile waits in 7 for rank 2: that is late for 7. Rank 2 waits later for a
+    # rank that is late for 8: that excuses nothing.
+    trace = Trace.of(
+        [
+            document(0, entry(7, 0), entry(8, 20), entry(9, 40, 1000, 1), size=4),
+            document(1, entry(7, 0, 1000, 2), entry(8, 1020), entry(9, 1040), size=4),
+            document(2, entry(7, 1000), entry(8, 1020, 5000, 3), size=4),
+            document(3, entry(7, 0), entry(8, 6000), size=4),
+        ]
+    )
+    assert [step.culprits for step in trace.steps] == [{1: 2}, {2: 3}, {0: 2}]
+    assert [row.caused for row in trace.ranks] == [0, 0, 2000, 5000]
+
+
+def test_waits_of_another_time_excuse_nobody() -> None:
+    before = [entry(6, 0, 1000, 2), entry(7, 3000)]
+    later = [entry(7, 3000), entry(8, 3010, 1000, 2)]
+    for others in (before, later):
+        trace = Trace.of([document(0, entry(7, 1900, 1100, 1)), document(1, *others), document(2, entry(6, 1000))])
+        assert next(step.culprits[0] for step in trace.steps if step.sequence == 7) == 1
+
+
+def test_many_short_waits_are_one_long_one() -> None:
+    waits = [entry(number, 100 * number, 90, 2) for number in range(1, 10)]
+    trace = Trace.of([document(0, entry(12, 50, 1000, 1)), document(1, *waits, entry(12, 1040)), document(2)])
+    assert trace.steps[-1].culprits == {0: 2}
+
+
+def test_waits_for_messages_are_followed() -> None:
+    received = entry(0, 0, 1000, 1, operation="receive", reduction=None, root=1, shape=[])
+    trace = Trace.of([document(0, received), document(1, entry(3, 0, 900, 2)), document(2, entry(3, 900))])
+    assert [row.caused for row in trace.ranks] == [0, 0, 1900]
+    first = entry(2, 0, 1000, 1)
+    trace = Trace.of([document(0, first), document(1, {**received, "waited_for": 2}, entry(2, 1000)), document(2)])
+    assert [row.caused for row in trace.ranks] == [0, 0, 2000]
+
+
 def test_the_first_mismatch_and_who_fell_behind() -> None:
     trace = Trace.of(
         [

@@ -22,6 +22,7 @@ TESTS = {
     "processes_test": [],
     "group_messages_test": [],
     "failures_test": [],
+    "hosts_test": [],
     "collectives_test": ["1", "3"],
     "simulation_test": [],
     "fuzz_frames": ["20000"],

@@ -133,7 +133,8 @@ void Board::enter() {
 
 void Board::publish_line(Execution &execution) {
   RankBlock &block = segment_->block(index_);
-  block.announcements[sequence_ & 1].descriptor = execution.descriptor;
+  announcement().descriptor = execution.descriptor;
+  announcement().number = uint32_t(execution.sequence);
   Line &line = block.lines[sequence_ & 1];
   fingerprints_[sequence_ & 1] = execution.fingerprint;
   line.fingerprint = execution.fingerprint;
@@ -196,6 +197,7 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
   }
   const int64_t asleep = now;
   const bool slept = !arrived;
+  bool told = false;
   std::atomic<uint32_t> &sleepers = segment_->block(peer).sleepers;
   while (!arrived) {
     sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -204,8 +206,14 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
     sleepers.fetch_sub(1, std::memory_order_relaxed);
     arrived = word.load(std::memory_order_acquire) >= target;
     now = monotonic_nanoseconds();
-    if (!arrived) check_peer(execution, peer, word, target);
+    if (arrived) break;
+    check_peer(execution, peer, word, target);
+    if (on_long_wait && !told && now - start >= execution.deadline.until_told()) {
+      told = true;
+      on_long_wait(execution, rank_of(peer));
+    }
   }
+  if (told) on_long_wait(execution, membership_.rank);
   now = monotonic_nanoseconds();
   if (slept && !crowded_) adapt_patience(now - asleep);
   execution.waiting.add(now - start, rank_of(peer));
@@ -244,15 +252,16 @@ bool Board::connection_ended(int peer) const {
 }
 
 void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target) {
+  if (on_look) on_look();
   check_failure();
   if (connection_ended(peer)) {
     membership_.mark_dead(rank_of(peer));
     // What it published before its end counts.
     if (word.load(std::memory_order_acquire) >= target) return;
-    throw Failure(
-        LK_PEER_LOST,
-        name_of(execution) + ": rank " + std::to_string(rank_of(peer)) + " has ended (its connection is closed)",
-        rank_of(peer));
+    const std::string name = "rank " + std::to_string(rank_of(peer));
+    throw Failure(LK_PEER_LOST,
+                  name_of(execution) + ": " + name + " has ended (its connection is closed)" + last_seen(peer),
+                  rank_of(peer));
   }
   if (execution.deadline.passed(monotonic_nanoseconds())) throw_timeout(execution, peer);
 }
@@ -261,6 +270,17 @@ void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_
 
 std::string Board::name_of(const Execution &execution) const {
   return to_string(execution.descriptor, execution.sequence, membership_.name, membership_.rank);
+}
+
+// An error may be noticed in a later operation than the one that the rank did not come to.
+std::string Board::last_seen(int peer) const {
+  const RankBlock &block = segment_->block(peer);
+  const uint64_t last = std::max(block.lines[0].sequence.load(std::memory_order_acquire),
+                                 block.lines[1].sequence.load(std::memory_order_acquire));
+  const std::string name = "; rank " + std::to_string(rank_of(peer));
+  if (last == 0) return name + " has entered no operation of this group yet";
+  const Announcement &announced = block.announcements[last & 1];
+  return name + " was last seen in " + to_string(announced.descriptor) + " #" + std::to_string(announced.number);
 }
 
 void Board::throw_timeout(const Execution &execution, int peer) const {
@@ -276,27 +296,22 @@ void Board::throw_timeout(const Execution &execution, int peer) const {
   if (missing.empty()) {
     message += ", which entered it but does not go on";
   } else {
-    message += "; not arrived: rank " + missing;
-    const RankBlock &block = segment_->block(peer);
-    const uint64_t last = std::max(block.lines[0].sequence.load(std::memory_order_acquire),
-                                   block.lines[1].sequence.load(std::memory_order_acquire));
-    if (last)
-      message += "; the last operation of rank " + std::to_string(rank_of(peer)) + " was " +
-                 to_string(block.announcements[last & 1].descriptor);
-    else
-      message += "; rank " + std::to_string(rank_of(peer)) + " has entered no operation of this group yet";
+    message += "; not arrived: rank " + missing + last_seen(peer);
   }
   throw Failure(LK_TIMEOUT, message, rank_of(peer));
 }
 
 void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence) const {
-  const Descriptor &here = segment_->block(index_).announcements[sequence & 1].descriptor;
-  const Descriptor &there = segment_->block(peer).announcements[sequence & 1].descriptor;
+  auto call_of = [&](int index) {
+    const Announcement &announced = segment_->block(index).announcements[sequence & 1];
+    return to_string(announced.descriptor) + " #" + std::to_string(announced.number);
+  };
+  const std::string here = call_of(index_), there = call_of(peer);
   std::string message = name_of(execution) + ": the ranks called different operations";
   if (!entered_) message += " before this one";
-  message += ": rank " + std::to_string(membership_.rank) + " " + to_string(here) + ", rank " +
-             std::to_string(rank_of(peer)) + " " + to_string(there);
-  if (to_string(here) == to_string(there)) message += " with parts of other sizes";
+  message += ": rank " + std::to_string(membership_.rank) + " " + here + ", rank " + std::to_string(rank_of(peer)) +
+             " " + there;
+  if (here == there) message += " with parts of other sizes";
   throw Failure(LK_DESYNC, message, rank_of(peer));
 }
 

@@ -18,6 +18,7 @@
 // buffers in the arena 2n, all_gather (2p+2)n.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,11 @@ class Board {
   // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group
   // are here.
   void run(Execution &execution, const lk_call &call);
+
+  // Where there are other hosts. Called now and then while this rank sleeps, for what comes from there:
+  std::function<void()> on_look;
+  // when it has waited long for `rank`, and with itself when it no longer does:
+  std::function<void(const Execution &execution, int rank)> on_long_wait;
 
   // Maps one arena of `bytes` for each rank. Returns this rank's.
   void *attach_arena(int descriptor, int64_t bytes);
@@ -72,6 +78,7 @@ class Board {
   void check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target);
   void note_failure();
   bool connection_ended(int peer) const;
+  std::string last_seen(int peer) const;
   [[noreturn]] void throw_timeout(const Execution &execution, int peer) const;
   [[noreturn]] void throw_desync(const Execution &execution, int peer, uint64_t sequence) const;
   std::string name_of(const Execution &execution) const;

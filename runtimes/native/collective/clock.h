@@ -19,6 +19,8 @@ inline int64_t wall_nanoseconds() {
   return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
+constexpr int64_t kLongWait = 1000000000;
+
 struct Deadline {
   int64_t at;
   int64_t timeout;  // what was asked for, for messages
@@ -28,6 +30,8 @@ struct Deadline {
   static Deadline in(int64_t nanoseconds, int64_t now) {
     return {nanoseconds > INT64_MAX - now ? INT64_MAX : now + nanoseconds, nanoseconds, now};
   }
+  // How long a rank waits before it tells the others that it does.
+  int64_t until_told() const { return timeout / 4 < kLongWait ? timeout / 4 : kLongWait; }
   bool passed(int64_t now) const { return now >= at; }
 };
 

@@ -24,6 +24,8 @@ inline bool is_float(int dtype) { return dtype <= LK_BF16; }
 inline bool reduces(int operation) {
   return operation == LK_REDUCE || operation == LK_ALL_REDUCE || operation == LK_REDUCE_SCATTER;
 }
+// Their parts may differ in length between ranks: each pair compares its own.
+inline bool has_parts(int operation) { return operation >= LK_SCATTER && operation <= LK_ALL_TO_ALL; }
 inline bool has_root(int operation) {
   return operation == LK_BROADCAST || operation == LK_REDUCE || operation == LK_SCATTER || operation == LK_GATHER;
 }

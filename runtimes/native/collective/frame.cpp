@@ -26,7 +26,7 @@ void check_length(const FrameHeader &header, int peer, int size) {
     case FrameKind::data:
       return check_range(peer, "length", header.bytes, 1, kMostDataBytes);
     case FrameKind::waiting:
-      check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::operation), uint64_t(Scope::operation));
+      check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::operation), uint64_t(Scope::hosts));
       check_range(peer, "awaited rank", uint64_t(header.tag), 0, uint64_t(size - 1));
       return check_range(peer, "length", header.bytes, 0, 0);
     case FrameKind::abort:
@@ -58,7 +58,7 @@ void check_header(const FrameHeader &header, int peer, int size, uint32_t counte
   check_range(peer, "magic number", header.magic, kFrameMagic, kFrameMagic);
   check_range(peer, "version", header.version, kFrameVersion, kFrameVersion);
   check_range(peer, "kind", uint64_t(header.kind), uint64_t(FrameKind::eager), uint64_t(FrameKind::abort));
-  check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::message), uint64_t(Scope::operation));
+  check_range(peer, "scope", uint64_t(header.scope), uint64_t(Scope::message), uint64_t(Scope::hosts));
   if (header.source != peer) refuse(peer, "source", std::to_string(header.source), std::to_string(peer));
   check_range(peer, "number", header.counter, counter, counter);
   check_length(header, peer, size);

@@ -19,7 +19,9 @@ namespace lowerkit::collective {
 
 enum class FrameKind : uint8_t { eager = 1, request = 2, grant = 3, data = 4, waiting = 5, abort = 6 };
 // message: sent by the user, sequence 0, the tag is his. operation: a step of a collective, the tag is its number.
-enum class Scope : uint8_t { message = 1, operation = 2 };
+// hosts: about a collective as the user called it: which rank leads the sender's host, asked on behalf of the first
+// one; and that the sender waits in memory.
+enum class Scope : uint8_t { message = 1, operation = 2, hosts = 3 };
 
 constexpr uint32_t kFrameMagic = 0x4d4b4c01;  // on the wire: 01 'L' 'K' 'M'
 constexpr uint16_t kFrameVersion = 1;

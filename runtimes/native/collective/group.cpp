@@ -72,7 +72,13 @@ Group::Group(const lk_group_config &config)
     board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
   }
   if (config.size > 1) messenger_ = make_messenger(config);
-  if (config.local_count != config.size) hosts_sequence_ = ++sequence_;
+  if (board_ && config.local_count != config.size) {
+    board_->on_look = [this] { messenger_->progress(); };
+    board_->on_long_wait = [this](const Execution &execution, int rank) {
+      messenger_->tell_of_waiting(Envelope::hosts(execution.descriptor, execution.fingerprint, execution.sequence),
+                                  rank);
+    };
+  }
   connections.push_back(config.segment_descriptor);
   descriptors_.own(std::move(connections));
 }
@@ -156,7 +162,9 @@ void Group::abort(const char *reason) {
   membership_.abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank);
   if (board_) board_->report_failure(reason ? reason : "abort was called");
   if (messenger_) {
-    messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank, Deadline::in(kFarewell));
+    if (!told_.exchange(true))
+      messenger_->send_abort(LK_ABORTED, reason ? reason : "abort was called", membership_.rank,
+                             Deadline::in(kFarewell));
     messenger_->wake();
   }
 }
@@ -204,12 +212,13 @@ void Group::execute(const lk_call &call, uint64_t sequence) {
     const Failure failure = hosts ? messenger_->explain(found, sequence) : found;
     execution.begin();
     recorder_.finish(execution, failure.status());
-    if (!membership_.aborted()) {
-      membership_.abort(failure.status(), failure.what(), failure.rank());
-      // Ranks that wait for this one in memory look there, not at their messages.
-      if (board_) board_->report_failure(failure.what());
-      if (messenger_) messenger_->send_abort(failure.status(), failure.what(), failure.rank(), Deadline::in(kFarewell));
-    }
+    membership_.abort(failure.status(), failure.what(), failure.rank());
+    // Ranks that wait for this one in memory look there, not at their messages; and a failure that another rank
+    // reported may have reached this one alone.
+    const std::string reason = membership_.reason();
+    if (board_) board_->report_failure(reason.c_str());
+    if (messenger_ && !told_.exchange(true))
+      messenger_->send_abort(failure.status(), reason, failure.rank(), Deadline::in(kFarewell));
     throw failure;
   }
   execution.begin();

@@ -125,10 +125,10 @@ class Group {
   std::deque<std::shared_ptr<Work>> queue_;
   std::atomic<int> queued_{0};        // length of the queue
   std::atomic<bool> running_{false};  // an operation is under way, on whichever thread
+  std::atomic<bool> told_{false};     // the other ranks, that the group has failed
   bool stopping_ = false;
   std::atomic<uint64_t> sequence_;
-  uint64_t hosts_sequence_ = 0;     // of the exchange by which ranks learn of each other's hosts
-  std::vector<int32_t> leader_of_;  // by rank; empty until then
+  std::vector<int32_t> leader_of_;  // of its host, by rank; empty until the first operation
   std::thread worker_;
   std::list<std::shared_ptr<Work>> messages_;  // sends and receives that are not concluded
   std::thread carrier_;                        // moves them on while nobody waits for them

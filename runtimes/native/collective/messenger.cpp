@@ -41,6 +41,10 @@ Envelope Envelope::step(const Descriptor &descriptor, uint64_t fingerprint, uint
   return {{Scope::operation, sequence, step}, descriptor, fingerprint, count};
 }
 
+Envelope Envelope::hosts(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence) {
+  return {{Scope::hosts, sequence, 0}, descriptor, fingerprint, descriptor.count};
+}
+
 Request::~Request() {
   // Once it is done no thread of the messenger's looks at it any more.
   if (messenger_ && !done()) messenger_->cancel(*this);
@@ -152,6 +156,14 @@ bool Messenger::can_still_come(const Request &request) const {
   return false;
 }
 
+// An error may be noticed in a later operation than the one that the rank did not come to.
+std::string Messenger::last_seen(const Peer &peer, const Key &key) const {
+  if (key.scope == Scope::message || peer.arrived_in >= key.sequence) return "";
+  const std::string name = "; rank " + std::to_string(peer.link->peer);
+  if (peer.arrived_in == 0) return name + " has sent nothing of any operation yet";
+  return name + " was last seen in #" + std::to_string(peer.arrived_in);
+}
+
 void Messenger::fail_link(Peer &peer, const Failure &failure) {
   int rank = peer.link->peer;
   peer.failure = failure;
@@ -166,14 +178,14 @@ void Messenger::fail_link(Peer &peer, const Failure &failure) {
     for (const Arrival &arrival : peer.accepted) from_here |= arrival.request == request;
     if (from_here || !can_still_come(*request)) lost.push_back(request);
   }
-  for (Request *request : lost) fail(*request, failure.status(), failure.what(), rank);
+  for (Request *request : lost)
+    fail(*request, failure.status(), failure.what() + last_seen(peer, request->envelope_.key), rank);
   peer.unexpected.remove_if([](const Arrival &arrival) { return arrival.header.kind == FrameKind::request; });
   peer.accepted.clear();
   peer.announced.clear();
 }
 
-FrameHeader Messenger::header_for(const Request &request, FrameKind kind) const {
-  const Envelope &envelope = request.envelope_;
+FrameHeader Messenger::header_for(const Envelope &envelope, FrameKind kind) const {
   const Descriptor &descriptor = envelope.descriptor;
   bool message = envelope.key.scope == Scope::message;
   FrameHeader header;
@@ -206,18 +218,18 @@ void Messenger::post_send(Request &request, int rank, const Envelope &envelope, 
   Peer &peer = peers_[size_t(rank)];
   if (!peer.alive()) {
     if (peer.failure)
-      fail(request, peer.failure->status(), peer.failure->what(), rank);
+      fail(request, peer.failure->status(), peer.failure->what() + last_seen(peer, envelope.key), rank);
     else
       fail(request, LK_INVALID, "there is no connection to rank " + std::to_string(rank), rank);
     return;
   }
   if (!agrees_with_unexpected(request)) return;
   if (bytes <= options_.eager_bytes) {
-    FrameHeader header = header_for(request, FrameKind::eager);
+    FrameHeader header = header_for(envelope, FrameKind::eager);
     header.bytes = uint64_t(bytes);
     peer.link->send(header, data, &request);
   } else {
-    FrameHeader header = header_for(request, FrameKind::request);
+    FrameHeader header = header_for(envelope, FrameKind::request);
     header.bytes = uint64_t(bytes);
     peer.announced.push_back({envelope.key, &request});
     request.announcement_ = &peer.announced.back();
@@ -247,12 +259,15 @@ void Messenger::post_receive(Request &request, int rank, const Envelope &envelop
   }
   for (const Peer &peer : peers_)
     if (peer.failure && (rank == LK_ANY_SOURCE || &peer == &peers_[size_t(rank)]))
-      return fail(request, peer.failure->status(), peer.failure->what(), peer.failure->rank());
+      return fail(request, peer.failure->status(), peer.failure->what() + last_seen(peer, envelope.key),
+                  peer.failure->rank());
   fail(request, LK_INVALID, "there is no connection to rank " + std::to_string(rank), rank);
 }
 
 void Messenger::finish_operation(uint64_t sequence, const Descriptor &descriptor) {
   auto held = lock();
+  // What came together with the last part that was waited for may tell that the group has failed.
+  membership_.check();
   finished_ = std::max(finished_, sequence);
   finished_descriptor_ = descriptor;
   for (Peer &peer : peers_)

@@ -56,6 +56,8 @@ struct Envelope {
   // Step `step` of a collective, about `count` elements of the part that this pair exchanges.
   static Envelope step(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence, int64_t step,
                        int64_t count);
+  // About the whole collective, as the user called it.
+  static Envelope hosts(const Descriptor &descriptor, uint64_t fingerprint, uint64_t sequence);
 };
 
 class Messenger;
@@ -137,13 +139,19 @@ class Messenger final : private FrameSink {
   void cancel(Request &request);
 
   // Collectives up to this one are over here: messages for them, now or later, are a desynchronisation (thrown now,
-  // aborting the group later).
+  // aborting the group later). Throws LK_ABORTED where the group was meanwhile.
   void finish_operation(uint64_t sequence, const Descriptor &descriptor);
 
+  // The collective that this rank begins, as the user called it: an envelope made by hosts(). Throws LK_ABORTED where a
+  // rank waits in memory in another one of that number.
+  void begin_collective(const Envelope &envelope);
   // Tells all peers that the group is aborted, and tries until the deadline to get it out.
   void send_abort(lk_status cause, const std::string &reason, int blamed, Deadline deadline);
   // A timeout of operation `sequence` in memory that these ranks share, with what the rank it blames itself waits for.
   Failure explain(const Failure &timeout, uint64_t sequence);
+  // Tells the others that this rank waits in memory for another one, in the collective of this envelope, made by
+  // hosts(); or no longer does, where that is itself.
+  void tell_of_waiting(const Envelope &envelope, int rank);
   // Makes a sleeping wait() look at the membership now.
   void wake();
 
@@ -163,6 +171,7 @@ class Messenger final : private FrameSink {
   bool is_of_finished_operation(int peer, const FrameHeader &header);
   void compare_with_open_requests(int peer, const FrameHeader &header);
   void compare_with_finished(int peer, const FrameHeader &header);
+  void compare_with_begun(int peer, const FrameHeader &header);
   bool agrees_with_unexpected(Request &request);
   void accept_unexpected(Request &request);
   bool agrees(Request &request, int peer, const FrameHeader &header);
@@ -175,9 +184,10 @@ class Messenger final : private FrameSink {
   void close(Request &request);
   void fail(Request &request, lk_status status, const std::string &reason, int rank);
   void fail_link(Peer &peer, const Failure &failure);
+  std::string last_seen(const Peer &peer, const Key &key) const;
   void forget(Request &request);
   bool can_still_come(const Request &request) const;
-  FrameHeader header_for(const Request &request, FrameKind kind) const;
+  FrameHeader header_for(const Envelope &envelope, FrameKind kind) const;
   std::string describe_request(const Request &request) const;
 
   // messenger_wait.cpp
@@ -186,7 +196,7 @@ class Messenger final : private FrameSink {
   bool progress_links();
   struct Patience;
   void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
-  void tell_of_waiting(const Request &awaited, int rank);
+  void send_waiting(const Envelope &envelope, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
   void sleep_in_simulation(std::unique_lock<std::mutex> &lock, int64_t until);
   void wake_driver();
@@ -216,6 +226,9 @@ class Messenger final : private FrameSink {
   uint64_t failures_ = 0;  // of requests
   uint64_t finished_ = 0;
   Descriptor finished_descriptor_;
+  // The last ones, by number: a rank that waits in memory may be a few behind.
+  static constexpr size_t kBegun = 16;
+  std::optional<Envelope> begun_[kBegun];
 };
 
 }  // namespace lowerkit::collective

@@ -23,9 +23,6 @@ std::string call_of(const FrameHeader &header) {
   return to_string(described_by(header)) + " #" + std::to_string(header.sequence);
 }
 
-// Parts of these may differ in length, and the header's count is that of a part.
-bool has_parts(int operation) { return operation >= LK_SCATTER && operation <= LK_ALL_TO_ALL; }
-
 std::string lengths(const FrameHeader &header, int64_t count, int64_t capacity) {
   return "sent " + std::string(kDtypeNames[header.dtype]) + " x " + std::to_string(header.count) + " (" +
          std::to_string(header.bytes) + " bytes) where " + std::to_string(count) + " elements (" +
@@ -46,13 +43,15 @@ std::string difference(const Envelope &envelope, int64_t capacity, bool exact, c
     bool fits = exact ? int64_t(header.bytes) == capacity : int64_t(header.bytes) <= capacity;
     return fits ? "" : lengths(header, envelope.count, capacity);
   }
+  // Ranks may have other counts where they have parts; a message of such an operation is of a part that both know.
+  const bool counted = header.scope == Scope::hosts || header.count == envelope.count;
   if (!same) {
     std::string call = "calls " + call_of(header);
     if (is_another_call(theirs, own)) return call;
     if (!has_parts(header.operation)) return header.count == own.count ? "calls it with another shape" : call;
-    if (!here || header.count == envelope.count) return "calls it with other parts";
+    if (!here || counted) return "calls it with other parts";
   }
-  if (!here || (header.count == envelope.count && int64_t(header.bytes) == capacity)) return "";
+  if (!here || (counted && int64_t(header.bytes) == capacity)) return "";
   return lengths(header, envelope.count, capacity);
 }
 
@@ -85,11 +84,34 @@ bool Messenger::is_of_finished_operation(int peer, const FrameHeader &header) {
 
 // A rank may well wait in an operation that is over here, but not in another one of that number.
 void Messenger::compare_with_finished(int peer, const FrameHeader &header) {
-  if (header.sequence != finished_ || !is_another_call(described_by(header), finished_descriptor_)) return;
+  if (header.scope != Scope::operation || header.sequence != finished_ ||
+      !is_another_call(described_by(header), finished_descriptor_))
+    return;
   membership_.abort(LK_DESYNC,
                     to_string(finished_descriptor_, finished_, membership_.name, membership_.rank) + " is over, but " +
                         name_of(peer) + " waits in " + call_of(header),
                     peer);
+}
+
+// Some operations go through memory and some do not: ranks of one host that differ may wait for each other at two
+// places, and would do so until the deadline.
+void Messenger::compare_with_begun(int peer, const FrameHeader &header) {
+  if (header.scope != Scope::hosts || header.tag == header.source) return;
+  const std::optional<Envelope> &begun = begun_[header.sequence % kBegun];
+  if (!begun || begun->key.sequence != header.sequence || begun->fingerprint == header.fingerprint) return;
+  membership_.abort(LK_DESYNC,
+                    to_string(begun->descriptor, header.sequence, membership_.name, membership_.rank) +
+                        ": the ranks called different operations: " + name_of(peer) + " " +
+                        difference(*begun, 0, false, header, false),
+                    peer);
+}
+
+void Messenger::begin_collective(const Envelope &envelope) {
+  auto held = lock();
+  begun_[envelope.key.sequence % kBegun] = envelope;
+  for (Peer &peer : peers_)
+    if (peer.waits_in == envelope.key.sequence) compare_with_begun(peer.link->peer, peer.waiting);
+  membership_.check();
 }
 
 // A rank that is in another operation of the same number may never send what is waited for: what it sends instead
@@ -116,7 +138,7 @@ bool Messenger::agrees_with_unexpected(Request &request) {
 
 bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&landing) {
   Peer &peer = peers_[size_t(rank)];
-  if (header.scope == Scope::operation && header.kind != FrameKind::abort)
+  if (header.scope != Scope::message && header.kind != FrameKind::abort)
     peer.arrived_in = std::max(peer.arrived_in, header.sequence);
   switch (header.kind) {
     case FrameKind::eager:
@@ -131,8 +153,10 @@ bool Messenger::frame_begins(int rank, const FrameHeader &header, Landing *&land
     case FrameKind::waiting:
       peer.waits_for = int(header.tag);
       peer.waits_in = peer.waits_for == rank ? 0 : header.sequence;
+      peer.waiting = header;
       compare_with_open_requests(rank, header);
       compare_with_finished(rank, header);
+      compare_with_begun(rank, header);
       return true;
     case FrameKind::abort:
       peer.abort.buffer = std::make_unique<char[]>(kMostAbortBytes);
@@ -165,7 +189,7 @@ bool Messenger::message_begins(Peer &peer, const FrameHeader &header, Landing *&
     request->arrival_ = &arrival;
   }
   if (header.kind == FrameKind::request) {
-    if (request) peer.link->send(header_for(*request, FrameKind::grant), nullptr, nullptr);
+    if (request) peer.link->send(header_for(request->envelope_, FrameKind::grant), nullptr, nullptr);
     return true;
   }
   if (!request) arrival.buffer.reset(new char[header.bytes ? header.bytes : 1]);
@@ -202,7 +226,7 @@ void Messenger::grant_arrives(Peer &peer, const FrameHeader &header) {
 
 void Messenger::send_part(Peer &peer, Announcement &announcement) {
   Request &request = *announcement.request;
-  FrameHeader header = header_for(request, FrameKind::data);
+  FrameHeader header = header_for(request.envelope_, FrameKind::data);
   header.bytes = std::min<uint64_t>(uint64_t(request.capacity_) - announcement.sent, uint64_t(options_.data_bytes));
   announcement.under_way = header.bytes;
   peer.link->send(header, request.data_ + announcement.sent, &request);
@@ -267,7 +291,7 @@ void Messenger::accept_unexpected(Request &request) {
   request.arrival_ = &*found;
   if (found->complete) return deliver(*from, *found);
   if (found->header.kind != FrameKind::request) return;
-  from->link->send(header_for(request, FrameKind::grant), nullptr, nullptr);
+  from->link->send(header_for(request.envelope_, FrameKind::grant), nullptr, nullptr);
   from->link->flush(*this);
 }
 

@@ -40,6 +40,7 @@ struct Messenger::Peer {
   uint64_t arrived_in = 0;  // the last collective of which it sent something
   uint64_t waits_in = 0;    // the collective in which it waits for `waits_for`; 0: it does not, that we know of
   int waits_for = -1;
+  FrameHeader waiting{};  // that told so
 
   bool alive() const { return link && !failure; }
 };

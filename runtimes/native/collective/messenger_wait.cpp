@@ -18,9 +18,6 @@ constexpr int64_t kLongestSleep = 20000000;
 // Where both sockets and memory are listened to: the memory's doorbell does not end a poll.
 constexpr int64_t kLongestMixedSleep = 100000;
 
-// After this, or a quarter of the timeout, a rank tells that it waits.
-constexpr int64_t kLongWait = 1000000000;
-
 std::string name_of(int rank) { return "rank " + std::to_string(rank); }
 
 void pause_briefly() {
@@ -115,13 +112,13 @@ void Messenger::wait(Request *const *requests, size_t count, Deadline deadline, 
   for (size_t i = 0; i < count; ++i) {
     const Request &awaited = *requests[i];
     if (awaited.done()) continue;
-    int64_t start = now();
-    Patience patience{deadline, start + spin_nanoseconds_, start + std::min(kLongWait, deadline.timeout / 4)};
+    const int64_t start = now();
+    Patience patience{deadline, start + spin_nanoseconds_, start + deadline.until_told()};
     while (!awaited.done()) {
       drive(held, awaited, patience);
       throw_failures();
     }
-    if (patience.tell_at == INT64_MAX) tell_of_waiting(awaited, membership_.rank);
+    if (patience.tell_at == INT64_MAX) send_waiting(awaited.envelope_, membership_.rank);
     if (waiting) waiting->add(now() - start, awaited.source_ >= 0 ? awaited.source_ : awaited.peer_);
   }
   throw_failures();
@@ -165,7 +162,7 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     if (patience.deadline.passed(moment)) throw_timeout(awaited, patience.deadline);
     if (moment >= patience.tell_at) {
       patience.tell_at = INT64_MAX;
-      tell_of_waiting(awaited, awaited.peer_);
+      send_waiting(awaited.envelope_, awaited.peer_);
     }
     if (moved && !gives_way_) patience.spin_until = moment + spin_nanoseconds_;
     if (wanting_.load(std::memory_order_relaxed)) {
@@ -184,9 +181,14 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
   }
 }
 
-void Messenger::tell_of_waiting(const Request &awaited, int rank) {
-  if (awaited.envelope_.key.scope != Scope::operation) return;
-  FrameHeader header = header_for(awaited, FrameKind::waiting);
+void Messenger::tell_of_waiting(const Envelope &envelope, int rank) {
+  auto held = lock();
+  send_waiting(envelope, rank);
+}
+
+void Messenger::send_waiting(const Envelope &envelope, int rank) {
+  if (envelope.key.scope == Scope::message) return;
+  FrameHeader header = header_for(envelope, FrameKind::waiting);
   header.tag = rank;
   for (Peer &peer : peers_) {
     if (!peer.alive() || peer.link->peer == membership_.rank) continue;
@@ -286,13 +288,13 @@ void Messenger::throw_timeout(const Request &request, const Deadline &deadline) 
   reason += request.receives_ ? "sent" : "received";
   if (key.scope == Scope::message) reason += " a message with tag " + std::to_string(key.tag);
   reason += " within " + seconds(deadline.timeout);
-  if (key.scope == Scope::operation) {
+  if (key.scope != Scope::message) {
     uint64_t sequence = key.sequence;
     reason += follow_those_who_wait(blamed, sequence);
     if (blamed == membership_.rank)
       blamed = request.peer_;
-    else if (peers_[size_t(blamed)].arrived_in < sequence)
-      reason += "; nothing of #" + std::to_string(sequence) + " came from " + name_of(blamed);
+    else
+      reason += last_seen(peers_[size_t(blamed)], {key.scope, sequence, 0});
   }
   for (const Peer &peer : peers_) {
     if (!peer.link) continue;

@@ -13,12 +13,6 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 31);
 }
 
-// Parts of these may differ in size between ranks: each pair compares its own.
-bool may_differ_in_count(int operation) {
-  return operation == LK_SCATTER || operation == LK_GATHER || operation == LK_ALL_GATHER ||
-         operation == LK_REDUCE_SCATTER || operation == LK_ALL_TO_ALL;
-}
-
 std::string arguments(const Descriptor &descriptor) {
   if (descriptor.operation == LK_BARRIER) return "";
   std::string text;
@@ -61,7 +55,7 @@ uint64_t fingerprint(const Descriptor &descriptor) {
   uint64_t hash =
       mixed(0, uint64_t(descriptor.operation) | uint64_t(descriptor.dtype) << 8 | uint64_t(descriptor.reduction) << 16 |
                    uint64_t(descriptor.dims) << 24 | uint64_t(uint32_t(descriptor.root)) << 32);
-  if (!may_differ_in_count(descriptor.operation)) hash = mixed(hash, uint64_t(descriptor.count));
+  if (!has_parts(descriptor.operation)) hash = mixed(hash, uint64_t(descriptor.count));
   for (int i = 0; i < descriptor.dims; ++i) hash = mixed(hash, uint64_t(descriptor.shape[i]));
   return hash ? hash : 1;
 }
@@ -69,6 +63,11 @@ uint64_t fingerprint(const Descriptor &descriptor) {
 uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int count) {
   uint64_t hash = fingerprint(descriptor);
   for (int i = 0; i < count; ++i) hash = mixed(hash, uint64_t(parts[i].count));
+  return hash ? hash : 1;
+}
+
+uint64_t fingerprint_of_number(uint64_t fingerprint, uint64_t sequence) {
+  const uint64_t hash = mixed(fingerprint, sequence);
   return hash ? hash : 1;
 }
 

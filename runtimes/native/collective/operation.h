@@ -35,6 +35,9 @@ uint64_t fingerprint(const Descriptor &descriptor);
 // As well the sizes of all parts, where every rank knows them (all_gather, reduce_scatter).
 uint64_t fingerprint(const Descriptor &descriptor, const lk_part *parts, int count);
 
+// As well the operation's number.
+uint64_t fingerprint_of_number(uint64_t fingerprint, uint64_t sequence);
+
 // Throws Failure(LK_INVALID) that lists everything wrong with the call on this rank.
 void validate(const lk_call &call, const std::string &group, int rank, int size);
 

@@ -45,6 +45,7 @@ struct alignas(2 * kCacheLine) Announcement {
   int64_t bytes;  // that each reader gets; where each gets its own: the most that one does, and a table leads the
                   // one-shot area
   Place place;
+  uint32_t number;  // of the operation in the group, modulo 2^32
 };
 static_assert(sizeof(Announcement) == 2 * kCacheLine);
 

@@ -66,7 +66,7 @@ void check_timeout(int size, int64_t count) {
     REQUIRE(status == LK_TIMEOUT || status == LK_ABORTED, "status %s", lk_status_name(status));
     if (status == LK_TIMEOUT) {
       ++timeouts;
-      REQUIRE(says("not arrived"), "message");
+      REQUIRE(says("not arrived") && says("has entered no operation of this group yet"), "message");
     }
     REQUIRE(says(name.c_str()) && says("all_reduce #1"), "message");
   });
@@ -88,6 +88,8 @@ void check_end(int64_t count) {
     REQUIRE(status == LK_PEER_LOST || status == LK_ABORTED, "status %s", lk_status_name(status));
     REQUIRE(says("rank 1") && says("all_reduce #2"), "message");
     if (status == LK_PEER_LOST) ++lost;
+    REQUIRE(status != LK_PEER_LOST || says("; rank 1 was last seen in all_reduce(sum, f32 x "), "message");
+    REQUIRE(status != LK_PEER_LOST || says(") #1"), "message");
     uint8_t dead[3];
     lk_group_dead(group, dead);
     REQUIRE(status != LK_PEER_LOST || dead[1], "not marked dead");

@@ -46,9 +46,9 @@ FrameHeader honest(uint32_t counter) {
                                     FrameKind::eager,   FrameKind::request, FrameKind::request, FrameKind::request,
                                     FrameKind::waiting, FrameKind::grant,   FrameKind::data,    FrameKind::abort};
   header.kind = kinds[below(12)];
-  header.scope = Scope(1 + below(2));
-  if (header.kind == FrameKind::waiting) header.scope = Scope::operation;
-  header.sequence = header.scope == Scope::operation || header.kind == FrameKind::abort ? 1 + below(4) : 0;
+  header.scope = Scope(1 + below(3));
+  if (header.kind == FrameKind::waiting) header.scope = Scope(2 + below(2));
+  header.sequence = header.scope != Scope::message || header.kind == FrameKind::abort ? 1 + below(4) : 0;
   header.tag = header.kind == FrameKind::abort ? int64_t(1 + below(7)) : int64_t(below(3));
   header.operation =
       uint8_t(header.scope == Scope::message && header.kind != FrameKind::abort ? uint64_t(LK_SEND) : below(9));

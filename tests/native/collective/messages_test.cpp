@@ -302,6 +302,21 @@ TEST(parts_of_finished_operations_are_refused) {
          [&] { world.members[0]->check(); });
 }
 
+// A mean is a sum among hosts: that a rank waits in memory in the mean does not contradict the sum that is over here.
+TEST(a_rank_that_waits_in_memory_is_in_no_other_operation) {
+  World world(2, Transport::sockets);
+  world.run_well([](Messenger &messenger, int rank) {
+    Descriptor sum, mean;
+    sum.operation = mean.operation = LK_ALL_REDUCE;
+    mean.reduction = LK_AVG;
+    messenger.finish_operation(1, sum);
+    if (rank == 0) messenger.tell_of_waiting(Envelope::hosts(mean, 77, 1), 0);
+    if (rank == 0) return send(messenger, 1, 5, pattern(10, 1));
+    CHECK(receive(messenger, 0, 5, 10) == pattern(10, 1));
+    CHECK(!messenger.membership().aborted());
+  });
+}
+
 TEST(messages_of_another_type_or_too_long_are_refused) {
   World world(2, Transport::sockets);
   std::vector<char> data(200000);

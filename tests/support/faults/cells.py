@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Transport = Literal["shm", "tcp", "both"]
+Transport = Literal["shm", "tcp", "both", "inside"]
 Fault = Literal[
     "killed", "killed within", "stopped", "desync", "shape", "dtype", "slow", "no memory", "partition", "loss"
 ]
 
-TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp", "both")
+TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp", "both", "inside")
 FAULTS: tuple[Fault, ...] = (
     "killed", "killed within", "stopped", "desync", "shape", "dtype", "slow", "no memory", "partition", "loss",
 )  # fmt: skip
@@ -19,8 +19,14 @@ COLLECTIVES = (
     "barrier", "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all",
 )  # fmt: skip
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
+UNEQUAL = "unequal all_to_all"
+PLAN = "plan"
+COALESCED = "coalesced"
+SUBGROUP = "subgroup"
 MESSAGE = "message"
-OPERATIONS = (*COLLECTIVES, MESSAGE)
+OPERATIONS = (*COLLECTIVES, UNEQUAL, PLAN, COALESCED, SUBGROUP, MESSAGE)
+# What a plan runs by one call, and what is started together and then waited for.
+SEVERAL = ("all_reduce", "broadcast", "all_gather")
 
 SIZE = 3
 VICTIM = 1
@@ -43,8 +49,10 @@ class Cell:
 
     Attributes:
         fault: what befalls rank ``VICTIM`` when it should make operation ``FAULTY_STEP``.
-        operation: a collective, or ``message``: a send from the victim to each other rank and one back.
-        transport: ``tcp``: shared memory is forbidden; ``both``: the victim is on another host than the others.
+        operation: a collective; ``plan`` and ``coalesced``: the three of ``SEVERAL``; ``subgroup``: an all_reduce in a
+            group of ranks 0 and 1; or ``message``: a send from the victim to each other rank and one back.
+        transport: ``tcp``: shared memory is forbidden; ``both``: the victim is on another host than the others;
+            ``inside``: as well shared memory and TCP, but the victim shares a host with rank 0.
         root: of operations that have one.
     """
 
@@ -62,7 +70,21 @@ class Cell:
     @property
     def wired(self) -> bool:
         """Whether the victim is put into a network namespace of its own."""
-        return self.fault in WIRED or self.transport == "both"
+        return self.fault in WIRED or self.transport in ("both", "inside")
+
+    @property
+    def far(self) -> int:
+        """The rank on the other side of the wire."""
+        return SIZE - 1 if self.transport == "inside" else VICTIM
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The collectives that one step makes, each with a sequence number; none: messages."""
+        if self.operation in (PLAN, COALESCED):
+            return SEVERAL
+        if self.operation == MESSAGE:
+            return ()
+        return ({UNEQUAL: "all_to_all", SUBGROUP: "all_reduce"}.get(self.operation, self.operation),)
 
     @property
     def succeeds(self) -> bool:
@@ -95,14 +117,14 @@ def applies(fault: Fault, operation: str) -> bool:
     """Tells whether there is such a cell: a barrier has no shape, for one."""
     if operation == "barrier":
         return fault not in ("shape", "dtype")
-    if operation == MESSAGE:
-        return fault not in ("desync", "killed within")
-    return True
+    return operation != MESSAGE or fault != "desync"
 
 
 def cells(fault: Fault, transport: Transport) -> Iterator[Cell]:
     """Yields all cells of a fault: every operation, and those with a root also with the victim as the root."""
-    if (fault in WIRED and transport == "shm") or (fault == "no memory" and transport == "both"):
+    if fault in WIRED and transport in ("shm", "inside"):
+        return  # there is nothing to cut, or nothing other than in "both"
+    if fault == "no memory" and transport in ("both", "inside"):
         return
     if fault == "no memory" and transport == "shm":
         yield Cell(fault, "barrier", transport)  # there is no group to run more in

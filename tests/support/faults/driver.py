@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lowerkit.runtimes.collective.flight_record_file import to_flight_record
 from lowerkit.runtimes.collective.trace import Trace
@@ -30,9 +30,11 @@ from tests.support.faults.cells import (
     GRACE_SECONDS,
     JOIN_SECONDS,
     MESSAGE,
+    ROOTED,
     SIZE,
     SLOW_SECONDS,
     STEPS,
+    SUBGROUP,
     VICTIM,
     Cell,
 )
@@ -51,13 +53,24 @@ class Outcome:
         cell: which.
         problems: what is wrong; empty: passed.
         seconds: until the last rank had its error or results.
-        message: the first error that blames the victim.
+        messages: by rank: its error's code and text, empty where it has none.
     """
 
     cell: Cell
     problems: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
-    message: str = ""
+    messages: dict[int, str] = field(default_factory=dict[int, str])
+
+    @property
+    def later(self) -> bool:
+        """Whether a rank names a later operation than the one that the fault struck."""
+        return any(place(self.cell, text) == "later" for text in self.messages.values() if text)
+
+    @property
+    def message(self) -> str:
+        """The first line of the first error of a rank other than the victim, or nothing."""
+        said = (text for rank, text in sorted(self.messages.items()) if text and rank != VICTIM)
+        return next(said, "").partition("\n")[0]
 
 
 def run_cells(wanted: list[Cell]) -> list[Outcome]:
@@ -71,6 +84,7 @@ def run_cells(wanted: list[Cell]) -> list[Outcome]:
             outcomes = ranks.run()
         finally:
             ranks.end()
+        outcomes[-1].problems.extend(files_left(Path(folder)))
         if w is not None and loses and not w.lost():
             outcomes[-1].problems.append("no packet was lost: the cells proved nothing")
     return outcomes
@@ -85,11 +99,13 @@ class _Ranks:
         self._lines: list[queue.Queue[str | None]] = [queue.Queue() for _ in range(SIZE)]
         self._processes: list[subprocess.Popen[str]] = []
         self._errors = [folder / f"{rank}.stderr" for rank in range(SIZE)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        (folder / "temporary").mkdir()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
         for rank in range(SIZE):
-            side = int(rank == VICTIM)
+            side = int(rank == wanted[0].far)
             specification = {
                 "rank": rank,
+                "parent": os.getpid(),
                 "store": str(folder / "store"),
                 "interface": between.addresses[side] if between else None,
                 "command": between.cut() if between else [],
@@ -127,7 +143,7 @@ class _Ranks:
         killed = self._cells[0].fault in ("killed", "killed within")
         left = {rank for rank in range(SIZE) if not (killed and rank == VICTIM)}
         ends = self._await(left, "end", 2 * GRACE_SECONDS)
-        outcomes[-1].problems.extend(_leaks(ends))
+        outcomes[-1].problems.extend(leaks(ends))
         for rank, process in enumerate(self._processes):
             try:
                 code = process.wait(GRACE_SECONDS)
@@ -189,14 +205,14 @@ def judge(outcome: Outcome, lines: dict[int, dict[str, Any]]) -> None:
         elif cell.fault == "no memory":
             problems.extend(_without_memory(rank, line))
         else:
-            # Who was stopped may find all that it needs in its buffers; that the others went on it learns at the end.
-            if not (cell.fault == "stopped" and rank == VICTIM and line["code"] is None):
+            # Who was stopped or cut off may find all that it needs in its buffers: it learns in what it does next.
+            alone = cell.fault in ("stopped", "partition") and rank == VICTIM
+            if not (alone and line["code"] is None):
                 problems.extend(_names(cell, rank, line))
             problems.extend(_left(cell, rank, line))
     if cell.fault == "slow" and not problems:
         problems.extend(_blamed(cell, lines))
-    blaming = [line["message"] for rank, line in sorted(lines.items()) if line["code"] and rank != VICTIM]
-    outcome.message = blaming[0].splitlines()[0] if blaming else ""
+    outcome.messages = {rank: line["message"] for rank, line in sorted(lines.items())}
 
 
 def _names(cell: Cell, rank: int, line: dict[str, Any]) -> Iterator[str]:
@@ -210,19 +226,37 @@ def _names(cell: Cell, rank: int, line: dict[str, Any]) -> Iterator[str]:
         named = f"rank {VICTIM}" in message
     if not named:
         yield f"rank {rank}: the error does not name the rank: {message}"
-    words = ["send", "receive"] if cell.operation == MESSAGE else [cell.operation]
-    if cell.transport != "shm":
-        # A rank that only sends learns of the fault in the next operation that depends on all: at the latest the last.
-        words.append("barrier #")
-    if not any(word in message for word in words):
-        yield f"rank {rank}: the error does not name {words[0]}: {message}"
-    numbers = [int(number) for number in re.findall(r"#(\d+)", message)]
-    # A group across hosts has spent its first number on learning who is where.
-    first = min((entry["sequence"] for entry in line["record"]["records"] if entry["sequence"]), default=1)
-    if cell.operation != MESSAGE and not any(0 <= number - first - FAULTY_STEP + 1 <= STEPS for number in numbers):
-        yield f"rank {rank}: the error does not name the operation's number: {message}"
-    if cell.operation == MESSAGE and "tag" not in message and "barrier #" not in message:
-        yield f"rank {rank}: the error does not name the message's tag: {message}"
+    found = place(cell, message)
+    if found is None or (found == "later" and not _may_be_later(cell, rank)):
+        yield f"rank {rank}: the error does not name the operation and its number: {message}"
+
+
+def place(cell: Cell, message: str) -> Literal["exact", "later"] | None:
+    """Tells where an error says that the fault struck.
+
+    Returns:
+        exact: in the right operation, or after the last one that the victim was seen in, by number (a message: by tag).
+        later: in a later operation, in which this rank was when it heard of the fault.
+        None: it does not say.
+    """
+    if cell.operation == MESSAGE:
+        if re.search(rf"\b(send|receive)\b.* tag {FAULTY_STEP}\b", message):
+            return "exact"
+        return "later" if re.search(r"\btag \d|\bbarrier #1\b", message) else None
+    numbers = {int(number) for number in re.findall(r"#(\d+)", message)}
+    first = len(cell.calls) * (FAULTY_STEP - 1) + 1
+    if numbers & set(range(first, first + len(cell.calls))) and any(call in message for call in cell.calls):
+        return "exact"
+    if re.search(rf"rank {VICTIM} was last seen in .*#{first - 1}\b", message):
+        return "exact"
+    last = len(cell.calls) * STEPS + 1
+    outside = "barrier #2 " in message and cell.operation == SUBGROUP
+    return "later" if outside or any(first <= number <= last for number in numbers) else None
+
+
+def _may_be_later(cell: Cell, rank: int) -> bool:
+    """Whether a rank may wait for nobody in the operation that the fault strikes."""
+    return cell.operation in (*ROOTED, MESSAGE) or (cell.operation == SUBGROUP and rank > VICTIM)
 
 
 def _left(cell: Cell, rank: int, line: dict[str, Any]) -> Iterator[str]:
@@ -247,19 +281,28 @@ def _without_memory(rank: int, line: dict[str, Any]) -> Iterator[str]:
 
 
 def _blamed(cell: Cell, lines: dict[int, dict[str, Any]]) -> Iterator[str]:
-    trace = Trace.of(to_flight_record(line["record"]) for line in lines.values())
-    caused = {row.rank: row.caused for row in trace.ranks}
-    if max(caused, key=lambda rank: caused[rank]) != VICTIM or caused[VICTIM] < SLOW_SECONDS / 2 * 1e9:
+    group = lines[VICTIM]["record"]["group"]  # a rank may be in another subgroup
+    records = [line["record"] for line in lines.values() if line["record"]["group"] == group]
+    caused = {row.rank: row.caused for row in Trace.of(map(to_flight_record, records)).ranks}
+    least = SLOW_SECONDS / 2 * 1e9
+    if caused[VICTIM] < least or any(blame >= least for rank, blame in caused.items() if rank != VICTIM):
         yield f"the flight records blame {caused} (nanoseconds by rank)"
 
 
-def _leaks(ends: dict[int, dict[str, Any]]) -> Iterator[str]:
+def leaks(ends: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """Yields what processes hold that they did not hold at first."""
     for rank, line in ends.items():
         for what, count in line["after"].items():
             if count > line["before"][what]:
                 yield f"rank {rank} holds {count} {what}, {line['before'][what]} at first"
         if line["grown"] > _MOST_GROWN:
             yield f"the memory of rank {rank} grew by {line['grown']} bytes"
+
+
+def files_left(folder: Path) -> Iterator[str]:
+    """Yields what ranks left in their folder for temporary files. Memory that they share has no name."""
+    for path in (folder / "temporary").iterdir():
+        yield f"the file {path.name} is left"
 
 
 assert JOIN_SECONDS <= _START_SECONDS

@@ -1,4 +1,8 @@
-"""Two network namespaces with a wire between them, for partitions and lost packets. Needs root and iproute2."""
+"""Two network namespaces with a wire between them, for partitions and lost packets. Needs root and iproute2.
+
+The namespaces have no names. Each is held by a process that reads from a pipe of ours: however this process ends, by a
+signal that nobody can catch as well, the pipe ends, the process with it, and with the last process the namespace.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,18 @@ class Wire:
     """Two namespaces and the addresses in them.
 
     Attributes:
-        names: of the namespaces, the near and the far one.
+        holders: the processes that hold the namespaces, the near and the far one.
         devices: their ends of the wire.
         addresses: IPv4.
     """
 
-    names: tuple[str, str]
+    holders: tuple[int, int]
     devices: tuple[str, str]
     addresses: tuple[str, str]
 
     def inside(self, side: int) -> list[str]:
         """Returns the words that run a command in a namespace."""
-        return ["ip", "netns", "exec", self.names[side]]
+        return ["nsenter", f"--net=/proc/{self.holders[side]}/ns/net"]
 
     def cut(self) -> list[str]:
         """Returns the command that cuts the wire, to be run in the far namespace."""
@@ -51,7 +55,7 @@ def missing() -> str | None:
     """Returns why there can be no namespaces here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for program in ("ip", "tc"):
+    for program in ("ip", "tc", "unshare", "nsenter"):
         if shutil.which(program) is None:
             return f"there is no program {program}"
     try:
@@ -65,23 +69,31 @@ def missing() -> str | None:
 @contextmanager
 def wire() -> Generator[Wire]:
     """Makes two namespaces and the wire; deletes them at the end."""
-    mark = f"lk{os.getpid():x}"
-    made = Wire((f"{mark}n", f"{mark}f"), (f"{mark}vn", f"{mark}vf"), ("10.251.77.1", "10.251.77.2"))
-    try:
-        for name in made.names:
-            _run("ip", "netns", "add", name)
-        near, far = made.names
+    with _namespace() as near, _namespace() as far:
+        made = Wire((near, far), ("lkwire0", "lkwire1"), ("10.251.77.1", "10.251.77.2"))
         first, second = made.devices
-        _run("ip", "link", "add", first, "netns", near, "type", "veth", "peer", "name", second, "netns", far)
+        near_end = [first, "netns", str(near)]
+        _run("ip", "link", "add", *near_end, "type", "veth", "peer", "name", second, "netns", str(far))
         for side in (0, 1):
             inside, device = made.inside(side), made.devices[side]
             _run(*inside, "ip", "address", "add", f"{made.addresses[side]}/30", "dev", device)
             for one in (device, "lo"):
                 _run(*inside, "ip", "link", "set", one, "up")
         yield made
-    finally:
-        for name in made.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@contextmanager
+def _namespace() -> Generator[int]:
+    """Makes a namespace; gives the number of the process that holds it."""
+    command = ["unshare", "--net", "sh", "-c", "echo there; exec cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
+        assert holder.stdin is not None and holder.stdout is not None and holder.stderr is not None
+        if holder.stdout.readline() != b"there\n":
+            raise subprocess.CalledProcessError(holder.wait(), command, stderr=holder.stderr.read().decode())
+        try:
+            yield holder.pid
+        finally:
+            holder.kill()
 
 
 def _run(*command: str) -> str:

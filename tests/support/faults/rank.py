@@ -27,7 +27,7 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
 from lowerkit.runtimes.collective.store import DirectoryStore
 from tests.support.faults import cells, operations
-from tests.support.faults.cells import FAULTY_STEP, SIZE, STEPS, VICTIM, Cell
+from tests.support.faults.cells import FAULTY_STEP, SIZE, STEPS, SUBGROUP, VICTIM, Cell, Fault
 
 _PR_SET_PDEATHSIG = 1
 _LARGE = 1 << 18  # elements: some milliseconds, so that a rank can die within
@@ -36,10 +36,12 @@ _LEAST_FILE = 1 << 16  # bytes: no group's memory fits
 
 
 def main(specification: str) -> None:
-    """Runs all cells of the specification: ``rank``, ``store`` (a folder), ``interface`` and ``cells``."""
+    """Runs the cells of the specification: JSON, with the keys that ``driver.py`` gives it."""
     # Nothing outlives the test, however it ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     given = json.loads(specification)
+    if os.getppid() != given["parent"]:
+        return  # it ended before it could be said that this is to end with it
     rank, interface = int(given["rank"]), given["interface"]
     store = DirectoryStore(given["store"])
     before = holdings()
@@ -60,13 +62,15 @@ def say(document: dict[str, Any]) -> None:
 
 
 def holdings() -> dict[str, int]:
-    """Counts what this process holds: descriptors, mappings of shared memory, threads."""
+    """Counts what this process holds: descriptors, mappings of shared memory, threads, processes that it started."""
     gc.collect()
     maps = Path("/proc/self/maps").read_text()
+    tasks = list(Path("/proc/self/task").iterdir())
     return {
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "shared mappings": maps.count("memfd:"),
-        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "threads": len(tasks),
+        "processes": sum(len((task / "children").read_text().split()) for task in tasks),
     }
 
 
@@ -94,44 +98,56 @@ def run_cell(
         return line
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    team = group
+    if cell.operation == SUBGROUP:
+        team = group.split(int(rank > VICTIM)) or group
     started = time.monotonic()
     try:
-        for step in range(1, STEPS + 1):
-            elements, dtype, operation = operations.ELEMENTS, "int64", cell.operation
-            if step == FAULTY_STEP and cell.fault == "killed within":
-                elements = _LARGE
-            elif cell.fault == "loss":
-                elements = _BURST
-            if step == FAULTY_STEP and rank == VICTIM:
-                strike(group, cell, step, command)
-                elements += cell.fault == "shape"
-                dtype = "float64" if cell.fault == "dtype" else "int64"
-                if cell.fault == "desync":
-                    operation = "all_reduce" if cell.operation == "barrier" else "barrier"
-            operations.run(group, operation, step, cell.root, elements, dtype)
-        # Who only sends, and little, may have waited for nobody so far: here each rank depends on all.
-        group.run(group.calls.barrier())
+        for number in range(1, STEPS + 1):
+            run_step(team, cell, number, command if rank == VICTIM and number == FAULTY_STEP else None)
+        # Who only sends, and little, may have waited for nobody so far: here each rank depends on all. Who is not in
+        # the team waits here from the start.
+        group.run(group.calls.barrier(), cell.timeout if team is group else 3 * cell.timeout)
     except LowerkitError as error:
         line.update(code=error.code, message=error.render())
     except operations.Wrong as error:
         line.update(code="wrong", message=str(error))
     line["seconds"] = time.monotonic() - started
-    line["record"] = flight_record(group.native, group.name, rank, SIZE)
+    line["record"] = flight_record(team.native, team.name, team.rank, team.size)
     if not cell.succeeds:
         line["left"] = go_on(group, cell, rank)
+    team.close()
     group.close()
     return line
 
 
-def strike(group: Group, cell: Cell, step: int, command: list[str]) -> None:
-    """Does to this process what the cell is about."""
-    match cell.fault:
+def run_step(group: Group, cell: Cell, number: int, command: list[str] | None) -> None:
+    """Runs one operation of a cell; where there is a ``command`` the fault strikes here."""
+    elements, dtype, operation = operations.ELEMENTS, "int64", cell.operation
+    if operation == SUBGROUP:
+        operation = "all_reduce"
+    if number == FAULTY_STEP and cell.fault == "killed within":
+        elements = _LARGE
+    elif cell.fault == "loss":
+        elements = _BURST
+    if command is not None:
+        strike(operations.Step(group, number, cell.root, elements), operation, cell.fault, command)
+        elements += cell.fault == "shape"
+        dtype = "float64" if cell.fault == "dtype" else "int64"
+        if cell.fault == "desync":
+            operation = "all_reduce" if operation == "barrier" else "barrier"
+    operations.run(operations.Step(group, number, cell.root, elements, dtype), operation)
+
+
+def strike(step: operations.Step, operation: str, fault: Fault, command: list[str]) -> None:
+    """Does to this process what the cell is about; ``command`` cuts the wire."""
+    match fault:
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         case "killed within":
-            work = operations.run(group, cell.operation, step, cell.root, _LARGE, behind=True)
+            kept = operations.start(step, operation)
             time.sleep(0.0005)
-            assert work is not None, "its arrays live until the end"
+            assert kept, "its arrays live until the end"
             os.kill(os.getpid(), signal.SIGKILL)
         case "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
