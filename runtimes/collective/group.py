@@ -37,7 +37,7 @@ from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
 from lowerkit.runtimes.collective.unfinished import Unfinished
-from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work
+from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work, native_group
 
 logger = logging.getLogger("lowerkit.collective")
 

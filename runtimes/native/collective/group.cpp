@@ -99,7 +99,6 @@ Group::Group(std::shared_ptr<Simulation> simulation, const char *name, const std
   options.simulated = presence_.ranks();
   options.simulated_rank = presence_.number();
   messenger_ = std::make_unique<Messenger>(membership_, network_->links(rank), options);
-  hosts_sequence_ = ++sequence_;  // as of ranks that are all on hosts of their own
 }
 
 std::unique_ptr<Messenger> Group::make_messenger(const lk_group_config &config) {
