@@ -18,15 +18,21 @@ import torch.distributed as dist
 
 from lowerkit.distributed.capabilities import Capabilities
 from lowerkit.distributed.options import Options
-from lowerkit.distributed.work import CombinedWork, Finish, FinishedWork, FutureWaiters, PendingWork, backend_error
-from lowerkit.errors import LowerkitError
+from lowerkit.distributed.work import (
+    CombinedWork,
+    FinishedWork,
+    FutureWaiters,
+    Pending,
+    PendingWork,
+    backend_error,
+    copy_back,
+)  # fmt: skip
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.work import NANOSECONDS
 
-Pending = list[tuple[torch.Tensor, torch.Tensor]]
 Tensors = list[torch.Tensor]
 
 
@@ -40,7 +46,7 @@ def nanoseconds(timeout: timedelta | None) -> int:
     return 0 if timeout is None or timeout.days < 0 else int(timeout.total_seconds() * NANOSECONDS)
 
 
-# Where torch does not offer its tensors natively, every operation goes the longer way.
+# False where torch does not offer its tensors natively: then every operation goes the longer way.
 _collective.serve_tensors(torch.Tensor, torch.nn.Parameter)
 
 
@@ -216,13 +222,10 @@ class Issuing(Capabilities):
         reduction: int = 0,
         root: int = 0,
     ) -> bool:
-        """Runs an operation natively from the tensors on, which takes less than half the time of the long way.
-
-        ``_collective.Group.run_tensors`` says what each side may be.
+        """Runs an operation natively from the tensors on: less than half the time of the long way.
 
         Returns:
-            False, with nothing done, where the tensors need the long way: they are not contiguous, not on the CPU, of
-            a type that is not native, or of sizes that do not fit.
+            False, with nothing done: the tensors need the long way; ``_collective.Group.run_tensors`` says which do.
         """
         try:
             return self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
@@ -282,7 +285,7 @@ class Issuing(Capabilities):
     def ended(self, pending: Pending | None) -> FinishedWork:
         """Copies what is pending back; returns finished work."""
         if pending:
-            _copy_back(pending)
+            copy_back(pending)
         return self._finished
 
     def started(
@@ -294,7 +297,7 @@ class Issuing(Capabilities):
         is_message: bool,
     ) -> PendingWork:
         """Returns the handle of a started operation."""
-        finish: Finish | None = (lambda: _copy_back(pending)) if pending else None
+        finish = (lambda: copy_back(pending)) if pending else None
         memory = (kept, result)
         self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
         work = PendingWork(native, result, memory, finish, self._waiters, self.group, is_message)
@@ -312,14 +315,3 @@ class Issuing(Capabilities):
     def _end_coalescing(self, device: torch.device) -> Any:
         works, self._coalesced = self._coalesced or [], None
         return CombinedWork(works)
-
-
-def refused_call(error: LowerkitError) -> dist.DistBackendError:
-    """Returns torch's error with our message, for a call that cannot be made."""
-    return dist.DistBackendError(error.render())
-
-
-def _copy_back(pending: Pending) -> None:
-    with torch.no_grad():
-        for tensor, temporary in pending:
-            tensor.copy_(temporary)

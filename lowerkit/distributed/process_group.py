@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lowerkit.distributed.issuing import Pending, nanoseconds
+from lowerkit.distributed.issuing import nanoseconds
 from lowerkit.distributed.movements import Movements
 from lowerkit.distributed.numbers import moved
 from lowerkit.distributed.reductions import Reductions
+from lowerkit.distributed.work import Pending
 from lowerkit.runtimes.collective.calls import ANY_SOURCE, Operation
 from lowerkit.runtimes.collective.deadline import Deadline
 

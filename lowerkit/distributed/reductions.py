@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lowerkit.distributed.issuing import Issuing, Pending, Tensors, as_list, nanoseconds, refused_call
+from lowerkit.distributed.issuing import Issuing, Tensors, as_list, nanoseconds
 from lowerkit.distributed.numbers import PREMULTIPLIED_SUM, REDUCTION_OF_HASH, factor_of, reduced
 from lowerkit.distributed.sparse import sparse_all_reduce
+from lowerkit.distributed.work import Pending, refused_call
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.collective.calls import Operation
 

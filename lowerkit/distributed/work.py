@@ -12,17 +12,32 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import from_native
 from lowerkit.runtimes.collective.group import Group
 
 Finish = Callable[[], None]
+# Tensors, and temporaries with what they are to hold in the end.
+Pending = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def backend_error(error: _collective.CollectiveError) -> dist.DistBackendError:
     """Returns torch's error with our message."""
     return dist.DistBackendError(from_native(*error.args).render())
+
+
+def refused_call(error: LowerkitError) -> dist.DistBackendError:
+    """Returns torch's error with our message, for a call that cannot be made."""
+    return dist.DistBackendError(error.render())
+
+
+def copy_back(pending: Pending) -> None:
+    """Copies temporaries to where their values belong."""
+    with torch.no_grad():
+        for tensor, temporary in pending:
+            tensor.copy_(temporary)
 
 
 class FinishedWork(dist.Work):

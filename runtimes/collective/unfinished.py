@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lowerkit.runtimes import _collective
@@ -10,7 +11,7 @@ from lowerkit.runtimes import _collective
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.engine import EngineWork
 
-_FEW = 16
+_LOOKS = 2
 
 
 class Unfinished:
@@ -24,16 +25,20 @@ class Unfinished:
     def __init__(self, *, survives_failure: bool) -> None:
         self._survives_failure = survives_failure
         self._kept: dict[int, tuple[EngineWork, object]] = {}
-        self._limit = _FEW
         self._lock = threading.Lock()
 
     def keep(self, work: EngineWork, memory: object) -> None:
-        """Keeps objects until an operation is done. Finished ones are dropped now and then, at a constant cost each."""
+        """Keeps objects until an operation is done, and looks whether those kept for longest still have to be.
+
+        It looks at two of them for each one that comes, which is a constant cost, and puts those that are not done
+        behind all others: however many handles are dropped, what is kept is hardly more than what is under way.
+        """
         with self._lock:
+            for key in list(islice(self._kept, _LOOKS)):
+                old = self._kept.pop(key)
+                if not self._ended(*old):
+                    self._kept[key] = old
             self._kept[id(work)] = (work, memory)
-            if len(self._kept) > self._limit:
-                self._kept = {key: one for key, one in self._kept.items() if not self._ended(*one)}
-                self._limit = 2 * len(self._kept) + _FEW
 
     def forget(self, work: EngineWork) -> None:
         """Lets the objects of an operation go: somebody saw it end well."""

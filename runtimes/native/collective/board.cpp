@@ -17,7 +17,7 @@ constexpr int64_t kOneShotLimit = 16 << 10;
 constexpr int64_t kStreamingLimit = 1 << 20;
 constexpr int kQuickLooks = 300;  // about half a microsecond
 constexpr int64_t kSpin = 20000;
-constexpr int64_t kAlone = 10000;  // how long a spinning rank keeps its processor to itself
+constexpr int64_t kQuickYield = 2500;  // giving way takes longer where another thread ran
 constexpr int64_t kShortSleep = 200000;
 // How often a crowded rank gives way before it sleeps. Each time puts it a whole time slice behind the others in the
 // scheduler's books: who gave way a thousand times cannot run for a millisecond after its turn has come.
@@ -191,9 +191,16 @@ void Board::await_slowly(Execution &execution, int peer, std::atomic<uint64_t> &
       pause_briefly();
       arrived = word.load(std::memory_order_acquire) >= target;
     }
-    // The scheduler may have put the rank waited for on this very processor: it cannot come while this one spins.
-    if (!arrived && now - start > kAlone) sched_yield();
-    if (!arrived) now = monotonic_nanoseconds();
+    if (arrived) break;
+    now = monotonic_nanoseconds();
+    if (now - start <= alone_) continue;
+    // The scheduler may have put the rank waited for on this very processor: it cannot come while this one spins. Where
+    // another thread ran, it gets the processor at once the next time.
+    const int64_t before = now;
+    sched_yield();
+    arrived = word.load(std::memory_order_acquire) >= target;
+    now = monotonic_nanoseconds();
+    alone_ = now - before > kQuickYield ? 0 : kAlone;
   }
   const int64_t asleep = now;
   const bool slept = !arrived;

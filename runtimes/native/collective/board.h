@@ -119,6 +119,8 @@ class Board {
   int64_t streaming_limit_;
   int64_t spin_nanoseconds_;
   int64_t patience_;  // how long this rank spins at present
+  static constexpr int64_t kAlone = 10000;
+  int64_t alone_ = kAlone;  // how long a spinning rank keeps its processor to itself, in nanoseconds
   int quick_looks_ = 1;
   bool crowded_ = true;   // more local ranks than processors: nobody spins
   bool settled_ = false;  // that is known for good: all ranks have said where they may run
