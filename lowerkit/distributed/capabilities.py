@@ -13,10 +13,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.runtimes.collective.group import Group
+
 
 class Capabilities(dist.ProcessGroup):
-    """The answers, for a group whose constructor has run."""
+    """The answers, for a group whose constructor has run.
 
+    Attributes:
+        group: the connected ranks.
+    """
+
+    group: Group
     supports_splitting = False  # as `split_group` means it: by the backend itself, on an accelerator
     supports_shrinking = False
     supports_coalescing = False  # messages of a batch start one by one, and none waits for another
@@ -41,9 +48,5 @@ class Capabilities(dist.ProcessGroup):
 
     def _get_sequence_number_for_group(self) -> int:
         """Returns the number of the last collective, 0 before the first."""
-        numbers = (record["sequence"] for record in reversed(self.last_operations()))
+        numbers = (record["sequence"] for record in reversed(self.group.native.records()))
         return next((number for number in numbers if isinstance(number, int) and number), 0)
-
-    def last_operations(self) -> list[dict[str, int | list[int]]]:
-        """Returns the flight recorder's entries, oldest first."""
-        raise NotImplementedError

@@ -26,7 +26,7 @@ from lowerkit.distributed.work import (
     PendingWork,
     backend_error,
     copy_back,
-)  # fmt: skip
+)
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
@@ -80,10 +80,6 @@ class Issuing(Capabilities):
         self._description = ""
 
     # Names and life.
-
-    def last_operations(self) -> list[dict[str, int | list[int]]]:
-        """Returns the flight recorder's entries, oldest first."""
-        return self._native.records()
 
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """Returns the backend's name."""
