@@ -59,6 +59,7 @@ struct SimulatedNetwork::Rank {
     }
     if (died) throw RankDied(own);
   }
+  bool gone() const { return ranks && ranks->died(number); }
   bool dead() const { return ranks ? ranks->seen_dead(number) : died.load(); }
   // It has to look at `moment`.
   void tell(int64_t moment) {
@@ -129,6 +130,8 @@ class SimulatedLink final : public Link {
   }
 
   void close() override {
+    // Its death is known from the moment after it; when its threads end here is the machine's affair.
+    if (self_.gone()) return;
     const int64_t moment = network_.now();
     {
       std::lock_guard<std::mutex> held(out_.mutex);

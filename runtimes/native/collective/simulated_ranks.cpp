@@ -79,6 +79,9 @@ void SimulatedRanks::find_absent() {
 void SimulatedRanks::event(int number, int64_t at) {
   std::lock_guard<std::mutex> lock(mutex_);
   Rank &rank = ranks_[size_t(number)];
+  // The clock may have gone on since a rank that holds nobody up, an absent or a dead one, looked at it. An event that
+  // is over would never be: the threads of this rank would look in turns, and no time would pass.
+  at = std::max(at, now() + 1);
   // Also for a thread of the rank that is about to sleep and has looked already.
   rank.next_event = std::min(rank.next_event, at);
   for (Sleeper *sleeper : rank.sleeping) sleeper->until = std::min(sleeper->until, at);
@@ -158,8 +161,12 @@ void SimulatedRanks::die(int number) {
 }
 
 void SimulatedRanks::check_alive(int number) const {
+  if (died(number)) throw RankDied(number);
+}
+
+bool SimulatedRanks::died(int number) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (ranks_[size_t(number)].died_at != INT64_MAX) throw RankDied(number);
+  return ranks_[size_t(number)].died_at != INT64_MAX;
 }
 
 bool SimulatedRanks::seen_dead(int number) const {

@@ -59,6 +59,7 @@ class SimulatedRanks {
   void send_frame(int rank);
   // Throws RankDied.
   void check_alive(int rank) const;
+  bool died(int rank) const;
   // Whether others can know it.
   bool seen_dead(int rank) const;
   std::vector<int> absent() const;

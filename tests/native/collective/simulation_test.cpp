@@ -1,12 +1,15 @@
 // Groups of a simulation over the C interface: the same moments in every run, whatever the machine's threads do;
 // deaths, partitions, ranks that compute for too long, and groups that end while others wait.
+#include <atomic>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "check.h"
 #include "lowerkit_collective.h"
+#include "simulated_ranks.h"
 
 namespace {
 
@@ -204,16 +207,39 @@ TEST(groups_end_while_their_work_waits) {
 
 TEST(an_abort_from_another_thread_ends_a_wait) {
   Simulated world(2, rough(2), 3600 * kSecond);
+  std::promise<void> done;
+  const std::shared_future<void> aborted = done.get_future().share();
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     lk_group_abort(world.groups[0], "enough");
+    done.set_value();
   });
   // Rank 1 computes: time stands still, and only the abort can end what rank 0 does.
   world.run([&](int rank, lk_group *group) {
-    if (rank == 1) other.join();
-    return rounds(group, 1);
+    if (rank == 1) aborted.wait();
+    const lk_status status = rounds(group, 1);
+    aborted.wait();  // a group is not destroyed while another thread is in a call of it
+    return status;
   });
+  other.join();
   CHECK(world.statuses[0] == LK_ABORTED && world.statuses[1] == LK_ABORTED);
+}
+
+// As a rank tells of one that did not hold the clock up while it did so: a dead one, or one that computed for too long.
+TEST(an_event_of_the_past_does_not_hold_up_the_clock) {
+  lowerkit::collective::SimulatedRanks ranks(1, {}, 30 * kSecond);
+  ranks.enter(0);
+  const int64_t until = ranks.now() + 1000;
+  std::atomic<int> looks{0};
+  auto wait = [&] {
+    while (ranks.now() < until && looks++ < 100) ranks.sleep(0, until);
+  };
+  std::thread behind = ranks.start_thread(0, wait);
+  ranks.event(0, ranks.now());
+  wait();
+  ranks.leave(0);
+  behind.join();
+  CHECK(ranks.now() == until && looks < 100);
 }
 
 TEST(rules_and_ranks_that_make_no_sense_are_refused) {
