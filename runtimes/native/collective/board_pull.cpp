@@ -4,8 +4,9 @@
 //   line      one cache line carries sequence, fingerprint and data: one synchronisation, one transfer
 //   one-shot  the data lies in the one-shot area before the line is published
 //   tiles     round t: wait until the readers have consumed round t-4, write a tile, count it; then read the tile of
-//   every
-//             rank that has one in this round, and count the round as consumed
+//             every rank that has one in this round, and count the round as consumed
+//
+// Where every reader gets bytes of its own, a table of their sizes says where each lies; it is in the line if it fits.
 #include <algorithm>
 #include <cstring>
 
@@ -43,8 +44,48 @@ struct Pull {
 namespace {
 
 constexpr int64_t kSmallTile = 64 << 10;
+// Parts of up to this many bytes together lie close: cache lines that need not come cost more than shared ones.
+constexpr int64_t kClose = 1 << 10;
 
-int64_t in_lines(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
+int64_t rounded(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+int64_t in_lines(int64_t bytes) { return rounded(bytes, kCacheLine); }
+
+// How the parts that `writer` has for the other ranks lie, which writer and reader both know from their sizes.
+struct Parts {
+  Parts(const int64_t *sizes, int writer, int ranks) : sizes_(sizes), writer_(writer) {
+    int64_t close = 0, apart = 0;
+    for (int reader = 0; reader < ranks; ++reader) {
+      if (reader == writer) continue;
+      close += rounded(sizes[reader], 8);
+      apart += in_lines(sizes[reader]);
+      most = std::max(most, sizes[reader]);
+    }
+    unit_ = close <= kClose ? 8 : kCacheLine;
+    const int64_t total = close <= kClose ? close : apart, table = ranks * int64_t(sizeof(int64_t));
+    if (table + total <= kLinePayload)
+      place = Place::kLine;
+    else
+      place = (table <= kLinePayload ? 0 : in_lines(table)) + total <= kOneShotBytes ? Place::kOneShot : Place::kTiles;
+    const bool after_table = place == Place::kLine || table > kLinePayload;
+    begin_ = !after_table ? 0 : place == Place::kLine ? table : in_lines(table);
+  }
+  // In the line's payload, or in the one-shot area.
+  int64_t offset(int reader) const {
+    int64_t offset = begin_;
+    for (int other = 0; other < reader; ++other)
+      if (other != writer_) offset += rounded(sizes_[other], unit_);
+    return offset;
+  }
+
+  Place place;
+  int64_t most = 0;  // that one reader gets
+
+ private:
+  const int64_t *const sizes_;
+  const int writer_;
+  int64_t unit_;
+  int64_t begin_;
+};
 
 // Of data that all readers share: enough tiles that reading one overlaps writing the next.
 int64_t shared_unit(int64_t bytes, int64_t tile_bytes) {
@@ -131,21 +172,17 @@ void Board::stage(Pull &plan) {
     }
     return;
   }
-  auto *sizes = reinterpret_cast<int64_t *>(area);
-  int64_t total = in_lines(ranks_ * 8);
-  own.bytes = 0;
-  for (int reader = 0; reader < ranks_; ++reader) {
-    sizes[reader] = plan.parts[reader].count * plan.element;
-    total += in_lines(sizes[reader]);
-    if (reader != index_) own.bytes = std::max(own.bytes, sizes[reader]);
-  }
-  own.place = total <= kOneShotBytes ? Place::kOneShot : Place::kTiles;
+  uint8_t *payload = segment_->block(index_).lines[sequence_ & 1].payload;
+  auto *sizes = reinterpret_cast<int64_t *>(ranks_ * 8 <= kLinePayload ? payload : area);
+  for (int reader = 0; reader < ranks_; ++reader) sizes[reader] = plan.parts[reader].count * plan.element;
+  const Parts parts(sizes, index_, ranks_);
+  own.bytes = parts.most;
+  own.place = parts.place;
   if (own.place == Place::kTiles) return;
-  uint8_t *target = area + in_lines(ranks_ * 8);
-  for (int reader = 0; reader < ranks_; ++reader) {
-    if (reader != index_ && sizes[reader]) std::memcpy(target, plan.parts[reader].data, size_t(sizes[reader]));
-    target += in_lines(sizes[reader]);
-  }
+  for (int reader = 0; reader < ranks_; ++reader)
+    if (reader != index_ && sizes[reader])
+      std::memcpy((own.place == Place::kLine ? payload : area) + parts.offset(reader), plan.parts[reader].data,
+                  size_t(sizes[reader]));
 }
 
 void Board::check_bytes(const Execution &execution, int peer, int64_t there, int64_t here) const {
@@ -160,12 +197,11 @@ void Board::check_bytes(const Execution &execution, int peer, int64_t there, int
 void Board::read_staged(Execution &execution, Pull &plan, int peer) {
   await_line(execution, peer, sequence_);
   const RankBlock &block = segment_->block(peer);
-  const Announcement &theirs = block.announcements[sequence_ & 1];
   const uint8_t *area = segment_->one_shot(peer, sequence_);
   const int64_t expected = plan.bytes_from(peer);
   void *target = plan.target_of(peer);
   if (!plan.per_reader) {
-    if (plan.sizes_vary) check_bytes(execution, peer, theirs.bytes, expected);
+    if (plan.sizes_vary) check_bytes(execution, peer, block.announcements[sequence_ & 1].bytes, expected);
     if (expected <= kLinePayload)
       copy(target, block.lines[sequence_ & 1].payload, expected, false);
     else if (expected <= kOneShotBytes)
@@ -174,16 +210,15 @@ void Board::read_staged(Execution &execution, Pull &plan, int peer) {
       rounds_[size_t(peer)] = rounds_of(expected, shared_unit(expected, segment_->tile_bytes()));
     return;
   }
-  const auto *sizes = reinterpret_cast<const int64_t *>(area);
+  const uint8_t *payload = block.lines[sequence_ & 1].payload;
+  const auto *sizes = reinterpret_cast<const int64_t *>(ranks_ * 8 <= kLinePayload ? payload : area);
   check_bytes(execution, peer, sizes[index_], expected);
-  if (theirs.place == Place::kOneShot) {
-    int64_t offset = in_lines(ranks_ * 8);
-    for (int reader = 0; reader < index_; ++reader) offset += in_lines(sizes[reader]);
-    copy(target, area + offset, expected, false);
-  } else {
+  const Parts parts(sizes, peer, ranks_);
+  if (parts.place == Place::kTiles)
     // As many as its largest part takes: the writer waits until all have counted them.
-    rounds_[size_t(peer)] = rounds_of(theirs.bytes, part_unit(ranks_, segment_->tile_bytes()));
-  }
+    rounds_[size_t(peer)] = rounds_of(parts.most, part_unit(ranks_, segment_->tile_bytes()));
+  else
+    copy(target, (parts.place == Place::kLine ? payload : area) + parts.offset(index_), expected, false);
 }
 
 void Board::write_tile(const Pull &plan, int64_t round) {

@@ -42,8 +42,7 @@ struct alignas(2 * kCacheLine) Announcement {
   uint64_t consumed;
   int64_t arena_input;  // offset of the buffer in the rank's arena, -1 if it lies elsewhere
   int64_t arena_output;
-  int64_t bytes;  // that each reader gets; where each gets its own: the most that one does, and a table leads the
-                  // one-shot area
+  int64_t bytes;  // that each reader gets; where each gets its own: the most that one does
   Place place;
   uint32_t number;  // of the operation in the group, modulo 2^32
 };
