@@ -6,7 +6,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,14 @@ from lowerkit.runtimes.collective.work import Plan
 
 SIZE = 4
 ROUGH: dict[str, Any] = {"latency": 50e-6, "jitter": 80e-6, "reorder": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_behind(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Time must pass by itself: not because a rank that should go on is no longer waited for."""
+    yield
+    left = [record for record in caplog.get_records("call") if "computed for longer" in record.getMessage()]
+    assert bool(left) == (request.function is test_a_rank_that_computes_too_long_is_not_waited_for)
 
 
 def succeed(simulation: Simulation, function: Callable[[Group], Any]) -> list[Any]:
