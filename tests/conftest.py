@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's affair: one that has much else to do must not fail a test by it.
+settings.register_profile("lowerkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("lowerkit")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 

@@ -95,7 +95,10 @@ class Work {
   // The group is about to be closed, and must not be asked any more.
   void settle() {
     settled_ = true;
-    status_ = lk_work_test(work_);
+    {
+      nb::gil_scoped_release released;
+      status_ = lk_work_test(work_);
+    }
     message_ = status_ == LK_PENDING ? "the group was closed before the operation was done" : lk_last_error();
     if (status_ == LK_PENDING) status_ = LK_ABORTED;
   }
@@ -199,7 +202,11 @@ class Group {
   // Must not run beside other calls of the group.
   void close() {
     if (!group_) return;
-    for (Work *work : open_) work->settle();
+    // In a simulation a look waits for its turn, and whoever has the turn may want the interpreter: meanwhile others go
+    // on, and may drop works.
+    std::vector<nb::object> held;
+    for (Work *work : open_) held.push_back(nb::find(work));
+    for (const nb::object &work : held) nb::cast<Work &>(work).settle();
     nb::gil_scoped_release released;
     lk_group_destroy(group_);
     group_ = nullptr;
@@ -402,8 +409,15 @@ NB_MODULE(_collective, module) {
       .def(
           "attach_arena",
           [](Group &group, int descriptor, int64_t size) {
+            lk_group *native = group.get();
             void *own = nullptr;
-            check(lk_group_attach_arena(group.get(), descriptor, size, &own));
+            lk_status status;
+            {
+              // It waits for what was started, in which other ranks of this process may have to take part.
+              nb::gil_scoped_release released;
+              status = lk_group_attach_arena(native, descriptor, size, &own);
+            }
+            check(status);
             return reinterpret_cast<uint64_t>(own);
           },
           "descriptor"_a, "size"_a)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,15 @@ def test_a_worker_that_dies_is_replaced(rank: int, tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     try:
-        output, errors = running.communicate(timeout=90)
+        output, errors = running.communicate(timeout=240)
         assert running.returncode == 0, errors
         rows = sorted(LOSS.findall(output))
         assert rows == [("0", "2", "1", repr(expected)), ("1", "2", "1", repr(expected))], (output, errors)
         assert "Segmentation" not in errors and "exitcode: -11" not in errors, errors  # the survivor ends in order
-        assert session(running.pid) == []
+        end = time.monotonic() + 20.0
+        while left := session(running.pid):  # the kernel may still be at their ends
+            assert time.monotonic() < end, f"processes {left} are left"
+            time.sleep(0.05)
     finally:
         for process in [running.pid, *session(running.pid)]:
             with suppress(ProcessLookupError):
@@ -93,7 +97,7 @@ def future_of(work: Any) -> Any:
 
 
 def test_those_who_train_on_learn_who_died(tmp_path: Path) -> None:
-    results = collect(start_ranks(survivor, 3, str(tmp_path)), 60.0)
+    results = collect(start_ranks(survivor, 3, str(tmp_path)), 120.0)
     assert results[1] == 0
     for rank in (0, 2):
         assert isinstance(results[rank], list), results[rank]  # a crash would be a number

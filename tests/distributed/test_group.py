@@ -310,7 +310,7 @@ def test_a_failure_in_a_subgroup_is_told_to_those_outside_it() -> None:
 
 def test_who_comes_late_to_shrink_is_told() -> None:
     store = MemoryStore()
-    first, second = run_ranks(2, lambda rank: agree_on_survivors(store, "p", rank, 3, set(), 0.3))
+    first, second = run_ranks(2, lambda rank: agree_on_survivors(store, "p", rank, 3, set(), 1.5))
     assert first == second == [0, 1]
     with pytest.raises(LowerkitError, match=r"LK8007.*ranks \[0, 1\] went on"):
         agree_on_survivors(store, "p", 2, 3, set(), 0.1)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.native_programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZERS = {
@@ -27,6 +30,8 @@ TESTS = {
     "simulation_test": [],
     "fuzz_frames": ["20000"],
 }
+# The longest takes a minute where three others share two processors with it. A hang is a failure, and ends here.
+SECONDS = 180.0
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
@@ -47,6 +52,12 @@ def test_every_program_is_run() -> None:
 @pytest.mark.parametrize("name", TESTS)
 def test_native(programs: Path, name: str) -> None:
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
-    command = [str(programs / name), *TESTS[name]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
+    run_program([str(programs / name), *TESTS[name]], environment, SECONDS)
+
+
+def test_a_program_that_hangs_is_ended_and_shown() -> None:
+    child = "import os, time; os.fork(); print('said', flush=True); time.sleep(1000)"
+    with pytest.raises(AssertionError, match=r"(?s)not done within 3 s.*process \d+:.*process \d+:.*said"):
+        run_program([sys.executable, "-c", child], dict(os.environ), 3.0)
+    with pytest.raises(AssertionError, match="ended with 3"):
+        run_program([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ), 60.0)

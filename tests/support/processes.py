@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # Forked from one server that has imported what is slow to import.
@@ -52,12 +53,20 @@ def collect(ranks: list[tuple[Any, Any]], timeout: float) -> list[Any]:
     return results
 
 
-def run_processes(function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 60.0) -> list[Any]:
+def run_processes(function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 120.0) -> list[Any]:
     """Runs ranks as processes; fails with the tracebacks of those that raised."""
     results = collect(start_ranks(function, size, *arguments), timeout)
     failures = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, Failure | int)]
     assert not failures, "\n".join(failures)
     return results
+
+
+def await_files(*paths: Path, timeout: float = 60.0) -> None:
+    """Waits until other ranks have made these files: for what they do, not for a time that it may take them."""
+    deadline = time.monotonic() + timeout
+    while missing := [path.name for path in paths if not path.exists()]:
+        assert time.monotonic() < deadline, f"{missing} were not made within {timeout} s"
+        time.sleep(0.01)
 
 
 class Failure(str):

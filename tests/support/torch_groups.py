@@ -20,7 +20,7 @@ default_engine: list[Engine] = ["lowerkit"]
 
 @contextmanager
 def process_group(
-    rank: int, size: int, folder: str, *, backend: str = "lowerkit", timeout: float = 20.0, options: Any = None
+    rank: int, size: int, folder: str, *, backend: str = "lowerkit", timeout: float = 60.0, options: Any = None
 ) -> Generator[None]:
     """Joins the default group of ``size`` ranks that meet in ``folder``."""
     torch.set_num_threads(1)

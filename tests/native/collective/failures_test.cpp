@@ -1,6 +1,7 @@
 // What ranks are told when one of them does something else, nothing, or ends: within the deadline, with names.
 #include <chrono>
 #include <cstring>
+#include <future>
 
 #include "ranks.h"
 
@@ -116,16 +117,19 @@ void check_early_leaver() {
 void check_abort() {
   Ranks ranks(2, 60 * kSecond);
   auto start = std::chrono::steady_clock::now();
+  std::promise<void> waits;
   ranks.run([&](int rank, lk_group *group) {
     float data[8] = {};
     lk_call call = all_reduce(data, 8);
     if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      waits.get_future().wait();  // not for a time: rank 0 may be that late
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
       lk_group_abort(group, "the user wants it");
     } else {
       lk_work *work;
       REQUIRE(lk_start(group, &call, &work) == LK_OK, "start");
       REQUIRE(lk_work_wait(work, kSecond / 50) == LK_TIMEOUT, "wait");
+      waits.set_value();
       REQUIRE(lk_work_wait(work, 0) == LK_ABORTED, "abort");
       REQUIRE(says("the user wants it"), "message");
       lk_work_release(work);

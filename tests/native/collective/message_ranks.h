@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -54,9 +55,12 @@ struct World {
     errors.assign(size_t(size), "");
     statuses.assign(size_t(size), LK_OK);
     std::vector<std::thread> threads;
+    // They begin together: a busy machine may start the last thread long after the first.
+    std::atomic<int> there{0};
     for (int rank = 0; rank < size; ++rank)
       threads.emplace_back([&, rank] {
         Messenger &messenger = *messengers[size_t(rank)];
+        for (++there; there < size;) std::this_thread::yield();
         try {
           body(messenger, rank);
         } catch (const Failure &failure) {
