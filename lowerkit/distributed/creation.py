@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lowerkit.distributed.descent import Descent
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.distributed.serving import serve_torch_functions
@@ -26,8 +27,8 @@ def create(request: Any, options: Any) -> Any:
 
     Args:
         request: torch's ``_DistributedBackendOptions``: store, rank, size, timeout, name.
-        options: ``pg_options`` of the caller, an :class:`Options` or None: those of the default group, if it is one of
-            this backend.
+        options: ``pg_options`` of the caller, an :class:`Options`, a :class:`Descent`, or None: those of the default
+            group, if it is one of this backend.
 
     Raises:
         DistBackendError: the options are no :class:`Options`, or the group did not come about.
@@ -36,6 +37,8 @@ def create(request: Any, options: Any) -> Any:
     is_default_group = not request.global_ranks_in_group
     if options is None:
         options = _of_default_group if not is_default_group and _default_group_is_ours() else Options()
+    if isinstance(options, Descent):
+        request.store, request.group_id, options = options.store, options.name, options.options
     try:
         group = _create(request, options)
     except LowerkitError as error:
