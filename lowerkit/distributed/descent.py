@@ -55,7 +55,8 @@ def make_descendant(
     """
     store = dist.PrefixStore(f"lowerkit/{parent.group.identity}/{name}/", parent.get_group_store())
     ranks = [dist.get_global_rank(parent, rank) for rank in members]
-    unsorted: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}  # which torch has from some release on
+    # An argument that torch has from some release on.
+    unsorted: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     return dist.new_group(
         ranks, timeout or parent.timeout, backend="lowerkit",
         pg_options=Descent(options or parent.options, store, f"{parent.group.name}/{name}"),
