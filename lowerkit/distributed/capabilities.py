@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.runtimes.collective.failures import usage
 from lowerkit.runtimes.collective.group import Group
 
 
@@ -25,7 +26,8 @@ class Capabilities(dist.ProcessGroup):
 
     group: Group
     supports_splitting = False  # as `split_group` means it: by the backend itself, on an accelerator
-    supports_shrinking = False
+    # torch asks before it calls `shrink`, whose refusal says more than torch's own.
+    supports_shrinking = True
     supports_coalescing = False  # messages of a batch start one by one, and none waits for another
     supports_time_estimate = False
 
@@ -42,6 +44,19 @@ class Capabilities(dist.ProcessGroup):
         if torch.device(device).type not in {one.type for one in self._device_types}:
             raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
         return self
+
+    def shrink(self, ranks_to_exclude: list[int], shrink_flags: int = 0, pg_options: Any = None) -> Any:
+        """Refuses: torch wants a backend of its own back, in C++.
+
+        Raises:
+            DistBackendError: always; it names the function that does it.
+        """
+        raise dist.DistBackendError(
+            usage(
+                "torch.distributed.shrink_group cannot be served by a group that is written in Python",
+                hint=f"lowerkit.distributed.shrink_group({ranks_to_exclude}) does the same",
+            ).render()
+        )
 
     def _set_sequence_number_for_group(self) -> None:
         """Does nothing: every group counts its operations from 1."""

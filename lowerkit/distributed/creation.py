@@ -6,6 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from lowerkit.distributed.descent import Descent
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.distributed.serving import serve_torch_functions
@@ -17,7 +18,7 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.job_token import given_token
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
 
-# Those of the default group, which torch does not hand on to groups made of its ranks.
+# Those of the last default group of this backend, which torch does not hand on to groups made of its ranks.
 _of_default_group = Options()
 
 
@@ -26,7 +27,8 @@ def create(request: Any, options: Any) -> Any:
 
     Args:
         request: torch's ``_DistributedBackendOptions``: store, rank, size, timeout, name.
-        options: ``pg_options`` of the caller, an :class:`Options` or None: those of the default group.
+        options: ``pg_options`` of the caller, an :class:`Options`, a :class:`Descent`, or None: those of the default
+            group, if it is one of this backend.
 
     Raises:
         DistBackendError: the options are no :class:`Options`, or the group did not come about.
@@ -34,7 +36,9 @@ def create(request: Any, options: Any) -> Any:
     global _of_default_group  # noqa: PLW0603 -- torch has one default group in a process
     is_default_group = not request.global_ranks_in_group
     if options is None:
-        options = Options() if is_default_group else _of_default_group
+        options = _of_default_group if not is_default_group and _default_group_is_ours() else Options()
+    if isinstance(options, Descent):
+        request.store, request.group_id, options = options.store, options.name, options.options
     try:
         group = _create(request, options)
     except LowerkitError as error:
@@ -43,6 +47,11 @@ def create(request: Any, options: Any) -> Any:
     if is_default_group:
         _of_default_group = options
     return group
+
+
+def _default_group_is_ours() -> bool:
+    """Tells it by the name of its backend: with engine gloo it is a group of torch."""
+    return "lowerkit" in str(dist.get_backend_config())  # "cpu:lowerkit,cuda:lowerkit"
 
 
 def _create(request: Any, options: Any) -> Any:

@@ -94,6 +94,11 @@ class Issuing(Capabilities):
         """The group's options."""
         return self._options
 
+    @property
+    def timeout(self) -> timedelta:
+        """The timeout of operations that name none."""
+        return self._timeout
+
     def size(self) -> int:
         """Returns the number of ranks."""
         return self._size

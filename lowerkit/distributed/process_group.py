@@ -27,8 +27,13 @@ _VERDICT_SECONDS = 5.0
 
 
 class ProcessGroup(Reductions, Movements):
-    """See :class:`lowerkit.distributed.issuing.Issuing` for the arguments."""
+    """See :class:`lowerkit.distributed.issuing.Issuing` for the arguments.
 
+    Attributes:
+        splits: how often the group was split.
+    """
+
+    splits = 0
     _monitored = 0
 
     def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> Any:
@@ -77,7 +82,7 @@ class ProcessGroup(Reductions, Movements):
         """
         seconds = (self._timeout if timeout is None else timeout).total_seconds()
         self._monitored += 1
-        prefix = f"lowerkit/monitored/{self._monitored}"
+        prefix = f"lowerkit/monitored/{self.group.identity}/{self._monitored}"
         store = self.group.store
         store.set(f"{prefix}/{self._rank}", b"1")
         if self._rank == 0:

@@ -14,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from lowerkit.distributed.descent import make_descendant
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.runtimes.collective.failures import usage
 
@@ -57,15 +58,13 @@ def _split_group(
     if not isinstance(parent, ProcessGroup):
         further = {} if backend is None else {"backend": backend}  # older releases do not know it
         return own(parent_pg, split_ranks, timeout, pg_options, group_desc, **further)
+    parent.splits += 1
     members = _own_part(parent, split_ranks)
     if backend not in {None, dist.get_backend(parent)}:
         raise dist.DistBackendError(usage(f"split_group of a lowerkit group into one of {backend!r}").render())
     if members is None:
         return None
-    return dist.new_group(
-        [dist.get_global_rank(parent, rank) for rank in members], timeout, pg_options=pg_options or parent.options,
-        use_local_synchronization=True, group_desc=group_desc,
-    )  # fmt: skip
+    return make_descendant(parent, members, f"split.{parent.splits}.{members[0]}", timeout, pg_options, group_desc)
 
 
 def _own_part(parent: ProcessGroup, parts: Sequence[Sequence[int]] | None) -> list[int] | None:

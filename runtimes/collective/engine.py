@@ -102,11 +102,13 @@ class Connected:
         engine: carries operations out.
         local_ranks: ascending, with the rank itself: those of the same host.
         token: the job token that the ranks agreed on, or None: the engine needs none.
+        identity: the same on all ranks, and of no other group, under the same name or another.
     """
 
     engine: EngineGroup
     local_ranks: tuple[int, ...]
     token: bytes | None
+    identity: str
 
 
 def refuse_unused(engine: str, **given: bool) -> None:

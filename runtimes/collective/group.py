@@ -54,6 +54,7 @@ class Group:
         store: where the ranks found each other.
         local_ranks: ranks that share memory with this one, itself included, ascending.
         calls: makes the calls that :meth:`run`, :meth:`start` and :meth:`Plan.add` take.
+        identity: the same on all ranks and of no other group: the store may hold what one of this name left.
         native: the engine that carries operations out.
         unfinished: keeps the memory of started operations.
     """
@@ -66,6 +67,7 @@ class Group:
         self.local_ranks = connected.local_ranks
         self.calls = Calls(rank, size)
         self.store = store
+        self.identity = connected.identity
         self.native = connected.engine
         self.unfinished = Unfinished(survives_failure=settings.engine == "mpi")
         reach = settings.reach
@@ -217,13 +219,17 @@ class Group:
         Raises:
             CollectiveFault: LK8007, the others went on without this rank, or the new group could not be formed.
         """
+        members = self.survivors(timeout)
+        name = f"{self.name}/shrunk.{self._children}.{'.'.join(map(str, members))}"
+        return self._subgroup(name[:200], members)
+
+    def survivors(self, timeout: float = 10.0) -> list[int]:
+        """Aborts the group and returns the ranks that are left, ascending: what :meth:`shrink` makes its group of."""
         # Ranks that have not failed yet learn from this why they do.
         self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
         self._children += 1
-        prefix = f"{self.name}/shrunk.{self._children}"
-        dead = set(self.native.dead())
-        members = agree_on_survivors(self.store, prefix, self.rank, self.size, dead, timeout, self._settings.seconds)
-        return self._subgroup(f"{prefix}.{'.'.join(map(str, members))}"[:200], members)
+        key, dead = f"{self.name}/{self.identity}/left.{self._children}", set(self.native.dead())
+        return agree_on_survivors(self.store, key, self.rank, self.size, dead, timeout, self._settings.seconds)
 
     def arena(self, size: int) -> Arena:
         """Makes the group's arena: memory that local ranks reach, so that operations on it need no copies.

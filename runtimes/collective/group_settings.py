@@ -58,8 +58,9 @@ class GroupSettings:
             from lowerkit.runtimes.collective.mpi.group import MpiGroup
             from lowerkit.runtimes.collective.mpi.meeting import meet_in_mpi
 
-            communicator, local_ranks = meet_in_mpi(store, name, rank, size, self.reach.timeout)
-            return Connected(MpiGroup(name, communicator, int(self.timeout * NANOSECONDS)), local_ranks, None)
+            communicator, local_ranks, identity = meet_in_mpi(store, name, rank, size, self.reach.timeout)
+            engine = MpiGroup(name, communicator, int(self.timeout * NANOSECONDS))
+            return Connected(engine, local_ranks, None, identity)
         return self._connect_natively(store, name, rank, size)
 
     def _connect_natively(self, store: Store, name: str, rank: int, size: int) -> Connected:
@@ -86,7 +87,7 @@ class GroupSettings:
             meeting.close()
             raise from_native(*error.args) from error
         meeting.detach()
-        return Connected(native, local_ranks, meeting.token)
+        return Connected(native, local_ranks, meeting.token, meeting.identity)
 
     def among(self, members: Sequence[int]) -> GroupSettings:
         """Returns the settings of a group of these ranks."""

@@ -13,12 +13,14 @@ class Meeting:
 
     Attributes:
         token: the job token, for groups made of this one's ranks.
+        identity: the same on all ranks, and of no other meeting, under the same name or another.
         local_ranks: ascending, with the rank itself: those that share memory.
         memory: descriptor of the shared memory, -1 if the rank is alone on its host.
         streams: a connected stream socket for each other rank, by rank.
     """
 
     token: bytes
+    identity: str
     local_ranks: list[int]
     memory: int = -1
     streams: dict[int, socket.socket] = field(default_factory=dict)

@@ -66,7 +66,7 @@ def meet(
     if not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
         raise usage(f"the name of a group has 1 to {_MOST_NAME_BYTES} bytes, not {len(name.encode())}")
     if size == 1:
-        return Meeting(options.token or b"", [0])
+        return Meeting(options.token or b"", secrets.token_hex(16), [0])
     return _Rendezvous(store, name, rank, size, options).run(memory_bytes)
 
 
@@ -88,7 +88,7 @@ class _Rendezvous:
         try:
             self._store.set(key, self._own_line().to_bytes())
             token = self._connect()
-            meeting = Meeting(token, self._agree_on_local_ranks(), -1, self._streams)
+            meeting = Meeting(token, self._meeting.hex(), self._agree_on_local_ranks(), -1, self._streams)
             try:
                 self._share_memory(meeting, memory_bytes)
             except OSError as error:

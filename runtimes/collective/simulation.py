@@ -182,7 +182,7 @@ class SimulatedSettings(GroupSettings):
             native = self.simulation.group(name, self.members, rank, int(self.timeout * NANOSECONDS))
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
-        return Connected(native, (rank,), None)
+        return Connected(native, (rank,), None, name)
 
     def among(self, members: Sequence[int]) -> SimulatedSettings:
         """Returns the settings of a group of these ranks."""

@@ -133,3 +133,21 @@ def test_stores_of_torch(kind: str, tmp_path: Path) -> None:
         with pytest.raises(TimeoutError, match="'k'"):
             store.get("k", timeout)
     assert interface_towards(PrefixStore("p/", under)) == ("127.0.0.1" if kind == "tcp" else None)
+
+
+def of_subgroups(rank: int, size: int, folder: str) -> None:
+    """Groups beside the default group have its options, but not those of one that is gone."""
+    given = Options(shared_memory=False)
+    for name, backend, options in (("ours", "lowerkit", given), ("theirs", "gloo", None), ("plain", "lowerkit", None)):
+        (place := Path(folder) / name).mkdir(exist_ok=True)
+        with process_group(rank, size, str(place), backend=backend, options=options):
+            group = dist.new_group(list(range(size)), backend="lowerkit")
+            assert isinstance(group, ProcessGroup)
+            assert group.options == (given if name == "ours" else Options()), name
+            assert len(group.group.local_ranks) == (1 if name == "ours" else size)
+            dist.all_reduce(tensor := torch.ones(3), group=group)
+            assert tensor.tolist() == [size] * 3
+
+
+def test_groups_have_the_options_of_the_default_group_that_is_there(tmp_path: Path) -> None:
+    run_processes(of_subgroups, 2, str(tmp_path))

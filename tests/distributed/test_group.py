@@ -316,6 +316,22 @@ def test_who_comes_late_to_shrink_is_told() -> None:
         agree_on_survivors(store, "p", 2, 3, set(), 0.1)
 
 
+def test_shrinking_again_under_one_name() -> None:
+    """What an earlier group of the name left in the store does not decide who is left."""
+    store = MemoryStore()
+    for left in ([0, 1], [1, 2], [0, 2]):
+
+        def run(rank: int, left: list[int] = left) -> list[int]:
+            with Group.join(store, "world", rank, 3, RendezvousOptions(timeout=20.0), timeout=20.0) as group:
+                group.run(group.calls.barrier())
+                if rank not in left:
+                    return []
+                with group.shrink(timeout=0.5) as smaller:
+                    return [int(row[0]) for row in smaller.run(smaller.calls.all_gather(np.array([rank])))]
+
+        assert [members for members in succeed(3, run) if members] == [left, left]
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_arena(size: int) -> None:
     def run(group: Group) -> None:

@@ -8,6 +8,7 @@ where MPI would wait for ever.
 from __future__ import annotations
 
 import json
+import secrets
 import zlib
 from typing import Any
 
@@ -18,10 +19,11 @@ from lowerkit.runtimes.collective.store import Store
 
 # Every MPI has at least as many tags.
 _TAGS = 1 << 15
+_IDENTITY_BYTES = 16
 
 
-def meet_in_mpi(store: Store, name: str, rank: int, size: int, timeout: float) -> tuple[Any, tuple[int, ...]]:
-    """Returns a communicator of the group's ranks, and those on this rank's host.
+def meet_in_mpi(store: Store, name: str, rank: int, size: int, timeout: float) -> tuple[Any, tuple[int, ...], str]:
+    """Returns a communicator of the group's ranks, those on this rank's host, and the identity of this meeting.
 
     The last step is MPI's and has no deadline; it is begun when all ranks are known to be there.
 
@@ -51,9 +53,12 @@ def meet_in_mpi(store: Store, name: str, rank: int, size: int, timeout: float) -
     members = world.Get_group().Incl([place for place, _ in places])
     communicator = world.Create_group(members, zlib.crc32(name.encode()) % _TAGS)
     communicator.Set_name(f"lowerkit {name}"[: mpi.MAX_OBJECT_NAME - 1])
+    identity = bytearray(secrets.token_bytes(_IDENTITY_BYTES))
+    communicator.Bcast(identity)
     communicator.Barrier()  # all have read what all published
     store.delete(f"{name}/mpi/{rank}")
-    return communicator, tuple(one for one in range(size) if published[one]["host"] == own["host"])
+    local_ranks = tuple(one for one in range(size) if published[one]["host"] == own["host"])
+    return communicator, local_ranks, identity.hex()
 
 
 def _published(store: Store, name: str, size: int, timeout: float) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ bool parts_are_common(int operation) { return operation == LK_ALL_GATHER || oper
 
 // How long a failing rank tries to tell the ranks on other hosts.
 constexpr int64_t kFarewell = 1000000000;
-// What a look at a work takes in a simulation.
-constexpr int64_t kLook = 1000;
+// What a test of a work takes in a simulation.
+constexpr int64_t kSimulatedTest = 1000;
 
 std::vector<lk_part> copied(const lk_part *parts, int size) {
   return parts ? std::vector<lk_part>(parts, parts + size) : std::vector<lk_part>();
@@ -349,7 +349,7 @@ void Group::work_loop() {
 
 bool Group::test(Work &work) {
   // Who asks again and again lets time pass.
-  if (network_) presence_.ranks()->sleep(presence_.number(), recorder_.now() + kLook);
+  if (network_) presence_.ranks()->sleep(presence_.number(), recorder_.now() + kSimulatedTest);
   if (work.request) messenger_->progress();
   std::lock_guard<std::mutex> lock(mutex_);
   if (work.request) conclude(work, false);

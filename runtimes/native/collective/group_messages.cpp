@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kCarry = 2000000;
 // How often the carrier looks whether a message that nobody waits for needs it, and how long after the last message it
 // still looks. To be woken for each message would cost its sender more than the message.
-constexpr int64_t kLook = 200000;
-constexpr int kLooks = 100;
+constexpr int64_t kCarrierInterval = 200000;
+constexpr int kIdleIntervals = 100;
 
 }  // namespace
 
@@ -106,16 +106,16 @@ void Group::wait_for_message(Work &work, int64_t timeout) {
 // message drives the links himself, and faster than this thread could tell him.
 void Group::carry_messages() {
   std::unique_lock<std::mutex> lock(mutex_);
-  int looks = 0;  // without a message
+  int idle_intervals = 0;  // without a message
   while (!stopping_) {
-    if (looks >= kLooks || presence_.ranks()) {
+    if (idle_intervals >= kIdleIntervals || presence_.ranks()) {
       carrier_sleeps_ = true;
       carry_.wait(lock, [&] { return stopping_ || !messages_.empty(); });
       carrier_sleeps_ = false;
-      looks = 0;
+      idle_intervals = 0;
     }
-    if (!presence_.ranks()) carry_.wait_for(lock, kLook, [&] { return stopping_; });
-    looks = messages_.empty() ? looks + 1 : 0;
+    if (!presence_.ranks()) carry_.wait_for(lock, kCarrierInterval, [&] { return stopping_; });
+    idle_intervals = messages_.empty() ? idle_intervals + 1 : 0;
     if (!stopping_ && !messages_.empty()) {
       auto first = messages_.front();
       lock.unlock();
