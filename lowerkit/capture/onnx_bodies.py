@@ -71,7 +71,7 @@ def loop_bodies(
     if len(graph.output) != 1 + len(carried):
         raise UnsupportedError(
             "LK4001",
-            f"Loop (node {node.name or node.output[0]!r}) collects a value of each turn, and their number is not known",
+            f"Loop (node {node.name or node.output[0]!r}) collects a value of each turn, and data decides how many",
             hint="write the values into a tensor of fixed size that the loop carries (ScatterND)",
         )
     captured = _captured(outer, types, node, (graph,))
