@@ -57,9 +57,13 @@ def capture(
             hint="pass example_inputs=(tensor, ...) in the order of forward",
         )
     if isinstance(model, torch.jit.ScriptModule):
-        if dynamic_shapes is not None or kwargs:
-            raise UsageError("LK2001", "dynamic shapes and keyword inputs are not supported for TorchScript")
+        if dynamic_shapes is not None:
+            raise UsageError(
+                "LK2001",
+                "a TorchScript model is captured with the shapes of its example inputs",
+                hint="capture the original module to have dynamic shapes",
+            )
         from lowerkit.capture.torchscript import capture_script
 
-        return capture_script(model, tuple(example_inputs or ()))
+        return capture_script(model, tuple(example_inputs or ()), kwargs)
     return capture_module(model, tuple(example_inputs or ()), dynamic_shapes, kwargs)

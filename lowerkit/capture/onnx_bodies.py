@@ -71,27 +71,28 @@ def loop_bodies(
     if len(graph.output) != 1 + len(carried):
         raise UnsupportedError(
             "LK4001",
-            f"Loop (node {node.name or node.output[0]!r}) collects a value of each turn, and their number is not known",
+            f"Loop (node {node.name or node.output[0]!r}) collects a value of each turn, and data decides how many",
             hint="write the values into a tensor of fixed size that the loop carries (ScatterND)",
         )
     captured = _captured(outer, types, node, (graph,))
     number, going = _scalar(TensorProto.INT64), _scalar(TensorProto.BOOL)
-    names = ["turn", "going", *(f"carried{index}" for index in range(len(carried))), "turns"]
+    names = [f"{prefix}:{name}" for name in ("turn", "going", *map("carried{}".format, range(len(carried))), "turns")]
+    turn, going_on, turns = names[0], names[1], names[-1]
     inputs = dict(zip(names, [number, going, *carried, number], strict=True)) | {name: types[name] for name in captured}
     condition = _Body(outer, f"{prefix}.condition")
-    condition.add("Less", ["turn", "turns"], "early")
-    condition.add("And", ["early", "going"], "decision")
+    early = condition.add("Less", [turn, turns], "early")
+    decision = condition.add("And", [early, going_on], "decision")
     body = _Body(outer, f"{prefix}.body")
     given = dict(zip((value.name for value in graph.input), names, strict=False))
     for value, name in zip(graph.input[:2], names, strict=False):
         if len(value.type.tensor_type.shape.dim) == 1:
             given[value.name] = body.reshaped(name, [1])
     body.take(graph, given)
-    body.add("Add", ["turn", body.constant("one", np.int64(1))], "next_turn")
+    next_turn = body.add("Add", [turn, body.constant("one", np.int64(1))], "next_turn")
     goes_on = body.reshaped(body.results[0], [])
     return Bodies(
         captured,
-        (condition.finish(inputs, ["decision"]), body.finish(inputs, ["next_turn", goes_on, *body.results[1:]])),
+        (condition.finish(inputs, [decision]), body.finish(inputs, [next_turn, goes_on, *body.results[1:]])),
     )
 
 
@@ -118,7 +119,10 @@ def _captured(
 
 
 class _Body:
-    """A graph that is put together; the names that it defines begin with ``name``."""
+    """A graph that is put together.
+
+    Names that it takes over from a body of the model begin with ``name/``, its own with ``name:``: they never meet.
+    """
 
     def __init__(self, outer: OnnxGraph, name: str) -> None:
         self.outer = outer
@@ -140,14 +144,15 @@ class _Body:
         self.results = [names.get(value.name, value.name) for value in graph.output]
         return self
 
-    def add(self, op_type: str, inputs: Sequence[str], output: str) -> str:
-        """Adds a node with one output."""
-        self.nodes.append(helper.make_node(op_type, list(inputs), [output], f"{self.name}/{output}"))
+    def add(self, op_type: str, inputs: Sequence[str], label: str) -> str:
+        """Adds a node with one output; returns its name."""
+        output = f"{self.name}:{label}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [output], output))
         return output
 
     def constant(self, label: str, value: np.generic | np.ndarray) -> str:
         """Adds a constant."""
-        name = f"{self.name}/{label}"
+        name = f"{self.name}:{label}"
         self.initializers.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
@@ -155,13 +160,13 @@ class _Body:
         """Adds a reshape of one element."""
         label = f"{value}.as{len(shape)}"
         sizes = self.constant(f"{label}.shape", np.array(shape, np.int64))
-        return self.add("Reshape", [value, sizes], f"{self.name}/{label}")
+        return self.add("Reshape", [value, sizes], label)
 
     def finish(self, inputs: Mapping[str, TypeProto], results: Sequence[str]) -> OnnxGraph:
         """Returns the graph, ready for import."""
         outputs: list[ValueInfoProto] = []
         for index, result in enumerate(results):  # a result may be an input or a constant, or be given twice
-            name = self.add("Identity", [result], f"{self.name}/result{index}")
+            name = self.add("Identity", [result], f"result{index}")
             outputs.append(ValueInfoProto(name=name))
         read = {name for node in self.nodes for name in node_reads(node)}
         literals = [tensor for tensor in self.outer.graph.initializer if tensor.name in read]

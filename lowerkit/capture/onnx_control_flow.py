@@ -129,7 +129,7 @@ def _unroll_loop(unroller: _Unroller, values: _Values, types: Mapping[str, Any])
         return None
     steps = int(trips.reshape(-1)[0])
     scans = len(body.output) - 1 - len(carried)
-    if steps > MOST_STEPS or not _stays_true(body) or (steps <= 0 and scans):
+    if steps > MOST_STEPS or not stays_true(body) or (steps <= 0 and scans):
         return None
     rows: list[list[str]] = [[] for _ in range(scans)]
     always = unroller.constant("true", True, np.bool_)
@@ -144,7 +144,7 @@ def _unroll_loop(unroller: _Unroller, values: _Values, types: Mapping[str, Any])
     return unroller.nodes
 
 
-def _stays_true(body: GraphProto) -> bool:
+def stays_true(body: GraphProto) -> bool:
     """Whether the condition that the body gives is the one it takes, or the constant true."""
     name = body.output[0].name
     made = {output: node for node in body.node for output in node.output}

@@ -22,6 +22,7 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import GraphProto, ModelProto
 
+from lowerkit.capture.onnx_collected import carry_collected
 from lowerkit.capture.onnx_control_flow import inline_control_flow
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
@@ -103,6 +104,8 @@ def _simplify(ready: OnnxGraph) -> None:
         changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
         changed = inline_control_flow(ready) or changed
         changed = rewrite_nodes(ready, ALWAYS) or changed
+        # Only what could not be written out.
+        changed = changed or carry_collected(ready)
         if not changed:
             break
         extract_constant_nodes(ready, None)

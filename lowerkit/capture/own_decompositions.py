@@ -20,6 +20,7 @@ from lowerkit.capture.spelled_out import (
     movement,
     orders,
     polynomials,
+    quantized,
     reflections,
     scans,
     singular_values,
@@ -52,10 +53,11 @@ _ALL: dict[Any, Callable[..., Any]] = {
     **triangles.TABLE,
     **reflections.TABLE,
     **singular_values.TABLE,
+    **quantized.TABLE,
 }
 
 OWN_DECOMPOSITIONS = {target: _on_their_device(function) for target, function in _ALL.items()}
 """By overload."""
 
-OWN_BY_NAME = {name: _on_their_device(function) for name, function in experts.BY_NAME.items()}
+OWN_BY_NAME = {name: _on_their_device(function) for name, function in {**experts.BY_NAME, **quantized.BY_NAME}.items()}
 """By the text of the overload."""

@@ -20,7 +20,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.archives import require_sums
-from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.dtypes import to_torch, torch_name_of
 from lowerkit.capture.exported_file import read_exported
 from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
@@ -34,7 +34,7 @@ from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
 from lowerkit.capture.torch_refusals import capture_error, first_line, refuse_unsupported
 from lowerkit.capture.torch_states import freeze_states, live_states, stateful_eager
 from lowerkit.capture.weights import WeightStore
-from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError
+from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError, UsageError
 from lowerkit.mlir import ir, new_context
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
@@ -144,6 +144,26 @@ def capture_exported(
         exported=exported,
         example_inputs=None if example is None else flat_arrays((positional, named)),
     )
+
+
+def capture_at_shapes(exported: ExportedProgram, inputs: Sequence[Any], source: str) -> Program:
+    """Captures a program of symbolic dims once more for the shapes of ``inputs``: arrays, in its order.
+
+    Raises:
+        UsageError: LK1004, its arguments are no plain tensors.
+        CaptureError: LK2001, it does not take these shapes.
+    """
+    tensors = [to_torch(array) for array in inputs]
+    in_spec = exported.call_spec.in_spec
+    if in_spec is None or in_spec.num_leaves != len(tensors):
+        raise UsageError(
+            "LK1004", "shapes can be fixed where every argument is a tensor", hint="export the model with fixed shapes"
+        )
+    positional, named = pytree.tree_unflatten(tensors, in_spec)
+    module = exported.module()
+    program = capture_exported(_export(module, tuple(positional), named, None), source=source)
+    program.example_inputs = flat_arrays((tuple(positional), named))
+    return program
 
 
 def _made_when_called(exported: ExportedProgram) -> Callable[..., Any]:

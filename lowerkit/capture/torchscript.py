@@ -1,4 +1,4 @@
-"""Capture of TorchScript: torch's own converter makes an ExportedProgram of it.
+"""Capture of TorchScript: its program is run under ``torch.export`` (:mod:`torchscript_interpreter`).
 
 A TorchScript file is code; loading it runs none of it, tracing it with example inputs does, inside TorchScript's own
 interpreter. The file says the names of its inputs and not their shapes, so example inputs are needed.
@@ -7,7 +7,7 @@ interpreter. The file says the names of its inputs and not their shapes, so exam
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from lowerkit.capture.program import Program
 from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
 from lowerkit.capture.torch_export import capture_exported
 from lowerkit.capture.torch_states import live_states, stateful_eager
-from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError
+from lowerkit.capture.torchscript_interpreter import export_script
+from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError, UsageError
 
 
 def load_script(path: Path) -> torch.jit.ScriptModule:
@@ -63,8 +64,7 @@ class ScriptArguments:
         Raises:
             UnsupportedError: LK4001, an argument without default is neither a tensor nor made of tensors.
         """
-        forward: Any = script.forward
-        arguments = forward.schema.arguments[1:]
+        arguments = _formal_arguments(script)
         expected: list[Expected] = []
         shapes: list[tuple[str, int]] = []
         foreign: list[str] = []
@@ -108,17 +108,24 @@ class ScriptArguments:
         return arguments
 
 
-def capture_script(script: Any, example_inputs: Sequence[Any], *, source: str = "ScriptModule") -> Program:
+def capture_script(
+    script: Any, example_inputs: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, source: str = "ScriptModule"
+) -> Program:
     """Captures a ScriptModule (traced or scripted).
 
+    Args:
+        script: the module.
+        example_inputs: positional arguments of its ``forward``.
+        kwargs: keyword arguments.
+        source: what was captured, in the user's words.
+
     Raises:
-        CaptureError: LK2001, torch's converter refuses it or it fails on the inputs.
+        CaptureError: LK2001, it cannot be exported, or it fails on the inputs.
+        UsageError: LK1003, arguments are missing or unknown.
         UnsupportedError: see :func:`lowerkit.capture.torch_export.capture_exported`.
     """
-    arguments: tuple[Any, ...] = tuple(example_inputs)
-    formal = script.forward.schema.arguments[1:]
-    # The converter wants a value for every argument, those with defaults included.
-    arguments += tuple(argument.default_value for argument in formal[len(arguments) :] if argument.has_default_value())
+    formal = _formal_arguments(script)
+    arguments = _bound(formal, example_inputs, kwargs or {})
     with quiet(), torch.no_grad():
         try:
             script(*arguments)
@@ -129,13 +136,13 @@ def capture_script(script: Any, example_inputs: Sequence[Any], *, source: str = 
                 hint="give inputs that it accepts; values that matter (token ids) with --input NAME=@FILE.npy",
             ) from error
         try:
-            from lowerkit.capture.torchscript_graph import ScriptConverter
-
-            exported = ScriptConverter(script, arguments).convert()
+            exported = export_script(script, arguments)
+        except LowerkitError:
+            raise
         except Exception as error:
             raise CaptureError(
                 "LK2001",
-                f"torch's converter from TorchScript refuses the model: {_reason(error)}",
+                f"the TorchScript model cannot be captured: {_reason(error)}",
                 hint="capture the original module: lowerkit compile path/to/file.py:factory",
             ) from error
     names = [name for pair in zip(_names(formal), arguments, strict=False) for name in _leaf_names(*pair)]
@@ -146,6 +153,38 @@ def capture_script(script: Any, example_inputs: Sequence[Any], *, source: str = 
     program.eager = stateful_eager(eager_callable(script, arguments, {}), live)
     program.example_inputs = flat_arrays((arguments, {}))
     return program
+
+
+def _formal_arguments(script: Any) -> list[Any]:
+    """What ``forward`` takes, behind ``self``."""
+    if not hasattr(script, "forward"):
+        raise UnsupportedError(
+            "LK4001",
+            "the TorchScript model has no forward: PyTorch overloads that of some of its modules (nn.LSTM, nn.GRU)",
+            hint="script a module that calls it",
+        )
+    return list(script.forward.schema.arguments[1:])
+
+
+def _bound(formal: Sequence[Any], positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns a value for every argument: given, or its default."""
+    names = [argument.name for argument in formal]
+    problems = [
+        f"{name!r} is no argument of forward, or given twice" for name in named if name not in names[len(positional) :]
+    ]
+    if len(positional) > len(formal):
+        problems.append(f"{len(positional)} positional arguments, forward takes {len(formal)}")
+    found = list(positional)
+    for argument in formal[len(positional) :]:
+        if argument.name in named:
+            found.append(named[argument.name])
+        elif argument.has_default_value():
+            found.append(argument.default_value)
+        else:
+            problems.append(f"{argument.name!r} ({argument.type}) is missing")
+    if problems:
+        raise UsageError("LK1003", "the arguments do not fit the TorchScript model", details=problems)
+    return tuple(found)
 
 
 def _names(arguments: Sequence[Any]) -> list[str]:

@@ -168,7 +168,7 @@ def quantize_program(
         groups.setdefault(tuple(array.shape for array in sample) if symbolic else (), []).append(sample)
     observations: list[Observation] = []
     for group in groups.values():
-        fixed = captured_for(group[0]) if symbolic and captured_for is not None else program
+        fixed = _of_fixed_shapes(captured_for(group[0]), group[0]) if symbolic and captured_for is not None else program
         observations.append(compile_observed(fixed, group, replace(options, golden=False), on_progress))
     if on_progress is not None:
         on_progress("calibrating")
@@ -181,6 +181,20 @@ def quantize_program(
         )
     insert(program, sites, scalings, in_floats)
     return Quantized(compile_program(program, options, on_progress), report)
+
+
+def _of_fixed_shapes(program: Program, sample: Sample) -> Program:
+    """Returns ``program`` for the shapes of a sample: what was exported before keeps its symbolic dims."""
+    if program.signature.dims and program.exported is not None:
+        from lowerkit.capture.torch_export import capture_at_shapes
+
+        return capture_at_shapes(program.exported, sample, program.source)
+    if program.signature.dims and program.onnx_model is not None:
+        from lowerkit.capture.onnx import capture_onnx
+
+        shapes = {spec.name: array.shape for spec, array in zip(program.signature.inputs, sample, strict=True)}
+        return capture_onnx(program.onnx_model, input_shapes=shapes, example_inputs=sample)
+    return program
 
 
 def _hold_gate(

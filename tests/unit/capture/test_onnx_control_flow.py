@@ -138,6 +138,20 @@ BY_DATA = {
               six = Constant <value = int64 {6}> ()
               on = Less (i, six) }>
         }""",
+    "values called as lowerkit calls its own": """
+        g (bool c, float[3] x) => (float[3] y) {
+          turn = Abs (x)
+          turns = Constant <value = int64 {5}> ()
+          going = Neg (x)
+          y = Loop (turns, c, x) <body = b (int64 i, bool result0, float[3] carried0) => (bool decision, float[3] w) {
+              one = Constant <value = float {1.5}> ()
+              next_turn = Mul (turn, one)
+              early = Add (next_turn, going)
+              w = Add (early, carried0)
+              s = ReduceSum <keepdims = 0> (w)
+              limit = Constant <value = float {9.0}> ()
+              decision = Less (s, limit) }>
+        }""",
     "branch in a loop": """
         g (bool c, float[3] x) => (float[3] y) <float[3] w = {1.0, -2.0, 3.0}> {
           s = ReduceSum <keepdims = 0> (x)

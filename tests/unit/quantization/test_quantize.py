@@ -59,6 +59,27 @@ def test_quantize(method: str) -> None:
     assert 1e-5 < error < 10 ** (-25 / 20), "no error at all would mean that nothing was quantized"
 
 
+@pytest.mark.parametrize("form", ["path", "exported", "onnx"])
+def test_symbolic_dims_of_what_was_exported_before(form: str, tmp_path: Path) -> None:
+    module, inputs = model()
+    shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
+    given: Any = torch.export.export(module, inputs, dynamic_shapes=shapes)
+    if form == "path":
+        torch.export.save(given, tmp_path / "model.pt2")
+        given = str(tmp_path / "model.pt2")
+    elif form == "onnx":
+        exported = torch.onnx.export(given, input_names=["x"], dynamo=True, verbose=False)
+        assert exported is not None
+        given = exported.model_proto
+    quantized = lowerkit.quantize(given, {"x": calibration()})
+    assert quantized.report.passed
+    x = np.random.default_rng().standard_normal((5, 3, 10, 9)).astype(np.float32)
+    (ours,) = quantized.compiled.session.run(x)
+    with torch.no_grad():
+        floats = module(torch.from_numpy(x)).numpy()
+    assert 1e-5 < np.linalg.norm(ours - floats) / np.linalg.norm(floats) < 10 ** (-20 / 20)
+
+
 def test_the_integer_level_is_reached() -> None:
     from lowerkit.quantization.quantize import Quantization, quantize_program
 

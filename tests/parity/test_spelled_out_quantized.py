@@ -1,0 +1,88 @@
+"""Per-token and fake quantization, products with int8 weights and bags of embeddings, compiled, against eager."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lowerkit
+from tests.parity.test_spelled_out import holds, same
+
+importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the ops
+DECOMPOSED = torch.ops.quantized_decomposed
+INT8 = (-128, 127, torch.int8)
+
+
+def extremes(*shape: int) -> Tensor:
+    """Rows of usual values, of zeros, of one sign, of huge and of tiny values."""
+    value = torch.randn(*shape)
+    value[0, :] = 0
+    value[1, :] = value[1, :].abs() + 1
+    value[2, :] *= 1e30
+    value[3, :] *= 1e-30
+    return value
+
+
+def per_token(value: Tensor) -> tuple[Tensor, ...]:
+    scales, zero_points = DECOMPOSED.choose_qparams_per_token_asymmetric(value, torch.int8)
+    codes = DECOMPOSED.quantize_per_token(value, scales, zero_points, *INT8)
+    back = DECOMPOSED.dequantize_per_token(codes, scales, zero_points, *INT8, torch.float32)
+    return scales, zero_points, codes, back
+
+
+@pytest.mark.parametrize("shape", [(5, 16), (7, 33)])
+def test_quantization_of_each_token(shape: tuple[int, int]) -> None:
+    same(per_token, extremes(*shape))
+
+
+def test_a_dynamic_linear_layer_of_each_token() -> None:
+    codes, scales = torch.randint(-127, 128, (8, 16), dtype=torch.int8), torch.rand(8) / 50
+    holds(lambda x: nn.functional.linear(per_token(x)[3], codes * scales.unsqueeze(1)), torch.randn(5, 16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_with_int8_weights(dtype: torch.dtype) -> None:
+    codes, scales = torch.randint(-127, 128, (9, 16), dtype=torch.int8), (torch.rand(9) / 50).to(dtype)
+    holds(lambda x: torch._weight_int8pack_mm(x, codes, scales), torch.randn(5, 16).to(dtype))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_fake_quantization_of_each_channel(axis: int) -> None:
+    value = torch.randn(6, 6) * 3
+    value[0, 0], value[1, 1] = 1e6, -1e6  # beyond 64 bits eager converts to an integer that C++ leaves open
+    scales, zero_points = torch.rand(6) / 10 + 0.01, torch.randint(-5, 6, (6,), dtype=torch.int32)
+    ties = torch.arange(-6.0, 6.0).reshape(2, 6) * 0.5
+    same(lambda x: torch.fake_quantize_per_channel_affine(x, scales, zero_points, axis, -100, 99), value)
+    same(lambda x: torch.fake_quantize_per_channel_affine(x, torch.ones(6), zero_points, 1, -4, 4), ties)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "sum"},
+        {"mode": "mean"},
+        {"mode": "mean", "padding_idx": 3},
+        {"mode": "sum", "include_last_offset": True},
+    ],
+    ids=str,
+)
+def test_bags_of_embeddings(options: dict[str, Any]) -> None:
+    """Where bags begin is data: one artifact, several layouts, empty bags among them."""
+    torch.manual_seed(3)
+    bags = nn.EmbeddingBag(11, 8, **options).eval()
+    indices = torch.tensor([1, 3, 3, 5, 7, 9, 3])
+    last = 7 if "include_last_offset" in options else 6
+    compiled = lowerkit.compile(bags, (indices, torch.tensor([0, 2, 2, last])))
+    for offsets in ([0, 2, 2, last], [0, 1, 2, last], [0, 0, 0, last]):
+        expected = bags(indices, torch.tensor(offsets)).detach()
+        torch.testing.assert_close(torch.from_numpy(compiled(indices, torch.tensor(offsets))), expected)
+
+
+def test_a_bag_for_each_row_and_weights_for_each_sample() -> None:
+    bags = nn.EmbeddingBag(11, 8, mode="sum").eval()
+    holds(lambda i: bags(i), torch.randint(0, 11, (3, 5)))
+    holds(lambda i, w: bags(i, per_sample_weights=w), torch.randint(0, 11, (3, 5)), torch.randn(3, 5))
