@@ -49,7 +49,9 @@ class _Traced(torch.nn.Module):
         self.__dict__["script"], self.__dict__["graph"] = script, graph
         self.training = False
         for name, value in script.named_parameters(remove_duplicate=False):
-            self.place_of(name).register_parameter(name.rpartition(".")[2], value)
+            # Those of a loaded file are plain tensors.
+            parameter = torch.nn.Parameter(value.detach(), requires_grad=value.requires_grad)
+            self.place_of(name).register_parameter(name.rpartition(".")[2], parameter)
         for name, value in script.named_buffers(remove_duplicate=False):
             self.place_of(name).register_buffer(name.rpartition(".")[2], value)
         self._hold_attributes(graph, {next(graph.inputs()).debugName(): _Module("", script)})
