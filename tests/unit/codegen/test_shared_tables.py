@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import lowerkit
+from lowerkit.codegen.cpu.features import runs_on_host
 from lowerkit.parity.metrics import compare
 
 
@@ -68,6 +69,7 @@ class Untied(torch.nn.Module):
         return torch.nn.functional.linear(looked_up, self.second), x @ self.first
 
 
+@pytest.mark.skipif(not runs_on_host("x86-64-v4"), reason="this machine is below x86-64-v4")
 def test_other_tables_are_looked_up_where_they_are() -> None:
     module, inputs = Untied(), (torch.tensor([[3, 99]]), torch.randn(5, 100))
     compiled = lowerkit.compile(module, inputs, cpu="x86-64-v4")
