@@ -10,9 +10,9 @@ trap 'rm -rf "$folder"' EXIT
 for sanitizers in address,undefined thread; do
   echo "== $sanitizers"
   bash "$tests/build.sh" "$folder/$sanitizers" -g "-fsanitize=$sanitizers" -fno-sanitize-recover=all
-  for test in messages_test operations_test processes_test group_messages_test failures_test hosts_test collectives_test \
-    simulation_test; do
-    TSAN_OPTIONS=halt_on_error=1 "$folder/$sanitizers/$test"
+  for source in "$tests"/*_test.cpp; do
+    echo "== $sanitizers: $(basename "$source" .cpp)"
+    TSAN_OPTIONS=halt_on_error=1 "$folder/$sanitizers/$(basename "$source" .cpp)"
   done
   TSAN_OPTIONS=halt_on_error=1 "$folder/$sanitizers/fuzz_frames" "$frames"
 done

@@ -1,4 +1,4 @@
-"""What torch asks of a process group before it uses it: devices, backends, and what they can do.
+"""What torch asks of a process group before it uses it: names, devices, backends, and what they can do.
 
 torch keeps a backend for each device beside a group. Here the group is the backend of all its devices.
 """
@@ -25,11 +25,34 @@ class Capabilities(dist.ProcessGroup):
     """
 
     group: Group
+    _torch_name: str
+    _description = ""
     supports_splitting = False  # as `split_group` means it: by the backend itself, on an accelerator
     # torch asks before it calls `shrink`, whose refusal says more than torch's own.
     supports_shrinking = True
     supports_coalescing = False  # messages of a batch start one by one, and none waits for another
     supports_time_estimate = False
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave the group."""
+        return self._torch_name
+
+    @property
+    def pg_name(self) -> str:
+        """The same."""
+        return self._torch_name
+
+    def _set_group_name(self, name: str) -> None:
+        self._torch_name = name
+
+    @property
+    def group_desc(self) -> str:
+        """The description that torch gave the group."""
+        return self._description
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._description = desc
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Returns False: tensors are made by torch."""

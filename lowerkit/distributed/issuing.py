@@ -77,7 +77,6 @@ class Issuing(Capabilities):
         self._coalesced: list[Any] | None = None
         self._nccl: Any = None
         self._torch_name = group.name
-        self._description = ""
 
     # Names and life.
 
@@ -110,27 +109,6 @@ class Issuing(Capabilities):
     def get_group_store(self) -> dist.Store:
         """Returns the group's store, with a prefix of its own."""
         return self._store
-
-    @property
-    def group_name(self) -> str:
-        """The name that torch gave the group."""
-        return self._torch_name
-
-    @property
-    def pg_name(self) -> str:
-        """The same."""
-        return self._torch_name
-
-    def _set_group_name(self, name: str) -> None:
-        self._torch_name = name
-
-    @property
-    def group_desc(self) -> str:
-        """The description that torch gave the group."""
-        return self._description
-
-    def _set_group_desc(self, desc: str) -> None:
-        self._description = desc
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         raise dist.DistBackendError(
@@ -201,6 +179,7 @@ class Issuing(Capabilities):
             raise self.refusal("tensors of one operation are on different devices")
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
+        self._check_writable(tensor)
         temporary = torch.empty(tensor.shape, dtype=tensor.dtype)
         pending.append((tensor, temporary))
         return temporary
@@ -209,8 +188,18 @@ class Issuing(Capabilities):
         """Returns contiguous memory with the tensor's values that is written in place."""
         values = self.read(tensor)
         if values.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+            self._check_writable(tensor)
             pending.append((tensor, values))
         return values
+
+    def _check_writable(self, tensor: torch.Tensor) -> None:
+        """Refuses expanded tensors before anything is sent: torch would not copy back into them."""
+        if any(stride == 0 and count > 1 for stride, count in zip(tensor.stride(), tensor.shape, strict=True)):
+            shape, strides = tuple(tensor.shape), tensor.stride()
+            raise self.refusal(
+                f"the result of shape {shape} and strides {strides} has several elements in one place",
+                "clone() the tensor that expand() made",
+            )
 
     # Operations.
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.compilation import leave_uncompiled
 from lowerkit.distributed.issuing import nanoseconds
 from lowerkit.distributed.movements import Movements
 from lowerkit.distributed.numbers import moved
 from lowerkit.distributed.reductions import Reductions
-from lowerkit.distributed.work import Pending
+from lowerkit.distributed.work import CombinedWork, FinishedWork, Pending, PendingWork
 from lowerkit.runtimes.collective.calls import ANY_SOURCE, Operation
 from lowerkit.runtimes.collective.deadline import Deadline
 
@@ -116,3 +117,7 @@ class ProcessGroup(Reductions, Movements):
             return ""
         named = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
         return f"{named} failed to pass monitoredBarrier in {seconds:.3g} s"
+
+
+for _kind in (ProcessGroup, FinishedWork, PendingWork, CombinedWork):
+    leave_uncompiled(_kind)

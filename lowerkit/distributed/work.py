@@ -175,17 +175,16 @@ class PendingWork(dist.Work):
                 return self._future
             ended: Future[Any] = Future()
             self._future = ended.then(self._outcome)
-        self._waiters.submit(self, ended, alone=self._is_message)
+        self._waiters.submit(self, ended, is_message=self._is_message)
         return self._future
 
-    def complete(self, ended: Future[Any]) -> None:
-        """Waits and completes a future; called by a thread of the group."""
-        failure: Exception | None = None
+    def failure(self) -> Exception | None:
+        """Waits; returns what it failed with, or None. Called by a thread of the group."""
         try:
             self.wait()
         except Exception as error:
-            failure = error
-        ended.set_result(failure)
+            return error
+        return None
 
     def _outcome(self, ended: Future[Any]) -> list[torch.Tensor]:
         failure = ended.value()
@@ -242,7 +241,11 @@ class CombinedWork(dist.Work):
 
 
 class FutureWaiters:
-    """Threads that complete futures: one for the collectives of a group, one for each message."""
+    """Threads that complete futures, and so run what hangs on them.
+
+    One for the collectives of a group, in their order; one for each message, and for each collective that such a thread
+    starts itself: a callback may wait for it (PowerSGD's do), and nothing else would complete its future meanwhile.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -250,33 +253,41 @@ class FutureWaiters:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._waiting = 0
+        self._place = threading.local()
 
-    def submit(self, work: PendingWork, future: Future[Any], *, alone: bool) -> None:
+    def submit(self, work: PendingWork, future: Future[Any], *, is_message: bool) -> None:
         """Completes a future when the work is done."""
-        if alone:
-            threading.Thread(target=work.complete, args=(future,), name=f"{self._name} message", daemon=True).start()
+        with self._lock:
+            self._waiting += not is_message
+        if is_message or hasattr(self._place, "completes"):
+            name = f"{self._name} message" if is_message else f"{self._name} future of a callback"
+            threading.Thread(target=self._complete, args=(work, future, is_message), name=name, daemon=True).start()
             return
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"{self._name} futures", daemon=True)
                 self._thread.start()
-        self._waiting += 1
         self._queue.put((work, future))
 
     def busy(self) -> bool:
-        """Tells whether a future is waited for."""
+        """Tells whether a future of a collective is waited for."""
         return self._waiting > 0
 
     def close(self) -> None:
         """Ends the thread after what was submitted: its works fail when their group is aborted."""
         with self._lock:
-            if self._thread is not None:
-                self._queue.put(None)
-                self._thread.join()
-                self._thread = None
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            work, future = item
-            work.complete(future)
-            self._waiting -= 1
+            self._complete(*item, is_message=False)
+
+    def _complete(self, work: PendingWork, future: Future[Any], is_message: bool) -> None:
+        self._place.completes = True
+        failure = work.failure()
+        with self._lock:  # before anybody hears of it, and may destroy the group
+            self._waiting -= not is_message
+        future.set_result(failure)

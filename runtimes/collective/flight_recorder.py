@@ -11,15 +11,20 @@ longest wait, or null), ``status``.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
+from lowerkit.errors import UsageError
 from lowerkit.runtimes.collective.calls import DTYPES, REDUCTIONS, Operation
 from lowerkit.runtimes.collective.engine import EngineGroup
 from lowerkit.runtimes.collective.failures import Status, usage
+
+logger = logging.getLogger("lowerkit.collective")
 
 _REDUCING = {Operation.REDUCE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER}
 _ROOTED = {
@@ -63,6 +68,18 @@ def write_flight_record(path: str | os.PathLike[str], document: dict[str, Any]) 
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise usage(f"the flight record cannot be written to {target}: {error.strerror}") from error
+
+
+def keep_flight_record(folder: Path, document: dict[str, Any]) -> None:
+    """Writes the document of a group that was aborted into a folder, and logs where, or why not."""
+    name, rank = document["group"], document["rank"]
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', name)}.rank{rank}.json"
+    try:
+        write_flight_record(path, document)
+    except UsageError as error:  # must not hide the failure that it tells of
+        logger.warning("group %r, rank %d: %s", name, rank, error.message)
+    else:
+        logger.warning("group %r, rank %d was aborted; its flight record is %s", name, rank, path)
 
 
 def _readable(record: dict[str, int | list[int]]) -> dict[str, Any]:

@@ -13,9 +13,7 @@ group; :meth:`Group.shrink` makes a new one of the ranks that are left.
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +21,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lowerkit.errors import UsageError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
 from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
 from lowerkit.runtimes.collective.failures import from_native, usage
-from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
+from lowerkit.runtimes.collective.flight_recorder import flight_record, keep_flight_record
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.job_token import given_token
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
@@ -38,8 +35,6 @@ from lowerkit.runtimes.collective.store import Store
 from lowerkit.runtimes.collective.tuning import TuningTable
 from lowerkit.runtimes.collective.unfinished import Unfinished
 from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work, native_group
-
-logger = logging.getLogger("lowerkit.collective")
 
 Result = TypeVar("Result")
 
@@ -312,13 +307,7 @@ class Group:
         if folder is None or self._recorded or self.native.aborted is None:
             return
         self._recorded = True
-        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', self.name)}.rank{self.rank}.json"
-        try:
-            write_flight_record(path, self.flight_record())
-        except UsageError as error:  # must not hide the failure that it tells of
-            logger.warning("group %r, rank %d: %s", self.name, self.rank, error.message)
-        else:
-            logger.warning("group %r, rank %d was aborted; its flight record is %s", self.name, self.rank, path)
+        keep_flight_record(folder, self.flight_record())
 
     def _subgroup(self, name: str, members: Sequence[int]) -> Group:
         rank, size = members.index(self.rank), len(members)

@@ -1,14 +1,20 @@
 """Handles of operations that go on behind the caller: dropped before the end, and asked after the group's end."""
 
+# Whether something is in flight nobody is told.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.store import DirectoryStore
@@ -81,6 +87,37 @@ def late(rank: int, size: int, folder: str) -> str:
 def test_handles_outlive_their_group(tmp_path: Path) -> None:
     for message in run_processes(late, 2, str(tmp_path)):
         assert re.search("LK8009.*rank . (has )?ended|LK8011.*group was closed", message), message  # who was first
+
+
+def heard(rank: int, size: int, folder: str) -> None:
+    """Whoever hears of the end may destroy the group: nothing is in flight any more."""
+    with process_group(rank, size, folder):
+        world = dist.group.WORLD
+        assert isinstance(world, ProcessGroup)
+        if rank == 1:
+            time.sleep(0.1)
+        work: Any = dist.all_reduce(torch.ones(3), async_op=True)
+        assert work.get_future().then(lambda _: world._waiters.busy()).wait() is False
+
+
+def test_what_a_future_tells_is_not_in_flight(tmp_path: Path) -> None:
+    run_processes(heard, 2, str(tmp_path))
+
+
+def in_callbacks(rank: int, size: int, folder: str) -> None:
+    """Callbacks start collectives and wait for them, to the third level, as hooks of DDP do."""
+    with process_group(rank, size, folder):
+
+        def further(level: int) -> float:
+            work: Any = dist.all_reduce(tensor := torch.ones(3), async_op=True)
+            inner = work.get_future().then(lambda _: further(level - 1)).wait() if level else work.get_future().wait()
+            return float(tensor[0]) if level == 0 else inner
+
+        assert further(3) == 2.0
+
+
+def test_callbacks_wait_for_what_they_start(tmp_path: Path) -> None:
+    run_processes(in_callbacks, 2, str(tmp_path), timeout=30.0)
 
 
 def late_arrays(rank: int, size: int, folder: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,3 +137,25 @@ def what_is_plain(rank: int, size: int, folder: str) -> None:
 
 def test_what_goes_the_long_way(tmp_path: Path) -> None:
     run_processes(what_is_plain, 2, str(tmp_path), timeout=60)
+
+
+def into_expanded(rank: int, size: int, folder: str) -> None:
+    with process_group(rank, size, folder):
+        one, plain = torch.zeros(1).expand(4), torch.ones(4)
+        calls: list[Callable[[], Any]] = [
+            lambda: dist.all_reduce(one),
+            lambda: dist.all_reduce(one, async_op=True),
+            lambda: dist.all_gather([one] * size, plain),
+            lambda: dist.reduce_scatter(one, [plain] * size),
+            lambda: dist.irecv(one, 1 - rank),
+        ]
+        for call in calls:
+            with pytest.raises(dist.DistBackendError, match=r"LK1010(.|\n)*clone\(\)"):
+                call()
+        gathered = [torch.empty(4) for _ in range(size)]
+        dist.all_gather(gathered, torch.tensor([float(rank)]).expand(4))  # reading is another matter
+        assert [row.tolist() for row in gathered] == [[0.0] * 4, [1.0] * 4]
+
+
+def test_expanded_results_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    run_processes(into_expanded, 2, str(tmp_path))

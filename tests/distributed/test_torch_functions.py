@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import checkpoint
 from torch.distributed.nn import functional as differentiable
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.processes import run_processes
 from tests.support.torch_groups import process_group
@@ -141,6 +143,21 @@ def compiled(rank: int, folder: str) -> None:
         assert run(ones(2) * (rank + 1)).tolist() == expected
 
 
+def compiled_training(rank: int, folder: str) -> None:
+    """Dynamo looks at every frame below a compiled module, those of a process group in Python too."""
+    gradients: list[list[torch.Tensor]] = []
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        model: Any = DistributedDataParallel(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+        step = torch.compile(model, backend="aot_eager") if is_compiled else model
+        for _ in range(2):
+            model.zero_grad()
+            step(torch.full((5, 3), rank + 1.0)).square().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, traced in zip(*gradients, strict=True):
+        torch.testing.assert_close(traced, plain)
+
+
 def splitting(rank: int, folder: str) -> None:
     """torch's own split_group refuses every group where there is no accelerator."""
     parts = [[0], [1]] if dist.get_world_size() == 2 else [[0, 2], [1]]
@@ -175,7 +192,7 @@ def worker(rank: int, size: int, folder: str, function: Callable[[int, str], Non
 @pytest.mark.parametrize("backend", ["lowerkit", "gloo"])
 @pytest.mark.parametrize(
     "function",
-    [questions, async_checkpoint, subgroups, of_functions, compiled],
+    [questions, async_checkpoint, subgroups, of_functions, compiled, compiled_training],
     ids=lambda function: function.__name__,
 )
 def test_functions(function: Callable[[int, str], None], backend: str, tmp_path: Path) -> None:
