@@ -13,6 +13,7 @@ Shapes are those of the example inputs; source lines and module paths are carrie
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,13 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torchscript_control_flow import run_branches, run_loop
 from lowerkit.capture.torchscript_operations import compute, module_path, stack_trace
-from lowerkit.capture.torchscript_values import Known, is_alias, lifted
+from lowerkit.capture.torchscript_quantized import (
+    PackedWeight,
+    is_packed,
+    is_quantization_parameter,
+    unpacked,
+)
+from lowerkit.capture.torchscript_values import Known, is_alias, known_tensor, lifted
 from lowerkit.errors import UnsupportedError
 
 Environment = dict[str, Any]
@@ -47,6 +54,7 @@ class _Traced(torch.nn.Module):
         super().__init__()
         # Not attributes of a module: what is assigned to a module is looked at by the exporter.
         self.__dict__["script"], self.__dict__["graph"] = script, graph
+        self.__dict__["packed_weights"] = {}
         self.training = False
         for name, value in script.named_parameters(remove_duplicate=False):
             # Those of a loaded file are plain tensors.
@@ -55,6 +63,11 @@ class _Traced(torch.nn.Module):
         for name, value in script.named_buffers(remove_duplicate=False):
             self.place_of(name).register_buffer(name.rpartition(".")[2], value)
         self._hold_attributes(graph, {next(graph.inputs()).debugName(): _Module("", script)})
+
+    @property
+    def packed(self) -> dict[str, PackedWeight]:
+        """Packed weights by their paths; their tensors are buffers."""
+        return self.__dict__["packed_weights"]
 
     def place_of(self, name: str) -> torch.nn.Module:
         """Returns the module that holds the tensor ``name``; it is made where it is missing."""
@@ -74,6 +87,10 @@ class _Traced(torch.nn.Module):
                 value, path = getattr(owner.script, name), f"{owner.path}{name}"
                 if isinstance(value, torch.jit.ScriptModule):
                     modules[node.output().debugName()] = _Module(f"{path}.", value)
+                elif is_packed(value):
+                    self.packed[path] = weight = unpacked(value)
+                    for part, tensor in weight.tensors.items():
+                        self.place_of(f"{path}.{part}").register_buffer(part, tensor)
                 elif isinstance(value, torch.Tensor) and not hasattr(self.place_of(path), name):
                     self.place_of(path).register_buffer(name, value, persistent=False)
             for inner in node.blocks():
@@ -157,6 +174,11 @@ class Interpreter:
         value, path = getattr(owner.script, name), f"{owner.path}{name}"
         if isinstance(value, torch.jit.ScriptModule):
             return _Module(f"{path}.", value)
+        if path in self.holder.packed:
+            place, weight = self.holder.place_of(f"{path}."), self.holder.packed[path]
+            return replace(weight, tensors={part: getattr(place, part) for part in weight.tensors})
+        if isinstance(value, torch.Tensor) and is_quantization_parameter(owner.script, value):
+            return known_tensor(value)
         if isinstance(value, torch.Tensor):
             return self.assigned.get(path, getattr(self.holder.place_of(path), name))
         return value

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lowerkit.capture.torchscript_quantized import compute_quantized, computes_quantized
 from lowerkit.capture.torchscript_values import (
     CONTAINERS,
     Known,
@@ -45,6 +46,11 @@ def compute(node: torch._C.Node, inputs: list[Any]) -> Any:
     if kind == "prim::Constant":
         value = node.output().toIValue()
         return Known(value) if isinstance(value, torch.Tensor) and value.ndim == 0 else value
+    if kind.startswith(("aten::", "quantized::")) and computes_quantized(kind, inputs):
+        found = compute_quantized(kind, inputs, lambda given: compute(node, given))
+        if found is None:
+            raise _unsupported(node)
+        return found
     if kind in _SPECIAL:
         return _SPECIAL[kind](node, *inputs)
     computes = arithmetic(node)
@@ -61,12 +67,8 @@ def _call(node: torch._C.Node, inputs: list[Any]) -> Any:
     namespace, _, name = node.kind().partition("::")
     packet = getattr(getattr(torch.ops, namespace), name, None) if schema is not None else None
     overload = None if packet is None or schema is None else getattr(packet, schema.overload_name or "default", None)
-    if overload is None or schema is None:
-        raise UnsupportedError(
-            "LK4001",
-            f"the TorchScript program uses {node.kind()} ({node.schema()}), which cannot be captured",
-            location=_place(node),
-        )
+    if overload is None or schema is None or namespace == "quantized":
+        raise _unsupported(node)
     formal = overload._schema.arguments
     given = [python_constant(*pair) for pair in zip(inputs, (str(one.real_type) for one in formal), strict=True)]
     if any(
@@ -84,6 +86,16 @@ def _call(node: torch._C.Node, inputs: list[Any]) -> Any:
 
     returns_first = node.kind().endswith("_") and len(overload._schema.returns) == 1 and overload._schema.is_mutable
     return apply(call, given)
+
+
+def _unsupported(node: torch._C.Node) -> UnsupportedError:
+    quantized = "quantize" in node.kind() or any("quantize" in value.node().kind() for value in node.inputs())
+    return UnsupportedError(
+        "LK4001",
+        f"the TorchScript program uses {node.kind()} ({node.schema()}), which cannot be captured",
+        location=_place(node),
+        hint="quantize the float model: lowerkit quantize, or PT2E" if quantized else None,
+    )
 
 
 def _place(node: torch._C.Node) -> str | None:

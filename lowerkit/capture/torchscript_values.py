@@ -40,6 +40,12 @@ def known(value: float) -> Known:
         return Known(torch.tensor(value))
 
 
+def known_tensor(value: torch.Tensor) -> Known:
+    """Returns a tensor of one element, which is not of the trace."""
+    with _disable_current_modes():
+        return Known(value.reshape(()))
+
+
 def lifted(value: Any) -> Any:
     """Returns ``value`` with everything that is known made part of the trace."""
     return pytree.tree_map(lambda leaf: leaf.lifted() if isinstance(leaf, Known) else leaf, value)
