@@ -39,6 +39,8 @@ class TextBuilder:
         """Sum products of bytes with the CPU's instruction (AVX512_VNNI)."""
         self._indent = indent
         self._names = 0
+        self._first_lane: set[Value] = set()
+        """Masks that are true in the first lane alone."""
 
     # --- raw text ---------------------------------------------------------------------------------------------
 
@@ -243,6 +245,9 @@ class TextBuilder:
             value = self.cast("arith.extui", value, "i8")
         elif value.element in ("f16", "bf16"):
             value = self.bitcast(value, "i16")
+        if mask in self._first_lane:
+            # LLVM 22 stores the lane before its narrowing where AVX-512 narrows as it stores: bytes behind it are lost.
+            value, mask = self.op(f"vector.extract {value}[0] : {value.element} from {value.type}", value.element), None
         if mask is None:
             self.line(f"llvm.store {value}, {pointer} {{alignment = {bytes_} : i64}} : {value.type}, {POINTER}")
         else:
@@ -255,7 +260,10 @@ class TextBuilder:
         """True in the first ``count`` lanes."""
         if isinstance(count, int):
             bits = ", ".join("true" if lane < count else "false" for lane in range(lanes))
-            return self.op(f"arith.constant dense<[{bits}]> : {vector_type('i1', lanes)}", vector_type("i1", lanes))
+            mask = self.op(f"arith.constant dense<[{bits}]> : {vector_type('i1', lanes)}", vector_type("i1", lanes))
+            if count == 1:
+                self._first_lane.add(mask)
+            return mask
         limit = self.broadcast(self.cast("arith.trunci", count, "i32"), lanes)
         return self.compare("slt", self.lane_numbers(lanes, "i32"), limit)
 
