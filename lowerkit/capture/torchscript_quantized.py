@@ -24,6 +24,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from lowerkit.capture.torchscript_values import python_constant
+
 _STORED = {torch.qint8: torch.int8, torch.quint8: torch.uint8}
 
 
@@ -141,8 +143,8 @@ def _operators() -> Any:
 
 
 def _quantize(real: torch.Tensor, scale: float, zero_point: int, dtype: int) -> Quantized | None:
-    kinds = {12: torch.qint8, 13: torch.quint8}  # by which TorchScript knows them
-    return Quantized.of(real, scale, zero_point, _STORED[kinds[dtype]]) if dtype in kinds else None
+    stored = _STORED.get(python_constant(dtype, "ScalarType"))
+    return Quantized.of(real, scale, zero_point, stored) if stored is not None else None
 
 
 def _product(relu: bool) -> Callable[..., Any]:
