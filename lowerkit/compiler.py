@@ -172,8 +172,8 @@ def compile(
         example_inputs: tensors in the order of ``forward``; they fix every dim that is not symbolic.
         target: the target's name.
         cpu: ``host`` or the CPU level to compile for.
-        dynamic_shapes: as for ``torch.export.export``.
-        kwargs: keyword inputs of ``forward``.
+        dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; all else has its shapes.
+        kwargs: keyword inputs of ``forward``, or inputs of a file by name.
         threads: threads of a run; None is the cores this process may use.
         workers: processes that compile kernels; None is one a core.
         use_cache: read and write the caches of captured programs and of kernels on disk.
@@ -184,7 +184,9 @@ def compile(
     if isinstance(model, (str, os.PathLike)):
         from lowerkit.capture.load_model import capture_path
 
-        program = capture_path(str(model), [], [], example_inputs=example_inputs, use_cache=use_cache)
+        program = capture_path(
+            str(model), example_inputs=example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes, use_cache=use_cache
+        )
     else:
         from lowerkit.capture.capture import capture
 
@@ -213,6 +215,8 @@ def compile_program(
             f"{len(missing)} weights of {program.source} are on the meta device and have no data: {missing[0]!r}, ...",
             hint="load the weights before compiling; `lowerkit inspect --meta` sizes a model without them",
         )
+    if options.workers is not None and options.workers < 1:
+        raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
     if options.target != "cpu":
         raise UsageError("LK4003", f"there is no target {options.target!r}", hint="the targets are: cpu")
     context, timings = _lower(program, "fused", options, on_progress)

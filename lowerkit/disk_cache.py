@@ -7,7 +7,8 @@ Vocabulary
 An entry is written under a temporary name and renamed: readers and any number of writers see it whole or not at all.
 Its checksum is verified at each read, so a cut, altered or renamed entry is dropped and made again, never used. Reading
 an entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
-cannot be written slows compilation down and is reported, it does not stop it.
+cannot be written slows compilation down and is reported, it does not stop it. Entries of other users are not read, nor
+any in a folder that everybody may write to.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +35,11 @@ class CacheInfo:
     folder: Path
     entries: int
     total_bytes: int
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this user (or root), and not everybody may write to it."""
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH
 
 
 class DiskCache:
@@ -57,7 +64,11 @@ class DiskCache:
         """Returns the result stored under ``key``; None where there is none, or a damaged one (which is dropped)."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            with path.open("rb") as file:
+                if not _is_own(os.fstat(file.fileno())) or not _is_own(self.folder.stat()):
+                    self.rejected += 1  # whoever may write here could have given it a checksum that fits
+                    return None
+                data = file.read()
         except OSError:
             return None
         head = len(_MAGIC) + _DIGEST_BYTES
@@ -76,6 +87,7 @@ class DiskCache:
         path = self._path(key)
         temporary = path.with_name(f".{key[:16]}.{os.getpid()}.{secrets.token_hex(6)}.tmp")
         try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 temporary.write_bytes(_MAGIC + _digest(key, payload) + payload)

@@ -16,7 +16,7 @@ CODES: dict[str, str] = {
     "LK1004": "an --input specification cannot be parsed",
     "LK1005": "the output path cannot be written",
     "LK1006": "the output path is the input path",
-    "LK1007": "the installation is not complete",
+    "LK1007": "the installation is not complete, or has a version that is not supported",
     "LK1008": "there is no such peer",
     "LK1009": "an option has a value out of its range",
     "LK1010": "a collective operation or a group was asked for wrongly",
@@ -52,6 +52,8 @@ CODES: dict[str, str] = {
     "LK8010": "ranks called different operations",
     "LK8011": "a group was aborted",
     "LK8012": "a rank has another job token, or speaks another protocol",
+    "LK8014": "a loop of the model does not end",
+    "LK8015": "an index is out of range",
 }
 
 

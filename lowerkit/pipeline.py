@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerkit.errors import LowerkitError, PassError, UsageError, VerifyError
+from lowerkit.failed_pass import failure_of, invalid_after, leave_reproducer
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -85,12 +86,13 @@ class PipelineOptions:
 
     Attributes:
         dump_folder: where the IR after each pass is written as ``NN-pass-name.mlir``; None writes nothing.
-        reproducer_folder: where a failing pass leaves a file that repeats the failure.
+        reproducer_folder: where a failing pass leaves a file that repeats the failure; None is the folder
+            ``reproducers`` of the user's cache. The diagnostic names the file.
         on_progress: called with the name of what runs now.
     """
 
     dump_folder: Path | None = None
-    reproducer_folder: Path = field(default_factory=Path.cwd)
+    reproducer_folder: Path | None = None
     on_progress: Callable[[str], None] | None = None
 
 
@@ -136,7 +138,7 @@ def run_passes(
 
     options = options or PipelineOptions()
     timings: list[PassTiming] = []
-    before: ir.Operation | None = None
+    before: ir.OpView | None = None
     for index, one_pass in enumerate(passes, start=first_index):
         if options.on_progress:
             options.on_progress(one_pass.name)
@@ -147,14 +149,17 @@ def run_passes(
             modified = run_on_functions(one_pass, program.module, context)
             if modified:
                 _verify(program, one_pass)
-        except LowerkitError as error:
-            if isinstance(error, (PassError, VerifyError)):
-                error.hint = _write_reproducer(before, one_pass, options) or error.hint
-                error.args = (error.render(),)
-            raise
         except Exception as error:
-            hint = _write_reproducer(before, one_pass, options)
-            raise PassError("LK3001", f"pass {one_pass.name} failed: {error}", hint=hint) from error
+            if isinstance(error, LowerkitError) and not isinstance(error, (PassError, VerifyError)):
+                raise
+            if before is not None:
+                hint = leave_reproducer(before, one_pass, options.reproducer_folder)
+            else:
+                hint = f"the IR before it is the last file in {options.dump_folder}"
+            failure = failure_of(one_pass, error, program.module, hint)
+            if failure is error:
+                raise
+            raise failure from error
         timings.append(PassTiming(one_pass.name, time.perf_counter() - started, modified))
         before = None if modified else before
         if options.dump_folder is not None:
@@ -170,21 +175,6 @@ def _verify(program: Program, one_pass: Pass) -> None:
     try:
         valid = program.module.operation.verify()
     except ir.MLIRError as error:
-        raise VerifyError("LK3002", f"the IR after pass {one_pass.name} does not verify: {error}") from error
+        raise invalid_after(one_pass, error, program.module) from error
     if not valid:
-        raise VerifyError("LK3002", f"the IR after pass {one_pass.name} does not verify")
-
-
-def _write_reproducer(before: object, one_pass: Pass, options: PipelineOptions) -> str | None:
-    """Writes the IR before the pass, headed by the command that repeats the failure; returns a hint that names it."""
-    if before is None:
-        return f"the IR before it is the last file in {options.dump_folder}"
-    settings = " ".join(f"{key}={value}" for key, value in vars(one_pass).items())
-    pipeline = one_pass.name + (f"{{{settings}}}" if settings else "")
-    path = options.reproducer_folder / f"lowerkit-reproducer-{one_pass.name}.mlir"
-    command = f"lowerkit opt {path.name} --passes '{pipeline}'"
-    try:
-        path.write_text(f"// {command}\n{before}\n")
-    except OSError as error:
-        return f"the reproducer could not be written: {error}"
-    return f"repeat it with: {command} (in {path.parent})"
+        raise invalid_after(one_pass, None, program.module)

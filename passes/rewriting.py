@@ -15,7 +15,16 @@ DYNAMIC: int = ir.ShapedType.get_dynamic_size()
 
 # Ops that stay although nobody reads their results.
 _EFFECTS = frozenset(
-    {"func.return", "lk.yield", "linalg.yield", "tensor.yield", "lk.state_write", "lk.call", "cf.assert"}
+    {
+        "func.return",
+        "lk.yield",
+        "linalg.yield",
+        "tensor.yield",
+        "lk.state_write",
+        "lk.check_indices",
+        "lk.call",
+        "cf.assert",
+    }
 )
 
 
@@ -186,8 +195,14 @@ def erase_dead(block: ir.Block, only: Collection[str] | None = None) -> int:
 
 
 def replace(op: ir.Operation, values: Sequence[ir.Value]) -> None:
-    """Lets ``values`` take the place of the results of ``op`` and erases it."""
+    """Lets ``values`` take the place of the results of ``op`` and erases it.
+
+    A value that knows more of its extents, or less, than what it replaces is cast to the type of that.
+    """
     for result, value in zip(op.results, values, strict=True):
+        if value.type != result.type:
+            with ir.InsertionPoint(op), op.location:
+                value = tensor.CastOp(result.type, value).result  # noqa: PLW2901
         result.replace_all_uses_with(value)
     op.erase()
 

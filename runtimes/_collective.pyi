@@ -54,6 +54,7 @@ class Group:
         local_ranks: Sequence[int],
         segment_descriptor: int,
         connections: Sequence[int],
+        processes: Sequence[int],
         timeout: int,
         first_sequence: int = 0,
         tuning: Sequence[int] = (),

@@ -7,6 +7,8 @@ No dtype is converted: a mismatch is an error.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +16,10 @@ import numpy as np
 
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes import _native
+from lowerkit.runtimes.conditions import condition_symbols, condition_text, holds
 from lowerkit.runtimes.dtypes import dtype_name, fits, numpy_dtype
 from lowerkit.runtimes.expressions import ExpressionError, evaluate, solve, symbols, to_text
-from lowerkit.runtimes.manifest import Signature, TensorSpec
+from lowerkit.runtimes.manifest import Guard, Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +46,8 @@ def describe(spec: TensorSpec) -> str:
 
 def collect(signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
     """Returns one array per input in the order of the signature; dtypes and ranks are checked, shapes are not.
+
+    They are not copied yet, so that the shape of an input is checked first: :func:`ready` does it.
 
     Raises:
         RuntimeFault: LK8004 with all problems.
@@ -73,7 +78,7 @@ def collect(signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any
 
 
 def as_array(spec: TensorSpec, value: Any, problems: list[str], role: str = "input") -> Array | None:
-    """Returns ``value`` as a C-contiguous array of the right dtype and rank, or None after noting the problem."""
+    """Returns ``value`` as an array of the right dtype and rank, or None after noting the problem."""
     try:
         array = value if isinstance(value, np.ndarray) else _import(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -88,6 +93,11 @@ def as_array(spec: TensorSpec, value: Any, problems: list[str], role: str = "inp
         )
     if len(problems) > found:
         return None
+    return array
+
+
+def ready(array: Array) -> Array:
+    """Returns the array as kernels read it; to be asked for once shapes are known to fit: a view may be terabytes."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return array.copy(order="C")  # not ascontiguousarray: that one makes rank 0 rank 1
@@ -101,8 +111,13 @@ def _import(value: Any) -> Array:
     device = int(value.__dlpack_device__()[0])
     if device != _DLPACK_CPU:
         raise TypeError(f"it lies on a {_DLPACK_DEVICES.get(device, f'foreign ({device})')} device, expected the CPU")
+    if _is_without_memory(value):
+        raise TypeError(f"a {type(value).__name__} has a shape and no values")
     if getattr(value, "requires_grad", False) is True:
         value = value.detach()  # torch hands out no capsule of a tensor that records gradients
+    for bit, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
+        if callable(getattr(value, bit, None)) and getattr(value, bit)():
+            value = getattr(value, resolve)()  # torch's lazy negation: the memory holds other numbers
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError):
@@ -110,11 +125,25 @@ def _import(value: Any) -> Array:
     return _native.bfloat16_bits(value).view(numpy_dtype("bf16"))
 
 
+def _is_without_memory(value: Any) -> bool:
+    """Whether it is a torch tensor of a class of its own (FakeTensor) whose memory is not its own."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) in (torch.Tensor, torch.nn.Parameter) or not isinstance(value, torch.Tensor):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns whoever asks a FakeTensor for its address
+        try:
+            return value.numel() > 0 and value.data_ptr() == 0
+        except RuntimeError:
+            return True
+
+
 def bind_dims(signature: Signature, arrays: Sequence[Array]) -> dict[str, int]:
     """Returns the value of each dim for these input shapes.
 
     Raises:
-        RuntimeFault: LK8004 with every extent that differs, contradicts another input, or leaves its dim's range.
+        RuntimeFault: LK8004 with every extent that differs, contradicts another input, or leaves its dim's range, and
+            with every guard that does not hold.
     """
     values: dict[str, int] = {}
     origins: dict[str, str] = {}
@@ -151,6 +180,22 @@ def bind_dims(signature: Signature, arrays: Sequence[Array]) -> dict[str, int]:
         if value < dim.minimum or (dim.maximum is not None and value > dim.maximum):
             upper = "" if dim.maximum is None else str(dim.maximum)
             problems.append(f"dim {dim.name!r} is {value} ({origins[dim.name]}), its range is {dim.minimum}..{upper}")
+    if not problems:  # a guard may divide by what is out of its range
+        problems = [problem for guard in signature.guards if (problem := guard_problem(guard, values, origins))]
     if problems:
         raise mismatch(problems, signature)
     return values
+
+
+def guard_problem(guard: Guard, values: Mapping[str, int], origins: Mapping[str, str]) -> str | None:
+    """Returns what is wrong where a guard does not hold; ``origins`` says of each dim which axis gave its value."""
+    reason = ""
+    try:
+        if holds(guard.condition, values):
+            return None
+    except ExpressionError as error:
+        reason = f" ({error})"
+    names = sorted(set(condition_symbols(guard.condition)))
+    found = ", ".join(f"{name} is {values[name]} ({origins[name]})" for name in names if name in values)
+    place = f", at {guard.location}" if guard.location else ""
+    return f"the model holds only where {condition_text(guard.condition)}{reason}: {found}{place}"

@@ -22,8 +22,18 @@ import numpy.typing as npt
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import (
+    CHECK_KERNEL,
+    COPY_KERNEL,
+    ITEM_SIZES,
+    JUMP_KERNEL,
+    Buffer,
+    Manifest,
+    Step,
+    TensorSpec,
+)
 from lowerkit.runtimes.memory_plan import arena_lives, plan_memory
+from lowerkit.runtimes.run_faults import check_dims, index_fault, loops_that_end
 
 ARENA_BASE = 0
 WEIGHTS_BASE = 1
@@ -49,6 +59,32 @@ class BoundModel:
     output_shapes: tuple[tuple[int, ...], ...]
     arena_size: int
     scratch_stride: int
+    steps: Sequence[Step] = ()
+
+    def run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
+        """Runs all steps.
+
+        Raises:
+            RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range.
+        """
+        with loops_that_end():
+            self._require_indices(self.table.run(pool, bases, scratch, self.scratch_stride))
+
+    def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[int]:
+        """Runs all steps; returns the nanoseconds of each.
+
+        Raises:
+            RuntimeFault: as for :meth:`run`.
+        """
+        with loops_that_end():
+            times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
+            self._require_indices(fault)
+            return times.tolist()
+
+    def _require_indices(self, fault: tuple[int, int, int] | None) -> None:
+        if fault is not None:
+            number, element, index = fault
+            raise index_fault(self.steps[number], element, index, self.dims)
 
 
 def bind_model(
@@ -142,6 +178,7 @@ class _Binder:
         return BoundModel(
             dims=dict(self.dims),
             table=self.step_table(places, kernel_address),
+            steps=self.manifest.steps,
             output_shapes=tuple(self.shape(spec) for spec in outputs),
             arena_size=arena_size,
             scratch_stride=-(-scratch // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT,
@@ -249,6 +286,12 @@ class _Binder:
                     raise ValueError(f"step {number} jumps by a buffer without bytes")
                 kernels.append(0)
                 tasks.append(0)
+            elif step.kernel == CHECK_KERNEL:
+                kernels.append(_native.index_check_address())
+                tasks.append(1)
+                assert step.check is not None, "validation has looked"
+                extents = [self.value(extent) for extent in step.check.extents]
+                dims.extend(check_dims(step.check, extents, self.sizes[step.buffers[0]]))
             else:
                 kernels.append(kernel_address(step.kernel))
                 tasks.append(self.value(step.tasks))

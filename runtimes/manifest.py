@@ -15,11 +15,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
 
 FORMAT_MAJOR = 1
-FORMAT_MINOR = 1
-KNOWN_FEATURES = frozenset({"states", "control_flow"})
+FORMAT_MINOR = 3
+KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks"})
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
@@ -28,6 +29,11 @@ COPY_KERNEL = -1
 JUMP_KERNEL = -2
 """``Step.kernel`` of a jump to step ``Step.target``: taken unless the bool in ``buffers[0]`` is true; always without a
 buffer."""
+
+CHECK_KERNEL = -3
+"""``Step.kernel`` of a check of indices: ends the run unless ``Step.check`` holds of the integers in ``buffers[0]``."""
+
+INDEX_DTYPES = ("i64", "i32", "i16", "i8")
 
 MANIFEST_ENTRY = "manifest.json"
 CODE_ENTRY = "code.bin"
@@ -73,13 +79,32 @@ class TensorSpec(msgspec.Struct, frozen=True):
         force_setattr(self, "shape", [normalize(entry) for entry in self.shape])
 
 
+class Guard(msgspec.Struct, frozen=True):
+    """A condition on dims without which the artifact is not right; no run goes on where it does not hold.
+
+    Attributes:
+        condition: over the dims of the signature.
+        location: ``file:line`` of what depends on it, where that is known.
+    """
+
+    condition: Condition
+    location: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "condition", normalize_condition(self.condition))
+
+
 class Signature(msgspec.Struct, frozen=True):
-    """What a model takes and gives. ``states`` live between runs and are no arguments."""
+    """What a model takes and gives. ``states`` live between runs and are no arguments.
+
+    ``guards`` are checked whenever the dims are bound (since 1.2).
+    """
 
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
     states: list[TensorSpec] = []
     dims: list[Dim] = []
+    guards: list[Guard] = []
 
 
 class Buffer(_WithExpressions, frozen=True):
@@ -106,15 +131,37 @@ class Buffer(_WithExpressions, frozen=True):
     last_step: int = -1
 
 
+class IndexCheck(msgspec.Struct, frozen=True):
+    """Which values indices may have (since 1.3).
+
+    Attributes:
+        dtype: of the indices: one of :data:`INDEX_DTYPES`.
+        extents: how many elements there are: element ``p`` of the indices is into ``extents[p % len(extents)]``.
+        wraps: whether an index from ``-extent`` to -1 counts from the end; without, it is out of range.
+        exempt: a value that is in range whatever the extent.
+        operator: the op that looks up, for messages.
+    """
+
+    dtype: str
+    extents: list[Expr]
+    wraps: bool = False
+    exempt: int | None = None
+    operator: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "extents", [normalize(entry) for entry in self.extents])
+
+
 class Step(msgspec.Struct, frozen=True):
     """One kernel call.
 
     Attributes:
-        kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL` or :data:`JUMP_KERNEL`.
+        kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL`, :data:`JUMP_KERNEL` or :data:`CHECK_KERNEL`.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
         tasks: number of tasks, split over the threads.
         scratch_bytes: scratch of one thread.
+        check: what a check of indices asks for.
         target: where a jump leads; the number of steps is the end of the run.
         name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
         flops, bytes: work of the step, for reports.
@@ -132,6 +179,7 @@ class Step(msgspec.Struct, frozen=True):
     location: str = ""
     flops: Expr = 0
     bytes: Expr = 0
+    check: IndexCheck | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "dims", [normalize(entry) for entry in self.dims])

@@ -9,12 +9,48 @@ Vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 Tree = Any
+
+
+MAXIMUM_DEPTH = 100
+
+
+def tree_problems(tree: Tree, count: int, what: str) -> Iterator[str]:
+    """Yields what is wrong with a tree that was read from a file; ``count``: the number of inputs or outputs."""
+    stack: list[tuple[Any, int]] = [(tree, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if node is None or (type(node) is int and 0 <= node < count):
+            continue
+        fields = cast("Mapping[str, Any]", node) if isinstance(node, dict) else {}
+        kind, items, keys = fields.get("kind"), fields.get("items"), fields.get("keys")
+        sound = kind == "constant" and "value" in fields
+        if kind in ("tuple", "list", "dict") and isinstance(items, list) and depth < MAXIMUM_DEPTH:
+            sound = kind != "dict" or (_are_keys(keys) and len(keys) == len(cast("list[Any]", items)))
+            stack += [(item, depth + 1) for item in cast("list[Any]", items)]
+        if not sound:
+            yield f"the tree of {what} holds {node!r:.60} at depth {depth}"
+
+
+def argument_problems(tree: Tree, count: int) -> Iterator[str]:
+    """Yields what is wrong with the tree of a model's arguments: see :func:`tree_problems`."""
+    yield from tree_problems(tree, count, "inputs")
+    if tree is None:
+        return
+    items = tree.get("items") if isinstance(tree, dict) else None
+    names = tree.get("names") if isinstance(tree, dict) else None
+    kinds = [item.get("kind") if isinstance(item, dict) else None for item in items] if isinstance(items, list) else []
+    if kinds not in (["tuple", "dict"], ["list", "dict"]) or not _are_keys(names):
+        yield "the tree of inputs is no tuple of arguments and dict of keyword arguments"
+
+
+def _are_keys(keys: Any) -> TypeGuard[list[str | float | None]]:
+    return isinstance(keys, list) and all(key is None or isinstance(key, (str, int, float)) for key in keys)
 
 
 def rebuild_outputs(tree: Tree, outputs: Sequence[Any]) -> Any:

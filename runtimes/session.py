@@ -22,7 +22,7 @@ import numpy as np
 
 from lowerkit.errors import LowerkitError, ResourceError, UsageError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch
+from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
 from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
 from lowerkit.runtimes.cpu.requirements import require_machine
@@ -147,13 +147,14 @@ class Session:
             New arrays in the order of the signature's outputs.
 
         Raises:
-            RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range.
+            RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range; LK8014, a loop does not end;
+                LK8015, an index is out of range, and no state has changed.
             ResourceError: LK7002, out of memory.
         """
         arrays = self._collect(inputs, named)
         with self._lock:
             bound, outputs, bases = self._prepare(arrays)
-            bound.table.run(self._pool, bases, self._scratch, bound.scratch_stride)
+            bound.run(self._pool, bases, self._scratch)
         return outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -165,7 +166,7 @@ class Session:
         arrays = self._collect(inputs, named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
-            times = bound.table.profile(self._pool, bases, self._scratch, bound.scratch_stride).tolist()
+            times = bound.profile(self._pool, bases, self._scratch)
         return [
             StepTime(
                 name=step.name,
@@ -223,9 +224,10 @@ class Session:
             raise mismatch(problems, self.signature)
         return collect(self.signature, inputs, named) if flat is None else collect(self.signature, (), flat)
 
-    def _prepare(self, arrays: Sequence[Array]) -> tuple[BoundModel, list[Array], list[int]]:
+    def _prepare(self, arrays: list[Array]) -> tuple[BoundModel, list[Array], list[int]]:
         try:
             bound = self._bind(arrays)
+            arrays[:] = map(ready, arrays)  # the caller keeps the copies
             if bound.arena_size > self._arena.size:
                 self._arena = _native.Memory(0)  # give the old one back first
                 self._arena = _native.Memory(bound.arena_size)

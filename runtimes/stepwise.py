@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lowerkit.runtimes.arguments import bind_dims, collect
 from lowerkit.runtimes.binding import bind_steps
+from lowerkit.runtimes.run_faults import index_fault
 from lowerkit.runtimes.session import Session
 
 
@@ -36,9 +37,16 @@ class StepwiseRun:
         self._stepped = bind_steps(session.manifest, dims, session._weights, session._kernel_address)
 
     def run_step(self, number: int) -> None:
-        """Runs step ``number`` of the manifest."""
+        """Runs step ``number`` of the manifest.
+
+        Raises:
+            RuntimeFault: LK8015, it checks indices, and one is out of range.
+        """
         session = self._session
-        self._stepped.tables[number].run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+        table = self._stepped.tables[number]
+        fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+        if fault is not None:
+            raise index_fault(session.manifest.steps[number], fault[1], fault[2], self._bound.dims)
 
     def read(self, buffer: int) -> npt.NDArray[np.uint8]:
         """Returns a copy of the bytes of a buffer as they are now."""

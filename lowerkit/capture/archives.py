@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal
 
 from lowerkit.errors import CaptureError, InputError
 
+EXPORTED_MODEL = "models/model.json"
 MAXIMUM_ENTRIES = 200_000
 MAXIMUM_JSON_BYTES = 1 << 30
 MAXIMUM_RATIO = 1200
@@ -55,6 +56,7 @@ def read_archive(path: Path) -> Archive:
         raise InputError(
             "LK1002", f"{path} is a cut or damaged zip: {error}", hint="copy or export the file again"
         ) from error
+    problems = problems or _folder_problems([info.filename for info in infos])
     if problems:
         raise InputError("LK1002", f"{path} is no sound archive", details=problems[:8], hint="export the file again")
     entries = {info.filename.partition("/")[2]: info for info in infos}
@@ -80,6 +82,22 @@ def _problems(infos: list[zipfile.ZipInfo], size: int) -> list[str]:
             problems.append(f"entry {name!r} is encrypted")
         if info.file_size > MAXIMUM_RATIO * max(info.compress_size, 1) or info.compress_size > size:
             problems.append(f"entry {name!r} states {info.file_size} bytes from {info.compress_size}")
+    return problems
+
+
+def _folder_problems(names: list[str]) -> list[str]:
+    """torch takes the first entry's folder for that of all, and finds entries whatever their case: others do not."""
+    if not any(name.endswith(("/constants.pkl", f"/{EXPORTED_MODEL}")) for name in names):
+        return []
+    folder = names[0].partition("/")[0]
+    problems = [
+        f"entry {name!r} is not in the folder {folder!r}" for name in names if not name.startswith(f"{folder}/")
+    ]
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            problems.append(f"entries {other!r} and {name!r} differ in case only")
     return problems
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lowerkit.capture.given_inputs import nested_in_order, refuse_dynamic_shapes
 from lowerkit.capture.program import Program
 from lowerkit.errors import UsageError
+from lowerkit.torch_version import require_torch
 
 
 def capture(
@@ -22,27 +24,33 @@ def capture(
         example_inputs: positional arguments of ``forward``; they fix every dim that is not dynamic. Not needed for an
             ExportedProgram (it brings its own) and an ONNX model (it declares its inputs).
         dynamic_shapes: as for ``torch.export.export``; for a module only.
-        kwargs: keyword arguments of ``forward``.
+        kwargs: keyword arguments of ``forward``, or inputs by name.
 
     Raises:
-        UsageError: LK1003, a module comes without example inputs; LK2001, ``model`` is of another kind.
+        UsageError: LK1003, a module comes without example inputs; LK1004, ``dynamic_shapes`` for a model that has its
+            shapes; LK1007, this version of torch is not supported; LK2001, ``model`` is of another kind.
+        InputError: LK1003, the example inputs do not fit an ExportedProgram or an ONNX model.
         CaptureError, UnsupportedError: see the front ends.
     """
+    require_torch()
     kind = type(model)
     if any(base.__name__ == "ModelProto" and base.__module__.startswith("onnx") for base in kind.__mro__):
         from lowerkit.capture.onnx import capture_onnx
 
-        return capture_onnx(model, example_inputs=example_inputs)
+        refuse_dynamic_shapes(dynamic_shapes, "an ONNX model", "declare the dims in the model")
+        program = capture_onnx(model)
+        if example_inputs is not None or kwargs:
+            program.example_inputs = nested_in_order(program, example_inputs or (), kwargs or {})
+        return program
     import torch
 
     from lowerkit.capture.torch_export import capture_exported, capture_module
 
     if isinstance(model, torch.export.ExportedProgram):
+        refuse_dynamic_shapes(dynamic_shapes, "an ExportedProgram")
         program = capture_exported(model)
-        if example_inputs is not None:
-            from lowerkit.capture.torch_eager import flat_arrays
-
-            program.example_inputs = flat_arrays((tuple(example_inputs), dict(kwargs or {})))
+        if example_inputs is not None or kwargs:
+            program.example_inputs = nested_in_order(program, example_inputs or (), kwargs or {})
         return program
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
@@ -57,12 +65,9 @@ def capture(
             hint="pass example_inputs=(tensor, ...) in the order of forward",
         )
     if isinstance(model, torch.jit.ScriptModule):
-        if dynamic_shapes is not None:
-            raise UsageError(
-                "LK2001",
-                "a TorchScript model is captured with the shapes of its example inputs",
-                hint="capture the original module to have dynamic shapes",
-            )
+        refuse_dynamic_shapes(
+            dynamic_shapes, "a TorchScript model", "capture the original module to have dynamic shapes"
+        )
         from lowerkit.capture.torchscript import capture_script
 
         return capture_script(model, tuple(example_inputs or ()), kwargs)

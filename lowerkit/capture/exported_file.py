@@ -4,11 +4,11 @@ What torch's own loader spends its time on, and what is done instead:
 
 * importing TorchDynamo and Inductor, of which next to nothing is used: stand-ins take their place for the time of the
   call, and make way as soon as anything else is asked of them;
-* resolving the type hints of a dataclass again for each of ten thousand objects: :class:`_Decoder` does it once each;
+* resolving the type hints of a dataclass again for each of ten thousand objects: :mod:`exported_schema` does it once;
 * reading every tensor into memory: tensors lie in a private mapping of the file here.
 
-The graph itself is made by torch's deserializer. Programs with symbolic dims, and archives of another layout than the
-one that torch 2.9 and newer write, are left to ``torch.export.load``.
+The graph itself is made by torch's deserializer, of objects that were checked before (:mod:`exported_checks`): a file
+cannot make it evaluate, import or compile anything of its own. torch's reader of archives is never asked.
 """
 
 # The deserializer and its schema are parts of torch that it keeps private; the version is pinned.
@@ -16,30 +16,29 @@ one that torch 2.9 and newer write, are left to ``torch.export.load``.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import mmap
 import struct
 import sys
-import types
-import typing
 import zipfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.archives import EXPORTED_MODEL
+from lowerkit.capture.exported_checks import ExportedChecks
+from lowerkit.capture.exported_schema import SchemaDecoder
 from lowerkit.capture.plain_pickles import plain_pickles
+from lowerkit.capture.symbolic_build import to_sympy
+from lowerkit.errors import CaptureError, InputError
 
-_MODEL = "models/model.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 _TENSORS = {
     "data/weights/": "data/weights/model_weights_config.json",
@@ -54,42 +53,83 @@ _VALIDATOR = "torch.fx.experimental.validator"
 def read_exported(path: Path) -> ExportedProgram:
     """Loads a ``.pt2``; :func:`lowerkit.capture.archives.require_harmless_exported` was asked first.
 
+    The guards of the program are kept as text (``_guards_code``), each of the grammar of
+    :mod:`lowerkit.capture.symbolic_text`.
+
     Raises:
-        CaptureError: LK2002, it holds pickled objects.
+        CaptureError: LK2002, it holds pickled objects, or names what is no operator, size or identifier.
+        InputError: LK1002, it is of another layout.
         Exception: whatever torch and zipfile raise for a damaged archive.
     """
     archive = _MappedArchive(path)
     if (
-        not {_MODEL, *_TENSORS.values(), "archive_version"} <= archive.names.keys()
+        EXPORTED_MODEL not in archive.names
+        or "archive_version" not in archive.names
         or archive.text("archive_version") != b"0"
     ):
-        with plain_pickles():
-            return torch.export.load(str(path))
+        raise InputError(
+            "LK1002",
+            f"{path} holds no exported program of the layout that torch 2.8 and newer write ({EXPORTED_MODEL})",
+            hint="export it again with this version of torch: torch.export.save(torch.export.export(...), 'model.pt2')",
+        )
     with _without_dynamo(), plain_pickles():
-        program = _deserialized(archive)
-    if program is not None:
-        return program
-    with plain_pickles():
-        return torch.export.load(str(path))
+        serializer: Any = importlib.import_module("torch._export.serde.serialize")
+        importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")  # the deserializer takes it for granted
+        program, payloads = _decoded(path, archive, serializer)
+        if not program.range_constraints and program.schema_version.major == serializer.SCHEMA_VERSION[0]:
+            return _static(program, payloads, archive, serializer)
+    with plain_pickles():  # symbolic dims take more of torch
+        return serializer.ExportedProgramDeserializer().deserialize(program, *payloads, _sample_inputs(archive))
 
 
-def _deserialized(archive: _MappedArchive) -> ExportedProgram | None:
-    """Returns the program; None where it has symbolic dims, which take more of torch."""
-    serializer: Any = importlib.import_module("torch._export.serde.serialize")
-    importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")  # the deserializer takes it for granted
-    decoder = _Decoder(serializer.schema)
-    program = decoder.decode(serializer.schema.ExportedProgram, archive.text(_MODEL))
-    version = program.schema_version.major
-    if program.range_constraints or version != serializer.SCHEMA_VERSION[0]:
-        return None
-    weights, constants = (
-        _tensors(archive, folder, decoder.decode(serializer.schema.PayloadConfig, archive.text(config)), serializer)
+def _decoded(path: Path, archive: _MappedArchive, serializer: Any) -> tuple[Any, list[Any]]:
+    """Returns the program as torch's schema has it, and the weights and constants.
+
+    Raises:
+        CaptureError: LK2002, with everything in it that torch would evaluate, import or compile.
+    """
+    checks = ExportedChecks()
+
+    def symbolic(text: Any) -> Any:
+        try:
+            return to_sympy(text)
+        except (ValueError, TypeError) as error:
+            checks.refuse(f"the size {str(text)[:80]!r}: {error}")
+            return None
+
+    decoder = SchemaDecoder(serializer.schema, symbolic, checks.by_class())
+    program = decoder.decode(serializer.schema.ExportedProgram, archive.text(EXPORTED_MODEL))
+    tables = {
+        folder: decoder.decode(serializer.schema.PayloadConfig, archive.text(config))
         for folder, config in _TENSORS.items()
-    )
-    sample = archive.text(_SAMPLE_INPUTS) if _SAMPLE_INPUTS in archive.names else None
+        if config in archive.names
+    }
+    if checks.problems:
+        raise CaptureError(
+            "LK2002",
+            f"{path} names what torch would look up, evaluate or write into Python code; it is not loaded",
+            details=checks.problems,
+            hint="export the model again with torch.export.save; custom operators must be imported, and take tensors "
+            "and numbers only; or name a factory: path/to/file.py:factory",
+        )
+    payloads = [
+        _tensors(archive, folder, tables[folder], serializer)
+        if folder in tables
+        else archive.text(f"{folder}model.pt")  # as torch 2.8 wrote them: plain_pickles reads it
+        for folder in _TENSORS
+    ]
+    return program, payloads
+
+
+def _sample_inputs(archive: _MappedArchive) -> bytes | None:
+    return archive.text(_SAMPLE_INPUTS) if _SAMPLE_INPUTS in archive.names else None
+
+
+def _static(program: Any, payloads: list[Any], archive: _MappedArchive, serializer: Any) -> ExportedProgram:
+    """Returns a program without symbolic dims."""
     deserializer = serializer.GraphModuleDeserializer()
     deserializer.deserialize_tensor_meta = lambda meta: _fake_tensor(meta, deserializer.fake_tensor_mode, serializer)
-    result = deserializer.deserialize(program.graph_module, weights, constants, sample)
+    result = deserializer.deserialize(program.graph_module, *payloads, _sample_inputs(archive))
     exported = ExportedProgram(
         root=result.graph_module,
         graph=result.graph_module.graph,
@@ -163,51 +203,6 @@ def _tensors(archive: _MappedArchive, folder: str, payload: Any, serializer: Any
         tensor = torch.as_strided(flat[entry.path_name], sizes, strides, offset)
         found[name] = torch.nn.Parameter(tensor, requires_grad=meta.requires_grad) if entry.is_param else tensor
     return found
-
-
-class _Decoder:
-    """JSON to the dataclasses of torch's schema. Keys that the schema does not have are ignored, as torch does."""
-
-    def __init__(self, schema: ModuleType) -> None:
-        self.schema = schema
-        self.union = importlib.import_module("torch._export.serde.union")._Union
-        self.hints = cache(self._hints)
-        self.reader = cache(self._reader)
-
-    def decode(self, kind: type, data: bytes) -> Any:
-        """Returns the object of class ``kind`` that ``data`` describes."""
-        return self.reader(kind)(msgspec.json.decode(data))
-
-    def _hints(self, kind: type) -> dict[str, Callable[[Any], Any]]:
-        hints = typing.get_type_hints(kind, globalns=vars(self.schema))
-        return {field.name: self.reader(hints[field.name]) for field in dataclasses.fields(kind)}
-
-    def _reader(self, kind: Any) -> Callable[[Any], Any]:
-        """Returns what makes a value of type ``kind`` of JSON; fields of a class are looked up at its first object."""
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-        if origin is typing.Annotated:
-            return self.reader(arguments[0])
-        if origin in (typing.Union, types.UnionType):
-            inner = self.reader(arguments[0])
-            return lambda data: None if data is None else inner(data)
-        if origin is list:
-            item = self.reader(arguments[0])
-            return lambda data: [item(entry) for entry in data]
-        if origin is dict:
-            value = self.reader(arguments[1])
-            return lambda data: {key: value(entry) for key, entry in data.items()}
-        if isinstance(kind, type) and issubclass(kind, self.union):
-            return lambda data: self._tagged(kind, data)
-        if dataclasses.is_dataclass(kind):
-            return lambda data: self._object(kind, data)
-        return float if kind is float else lambda data: data
-
-    def _tagged(self, kind: Any, data: dict[str, Any]) -> Any:
-        ((tag, value),) = data.items()
-        return kind.create(**{tag: self.hints(kind)[tag](value)})
-
-    def _object(self, kind: Any, data: dict[str, Any]) -> Any:
-        return kind(**{name: read(data[name]) for name, read in self.hints(kind).items() if name in data})
 
 
 class _StandIn(ModuleType):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from lowerkit.capture.symbolic import is_static
 from lowerkit.capture.torch_types import builtin_type
 from lowerkit.dialect import CondOp, WhileOp
 from lowerkit.errors import UnsupportedError
@@ -172,20 +173,21 @@ class _Call:
 
     def _size(self, number: int, places: Sequence[fx.Node], inner: NodeImporter) -> ir.Value:
         wanted = self.inputs[number].meta["val"].node.expr
+        if wanted.is_Integer:
+            return _integer(int(wanted))
         for other in self.order:
             for axis, extent in enumerate(self.inputs[other].meta["val"].shape):
-                if isinstance(extent, torch.SymInt) and extent.node.expr == wanted:
+                if not is_static(extent) and extent.node.expr == wanted:
+                    operands = [inner.resolve_node_value(places[other]), _integer(axis)]
                     integer = ir.Type.parse("!torch.int")
-                    place = ir.Operation.create(
-                        "torch.constant.int",
-                        results=[integer],
-                        attributes={"value": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), axis)},
-                    ).result
-                    tensor = inner.resolve_node_value(places[other])
-                    return ir.Operation.create(
-                        "torch.aten.size.int", results=[integer], operands=[tensor, place]
-                    ).result
+                    return ir.Operation.create("torch.aten.size.int", results=[integer], operands=operands).result
         raise _refused(self.node, f"the size {wanted} is that of no tensor it takes")
+
+
+def _integer(number: int) -> ir.Value:
+    value = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
+    kind = ir.Type.parse("!torch.int")
+    return ir.Operation.create("torch.constant.int", results=[kind], attributes={"value": value}).result
 
 
 def _placeholders(body: fx.GraphModule) -> list[fx.Node]:
@@ -215,7 +217,7 @@ def _weight_behind(value: ir.Value) -> ir.Operation | None:
 
 
 def _is_dynamic(value: torch.Tensor) -> bool:
-    return any(isinstance(extent, torch.SymInt) for extent in value.shape)
+    return not all(is_static(extent) for extent in value.shape)
 
 
 def _refused(node: fx.Node, why: str) -> UnsupportedError:

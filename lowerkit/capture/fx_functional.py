@@ -18,43 +18,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.functional_program import FunctionalProgram
+from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
 
-aten = torch.ops.aten
 _CONTROL_FLOW = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
-
-
-@dataclass
-class FunctionalProgram:
-    """The parts of an exported program that capture reads, its graph functional and its own."""
-
-    graph: fx.Graph
-    graph_signature: ExportGraphSignature
-    state_dict: dict[str, Any]
-    constants: dict[str, Any]
-    range_constraints: dict[Any, Any]
-    out_spec: Any
-
-    @staticmethod
-    def of(exported: ExportedProgram) -> FunctionalProgram:
-        """Takes the parts of ``exported`` themselves: a change to one changes the other."""
-        return FunctionalProgram(
-            exported.graph,
-            exported.graph_signature,
-            exported.state_dict,
-            exported.constants,
-            exported.range_constraints,
-            exported.call_spec.out_spec,
-        )
 
 
 def rewritten(exported: ExportedProgram) -> FunctionalProgram | None:
@@ -193,12 +168,35 @@ def _same(node: fx.Node) -> bool:
     assert isinstance(source, fx.Node), "a tensor argument is a node"
     if _shape_and_type(source) != _shape_and_type(node):
         return False
+    if _is_laid_out_anew(source, node) and _reads_storage(node.graph):
+        # A copy of another layout: what `as_strided` reads is its memory, which its strides tell.
+        node.target, node.args, node.kwargs = aten.clone.default, (source,), {"memory_format": _layout(node)}
+        return True
     if any(user.op == "output" for user in node.users):  # an output is known by the name of its node
         node.target, node.args, node.kwargs = aten.alias.default, (source,), {}
         return True
     node.replace_all_uses_with(source)
     node.graph.erase_node(node)
     return True
+
+
+def _is_laid_out_anew(source: fx.Node, node: fx.Node) -> bool:
+    (before,), (after,) = _tensors(source), _tensors(node)
+    return (before.stride(), before.storage_offset()) != (after.stride(), after.storage_offset())
+
+
+def _layout(node: fx.Node) -> torch.memory_format:
+    """The memory format that gives a copy the strides of ``node``."""
+    (value,) = _tensors(node)
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    other = formats.get(value.dim(), torch.contiguous_format)
+    fits = not value.is_contiguous() and value.is_contiguous(memory_format=other)
+    return other if fits else torch.contiguous_format
+
+
+def _reads_storage(graph: fx.Graph) -> bool:
+    """Whether an op reads or writes elements by where they lie in memory."""
+    return any(node.op == "call_function" and node.target in _BY_STORAGE for node in graph.nodes)
 
 
 def _dropout(node: fx.Node) -> bool:
@@ -231,6 +229,10 @@ def _convert(node: fx.Node) -> bool:
     node.args, node.kwargs = (source,), {"dtype": after.dtype}
     return True
 
+
+_BY_STORAGE = frozenset(
+    {aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
+)
 
 _SAME = frozenset(
     {

@@ -16,6 +16,7 @@ Steps
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -27,15 +28,20 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import node as fx_node
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.checked_indices import CHECKED_INDICES, all_in_range
 from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
 from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import body_graphs
-from lowerkit.capture.fx_functional import FunctionalProgram, callable_of, rewritten
+from lowerkit.capture.fx_functional import callable_of, rewritten
 from lowerkit.capture.generated_lines import watched_lines
 from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
 from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
+from lowerkit.capture.spelled_out.of_sizes import OF_SIZES, is_symbolic
 from lowerkit.capture.spelled_out.triangles import CHECKED
+from lowerkit.capture.spelled_out.windows import WITH_PLACES
 from lowerkit.capture.symbolic import is_static
+from lowerkit.capture.symbolic_squeezes import keep_symbolic_dims
 from lowerkit.mlir import ir
 
 FOLD_READ_BYTES = 1 << 20
@@ -71,16 +77,18 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
     program = rewritten(exported)
     if program is not None:
         _drop_checks(program.graph)
+        keep_symbolic_dims(program.graph)
         _fold_constants(program)
         if not _missing_decompositions(program.graph, context):
             return program
     with watched_lines() as lines:
-        traced = exported.run_decompositions({})
+        traced = _with_own_constants(exported).run_decompositions({})
         lines.restore(traced.graph_module)
     tried: set[Any] = set()
     while True:
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
+        keep_symbolic_dims(program.graph)
         _drop_vectors(program.graph)
         # Folded constants have data, so a graph without any cannot be traced again beside them.
         without_data = _is_without_data(program)
@@ -95,6 +103,13 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         with watched_lines() as lines:
             traced = traced.run_decompositions(table)
             lines.restore(traced.graph_module)
+
+
+def _with_own_constants(exported: ExportedProgram) -> ExportedProgram:
+    """A program traced again shares the constants of the one it was made of; the user's own get no new ones."""
+    own = copy.copy(exported)
+    own._constants = dict(exported.constants)
+    return own
 
 
 def _is_without_data(program: FunctionalProgram) -> bool:
@@ -122,8 +137,17 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
     for node in calls:
         if node.target in OF_SCALARS and _is_scalar(node.args[0]):
             table[node.target] = OF_SCALARS[node.target]
+        elif node.target in OF_SIZES and _has_symbolic_size(node):
+            table[node.target] = OF_SIZES[node.target]
+        if node.target in WITH_PLACES and any(user.args[1] == 1 for user in node.users):
+            table[node.target] = WITH_PLACES[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
     return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
+
+
+def _has_symbolic_size(node: fx.Node) -> bool:
+    values = [leaf for source in (*node.all_input_nodes, node) for leaf in pytree.tree_leaves(source.meta.get("val"))]
+    return any(is_symbolic(value.shape) for value in values if isinstance(value, torch.Tensor))
 
 
 def _is_scalar(argument: Any) -> bool:
@@ -142,10 +166,24 @@ def _drop_vectors(graph: fx.Graph) -> None:
 
 
 def _drop_checks(program_graph: fx.Graph) -> None:
+    _write_known_sizes(program_graph)
     nodes = [node for graph in body_graphs(program_graph) for node in graph.nodes]
     for node in reversed(nodes):
         if node.op == "call_function" and (str(node.target) in _CHECKS or (not node.users and not node.is_impure())):
             node.graph.erase_node(node)
+
+
+def _write_known_sizes(program_graph: fx.Graph) -> None:
+    """Puts numbers in the place of sizes that were symbols when they were read, and that the model fixes."""
+    for node in [node for graph in body_graphs(program_graph) for node in graph.nodes]:
+        size = node.meta.get("val")
+        if node.op == "call_function" and isinstance(size, torch.SymInt) and is_static(size):
+            known = {node: int(size)}
+            # Control flow passes sizes on to its bodies by node.
+            bodies = torch._ops.HigherOrderOperator
+            for user in [u for u in node.users if u.op == "call_function" and not isinstance(u.target, bodies)]:
+                user.args = fx_node.map_arg(user.args, lambda source, known=known: known.get(source, source))
+                user.kwargs = fx_node.map_arg(user.kwargs, lambda source, known=known: known.get(source, source))
 
 
 def _fold_constants(program: FunctionalProgram) -> None:
@@ -156,7 +194,7 @@ def _fold_constants(program: FunctionalProgram) -> None:
     for node in graph.nodes:
         if node.op == "call_function" and _has_no_elements(node):
             value = node.meta["val"]
-            values[node] = torch.empty(value.shape, dtype=value.dtype)
+            values[node] = torch.empty([int(extent) for extent in value.shape], dtype=value.dtype)
             folded.append(node)
         elif node.op == "call_function" and _is_foldable(node, values):
             named = fx_node.map_arg(node.kwargs, values.get)
@@ -172,7 +210,7 @@ def _fold_constants(program: FunctionalProgram) -> None:
     for node in reversed(folded):
         outside = [user for user in node.users if user not in done]
         if outside and isinstance(values[node], torch.Tensor):
-            name = f"folded_{node.name}"
+            name = program.add_constant(f"folded_{node.name}", values[node])
             with graph.inserting_before(first):
                 constant = graph.placeholder(name)
             constant.meta = dict(node.meta)
@@ -181,7 +219,6 @@ def _fold_constants(program: FunctionalProgram) -> None:
             for spec in signature.output_specs:  # an output is known by the name of its node
                 if spec.arg.name == node.name:
                     spec.arg = TensorArgument(constant.name)
-            program.constants[name] = values[node]
             new_specs.append(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(constant.name), name))
             first = constant
         if not node.users:
@@ -197,7 +234,7 @@ def _readable_constants(program: FunctionalProgram) -> dict[fx.Node, torch.Tenso
     for spec in signature.input_specs:
         if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or spec.target in mutated:
             continue
-        value = program.constants.get(spec.target or "", program.state_dict.get(spec.target or ""))
+        value = program.tensor_of(spec)
         if isinstance(value, torch.Tensor) and _is_small(value, FOLD_READ_BYTES):
             found[nodes[spec.arg.name]] = value
     return found
@@ -226,6 +263,9 @@ def _is_foldable(node: fx.Node, values: dict[fx.Node, Any]) -> bool:
         return False
     if any(source not in values for source in node.all_input_nodes):
         return False
+    arguments: Any = fx_node.map_arg(node.args, values.get)
+    if node.target is CHECKED_INDICES and not all_in_range(*arguments):
+        return False  # it is for the run to say
     leaves = pytree.tree_leaves(node.meta.get("val"))
     # The size is known before anything is computed: a constant of a terabyte is not made.
     return bool(leaves) and all(_is_small(leaf, FOLD_WRITE_BYTES, fake=True) for leaf in leaves)

@@ -22,8 +22,8 @@ from torch.export.graph_signature import ExportGraphSignature, OutputKind, Tenso
 from torch_mlir.extras import fx_importer as upstream
 
 from lowerkit.capture.dtypes import to_numpy, torch_name_of
+from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import IMPORTERS
-from lowerkit.capture.fx_functional import FunctionalProgram
 from lowerkit.capture.locations import frames_of_trace, make_location
 from lowerkit.capture.symbolic import is_static
 from lowerkit.capture.torch_types import builtin_type
@@ -68,10 +68,10 @@ class TensorBank:
     def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
         if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.numel() == 0 or tensor.layout != torch.strided:
             return (id(tensor),)
+        seen = (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_neg(), tensor.is_conj())
         if tensor.is_meta:
-            storage = tensor.untyped_storage()._cdata
-            return (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+            return (tensor.untyped_storage()._cdata, tensor.storage_offset(), *seen)
+        return (tensor.data_ptr(), *seen)
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def import_graph(plan: ImportPlan, bank: TensorBank, context: ir.Context) -> ir.
         UnsupportedError: a tensor is of an element type that lowerkit does not have.
         NotImplementedError, TypeError, AssertionError, RuntimeError, KeyError: from the upstream importer.
     """
+    # A state keeps its name, which the user knows it by; weights make way.
+    bank.weights.reserve(plan.states)
     importer = _Importer(plan, bank, context)
     importer.import_program(plan)  # type: ignore[arg-type]  # duck-typed on the four fields it reads
     return importer.module
@@ -146,7 +148,7 @@ class _ContextCache(upstream.ContextCache):
     ) -> ir.Type:
         if torch_name_of(dtype) is None:
             raise UnsupportedError("LK4001", f"tensors of element type {dtype} are not supported")
-        extents = ",".join(str(extent) if is_static(extent) else "?" for extent in shape)
+        extents = ",".join(str(int(extent)) if is_static(extent) else "?" for extent in shape)
         text = (
             f"!torch.{'tensor' if mutable else 'vtensor'}<[{extents}],{upstream.TORCH_DTYPE_TO_MLIR_TYPE_ASM[dtype]}>"
         )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 
 
 def with_lifted_states(exported: ExportedProgram) -> ExportedProgram:
@@ -48,8 +48,15 @@ def with_lifted_states(exported: ExportedProgram) -> ExportedProgram:
         for spec in signature.input_specs
         if spec.arg.name not in same
     ]
+    return with_graph(exported, exported.graph_module, graph, signature)
+
+
+def with_graph(
+    exported: ExportedProgram, root: torch.nn.Module, graph: fx.Graph, signature: ExportGraphSignature
+) -> ExportedProgram:
+    """Returns a program of another graph, whose attributes ``root`` holds; all else is that of ``exported``."""
     return ExportedProgram(
-        root=exported.graph_module,
+        root=root,
         graph=graph,
         graph_signature=signature,
         state_dict=exported.state_dict,

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
-from lowerkit.capture.dtypes import to_numpy, to_torch, torch_dtype, torch_name_of
+from lowerkit.capture.dtypes import to_torch, torch_dtype, torch_name_of
 from lowerkit.capture.factory import is_factory, make_model
 from lowerkit.capture.files import SourceFile, check_file, hash_file, read_start
+from lowerkit.capture.given_inputs import Given, in_order, nested_in_order, refuse_dynamic_shapes
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -25,9 +26,10 @@ from lowerkit.capture.input_spec import (
     parse_dynamic,
     parse_inputs,
 )
-from lowerkit.capture.program import Array, Program
+from lowerkit.capture.program import Program
 from lowerkit.capture.torchscript_storages import require_whole_storages
 from lowerkit.errors import CaptureError, InputError, UsageError
+from lowerkit.torch_version import require_torch
 
 FileKind = Literal["exported", "torchscript", "onnx"]
 
@@ -53,6 +55,8 @@ def capture_path(
     seed: int = 0,
     dtype: str | None = None,
     example_inputs: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     use_cache: bool = False,
     meta: bool = False,
 ) -> Program:
@@ -65,22 +69,27 @@ def capture_path(
         seed: of random inputs.
         dtype: ``f32``, ``bf16`` or ``f16``: floating weights and inputs are converted first (factories, TorchScript).
         example_inputs: tensors or arrays that take the place of ``inputs``, in the model's order.
+        kwargs: the same by name: keyword arguments of ``forward``, or names of inputs.
+        dynamic_shapes: as for ``torch.export.export``, of a factory's module; files fix their shapes.
         use_cache: take a .pt2 or TorchScript file that was captured before from the cache on disk; what comes from
             there can be compiled and has no eager side.
         meta: run a factory on the meta device, so that no weight is ever allocated; the program can be sized, not
             compiled. The weights of files stay in the file in any case.
 
     Raises:
-        UsageError: LK1004, an option cannot be parsed, or does not go with this kind of model.
+        UsageError: LK1004, an option cannot be parsed, or does not go with this kind of model; LK1007, this version of
+            torch is not supported.
         InputError: the file, or the inputs, cannot be used; all problems of the inputs at once.
         CaptureError, UnsupportedError: the model cannot be captured.
     """
+    require_torch()
     specs, dims = parse_inputs(inputs), parse_dynamic(dynamic)
-    given = None if example_inputs is None else [_array(value) for value in example_inputs]
+    given = None if example_inputs is None and not kwargs else Given(tuple(example_inputs or ()), dict(kwargs or {}))
     if is_factory(str(model)):
-        return _from_factory(str(model), specs, dims, seed, dtype, example_inputs, meta)
+        return _from_factory(str(model), specs, dims, seed, dtype, given, dynamic_shapes, meta)
     path = Path(model)
     kind = file_kind(path)
+    refuse_dynamic_shapes(dynamic_shapes, str(path), "export it with dynamic_shapes, or use --dynamic (ONNX)")
     source = SourceFile.of(path)
     if dtype is not None and kind != "torchscript":
         raise UsageError(
@@ -106,7 +115,7 @@ def capture_path(
         from lowerkit.capture.program_cache import ProgramCache, captured_once
 
         files = [hash_file(spec.file) for spec in specs if spec.file is not None and spec.file.is_file()]
-        asked = [kind, specs, files, seed, dtype, *(given or [])]
+        asked = [kind, specs, files, seed, dtype, *(given.key() if given is not None else ())]
         program = captured_once(ProgramCache(), path, asked, from_archive)
     else:
         program = from_archive()
@@ -166,7 +175,8 @@ def _from_factory(
     dims: Sequence[DynamicDim],
     seed: int,
     dtype: str | None,
-    example_inputs: Sequence[Any] | None,
+    given: Given | None,
+    dynamic_shapes: Any,
     meta: bool,
 ) -> Program:
     import torch
@@ -177,11 +187,16 @@ def _from_factory(
 
     made = make_model(text, meta=meta)
     module = made.module
-    positional = made.positional
-    if example_inputs is not None:
-        positional = tuple(to_torch(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
-    leaves, structure = pytree.tree_flatten((positional, made.named))
-    names = argument_names(module, positional, made.named)
+    positional, named = made.positional, made.named
+    if given is not None:
+        positional, named = pytree.tree_map(
+            lambda value: to_torch(value) if isinstance(value, np.ndarray) else value,
+            (given.positional or (() if given.named else positional), given.named or named),
+        )
+    if dims and dynamic_shapes is not None:
+        raise UsageError("LK1004", "dims are given twice: as --dynamic and as dynamic_shapes", hint="choose one")
+    leaves, structure = pytree.tree_flatten((positional, named))
+    names = argument_names(module, positional, named)
     if dtype is not None:
         if isinstance(module, torch.nn.Module):
             module = module.to(torch_dtype(dtype))
@@ -203,7 +218,7 @@ def _from_factory(
                 leaves[place] = to_torch(array).to("meta" if meta else "cpu")
     positional, named = pytree.tree_unflatten(leaves, structure)
     shapes = _torch_dynamic(leaves, structure, {names[place]: place for place in places}, dims) if dims else None
-    program = capture(module, positional, shapes, named or None)
+    program = capture(module, positional, shapes if dims else dynamic_shapes, named or None)
     program.source = text
     return program
 
@@ -237,7 +252,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def _from_onnx(
-    path: Path, specs: Sequence[InputSpec], dims: Sequence[DynamicDim], seed: int, given: list[Array] | None
+    path: Path, specs: Sequence[InputSpec], dims: Sequence[DynamicDim], seed: int, given: Given | None
 ) -> Program:
     try:
         from lowerkit.capture.onnx import capture_onnx, declared_inputs
@@ -246,9 +261,10 @@ def _from_onnx(
             "LK2001", f"{path} is an ONNX model and the onnx package is missing", hint="pip install 'lowerkit[onnx]'"
         ) from error
     declared = declared_inputs(path)
-    arrays = given if given is not None else example_arrays(declared, specs, dims, seed=seed)
     if given is not None:
-        _require_fit(declared, given)
+        arrays = in_order(declared, given.positional, given.named)
+    else:
+        arrays = example_arrays(declared, specs, dims, seed=seed)
     shapes: dict[str, list[int | str | None]] = {}
     for entry, array in zip(declared, arrays, strict=True):
         spec = next((spec for spec in specs if spec.name == entry.name), None)
@@ -267,16 +283,16 @@ def _from_onnx(
 
 
 def _from_torchscript(
-    path: Path, specs: Sequence[InputSpec], seed: int, dtype: str | None, given: list[Array] | None
+    path: Path, specs: Sequence[InputSpec], seed: int, dtype: str | None, given: Given | None
 ) -> Program:
     from lowerkit.capture.torchscript import ScriptArguments, capture_script, load_script
 
     script = load_script(path)
     arguments = ScriptArguments.of(script, [spec.name for spec in specs])
-    expected = arguments.expected
     if given is not None:
-        _require_fit(expected, given)
-    arrays = given if given is not None else example_arrays(expected, specs, seed=seed)
+        arrays = in_order(arguments.expected, given.flat(), given.named)
+    else:
+        arrays = example_arrays(arguments.expected, specs, seed=seed)
     tensors = [to_torch(array) for array in arrays]
     if dtype is not None:
         script = script.to(torch_dtype(dtype))
@@ -284,14 +300,13 @@ def _from_torchscript(
     return capture_script(script, arguments.nest(tensors), source=str(path))
 
 
-def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: list[Array] | None) -> Program:
+def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: Given | None) -> Program:
     from lowerkit.capture.torch_export import capture_exported, load_exported
 
     program = capture_exported(load_exported(path), source=str(path))
     expected = [Expected(spec.name, spec.dtype, tuple(spec.shape)) for spec in program.signature.inputs]
     if given is not None:
-        _require_fit(expected, given)
-        program.example_inputs = given
+        program.example_inputs = nested_in_order(program, given.positional, given.named)
     elif specs or program.example_inputs is None:
         ranges = {dim.name: dim for dim in program.signature.dims}
         dims = [
@@ -302,18 +317,3 @@ def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: lis
         ]
         program.example_inputs = example_arrays(expected, specs, dims, seed=seed)
     return program
-
-
-def _require_fit(expected: Sequence[Expected], given: Sequence[Array]) -> None:
-    required = [entry for entry in expected if entry.required]
-    if not len(required) <= len(given) <= len(expected):
-        raise InputError(
-            "LK1003",
-            f"{len(given)} inputs were given, the model takes {len(required)} "
-            f"({', '.join(entry.name for entry in expected)})",
-            hint="pass one for each, in this order",
-        )
-
-
-def _array(value: Any) -> Array:
-    return np.array(to_numpy(value)) if hasattr(value, "detach") else np.asarray(value)

@@ -9,10 +9,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lowerkit.mlir import ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+
+
+MAXIMUM_LINE = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,24 @@ def make_location(node: str, module: str, frames: Sequence[tuple[str, int]], con
 
 
 def frames_of_trace(stack_trace: str | None) -> list[tuple[str, int]]:
-    """Returns the frames of a formatted Python stack trace, outermost first."""
-    return [(file, int(line)) for file, line in _FRAME.findall(stack_trace or "")]
+    """Returns the frames of a formatted Python stack trace, outermost first. A model file may state any line."""
+    return [(_printable(file), min(int(line[:12]), MAXIMUM_LINE)) for file, line in _FRAME.findall(stack_trace or "")]
+
+
+def _printable(text: str) -> str:
+    """A name without what a terminal would take for a command."""
+    return text if text.isprintable() else "".join(part if part.isprintable() else "?" for part in text)
+
+
+def is_users_file(file: str) -> bool:
+    """Tells whether a frame's file is neither PyTorch's nor generated nor ours."""
+    return "/torch/" not in file and not file.startswith("<") and Path(file).parent != Path(__file__).parent
+
+
+def users_line(stack_trace: str | None) -> str:
+    """Returns ``file:line`` of the innermost frame that is the user's, ``""`` where there is none."""
+    frames = [frame for frame in frames_of_trace(stack_trace) if is_users_file(frame[0])]
+    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
 
 
 def _frames(location: ir.Location) -> list[tuple[str, int]]:

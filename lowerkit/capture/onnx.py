@@ -24,8 +24,9 @@ from lowerkit.capture.onnx_importer import import_expanded
 from lowerkit.capture.onnx_inline import node_reads
 from lowerkit.capture.onnx_limits import require_bounds
 from lowerkit.capture.onnx_parameters import fix_inputs
+from lowerkit.capture.onnx_size_assertions import size_guards
 from lowerkit.capture.onnx_skeleton import OnnxGraph
-from lowerkit.capture.onnx_tensors import DTYPE_NAMES, element_type_name, external_files
+from lowerkit.capture.onnx_tensors import DTYPE_NAMES, LazyTensor, element_type_name, external_files
 from lowerkit.capture.program import Array, Program
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import CaptureError, InputError, UnsupportedError, UsageError
@@ -107,13 +108,16 @@ def capture_onnx(
     _name_free_dims(ready)
     context = new_context()
     module = import_expanded(ready, context)
-    weights = WeightStore()
+    weights, added = WeightStore(), dict[str, LazyTensor]()
     for graph in (ready, *ready.bodies):
         used = {name for node in graph.graph.node for name in node_reads(node)}
         used.update(value.name for value in graph.graph.output)
         for name, tensor in graph.weights.items():
-            if name in used and name not in weights:
+            # A body reads the weights of the graph around it; what is its own has its name before it.
+            assert added.get(name, tensor) is tensor, f"weight {name!r} has two values"
+            if name in used and name not in added:
                 weights.add(name, tensor.read, dtype=tensor.dtype, shape=tensor.shape)
+                added[name] = tensor
     return Program(
         context=context,
         module=module,
@@ -202,7 +206,12 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
         TensorSpec(value.name, DTYPE_NAMES[_element_type(ready, value)], _output_shape(value, result, names))
         for value, result in zip(ready.graph.output, results, strict=True)
     ]
-    return Signature(inputs=inputs, outputs=outputs, dims=[ranges.get(name, Dim(name)) for name in names])
+    return Signature(
+        inputs=inputs,
+        outputs=outputs,
+        dims=[ranges.get(name, Dim(name)) for name in names],
+        guards=size_guards(module, inputs),
+    )
 
 
 def _require_declared_types(ready: OnnxGraph, results: Sequence[ir.Type]) -> None:

@@ -100,6 +100,24 @@ def _runtime(model: Path | ModelProto) -> Callable[[Sequence[Array]], list[Array
     return run
 
 
+def exact_session(options: Any, model: str | bytes) -> Any:
+    """Returns a session of ONNX Runtime, given a path or bytes, whose products of bytes do not saturate where it can.
+
+    Without VNNI its kernels add pairs of products of unsigned and signed bytes in 16 bits. Told to be exact it makes
+    all bytes unsigned, for which it lacks some kernels: then the plain session has to do.
+    """
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as MissingKernelError
+
+    providers = ["CPUExecutionProvider"]
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+    except MissingKernelError:
+        options.add_session_config_entry("session.x64quantprecision", "0")
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+
+
 def _session(model: Path | ModelProto, *, optimize: bool) -> Any:
     import onnxruntime
 
@@ -107,16 +125,15 @@ def _session(model: Path | ModelProto, *, optimize: bool) -> Any:
     options.log_severity_level = 3
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers = ["CPUExecutionProvider"]
     if isinstance(model, Path):
-        return onnxruntime.InferenceSession(str(model), options, providers=providers)
+        return exact_session(options, str(model))
     if model.ByteSize() < 1 << 30:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+        return exact_session(options, model.SerializeToString())
     # protobuf ends at 2 GB: larger models go through a file with their weights beside it.
     with tempfile.TemporaryDirectory(prefix="lowerkit-onnx-") as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path, save_as_external_data=True)
-        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        return exact_session(options, str(path))
 
 
 def _feeds(session: Any, arrays: Sequence[Array]) -> Mapping[str, Array]:

@@ -26,6 +26,7 @@ from lowerkit.capture.locations import frames_of_trace, make_location
 from lowerkit.capture.onnx_calls import import_if, import_loop
 from lowerkit.capture.onnx_conversions import convert_integers, reinterpret_bits
 from lowerkit.capture.onnx_graph import expand_ops
+from lowerkit.capture.onnx_index_checks import checked_operands
 from lowerkit.capture.onnx_literals import dense_literal
 from lowerkit.capture.onnx_quantized import (
     PRODUCTS,
@@ -37,14 +38,12 @@ from lowerkit.capture.onnx_quantized import (
 )
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.capture.onnx_tensors import DTYPE_NAMES, data_type_of, element_type_name, is_scalar
-from lowerkit.capture.onnx_unconverted import CONVERT, UnconvertedError, onnx_name, raise_unconverted
+from lowerkit.capture.onnx_to_torch import convert, onnx_operations
+from lowerkit.capture.onnx_unconverted import UnconvertedError, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
-from lowerkit.mlir import ir, run_pipeline, walk
+from lowerkit.mlir import ir
+from lowerkit.mlir_worker import ConversionError
 
-_REFINE = (
-    "func.func(canonicalize,cse,torch-scalarize-shapes,canonicalize),torch-shape-refinement-pipeline,"
-    "func.func(torch-restructure-non-constant-axes,torch-scalarize-shapes,canonicalize,cse),torch-refine-public-return"
-)
 _STACK_KEYS = ("pkg.torch.onnx.stack_trace",)
 _CONTROL_FLOW: dict[str, Callable[..., None]] = {"If": import_if, "Loop": import_loop}
 _RANDOM = frozenset(
@@ -70,7 +69,7 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     """Imports and converts a graph to a function of its name, ``@main``, with those of its bodies behind it.
 
     Raises:
-        UnconvertedError: LK4001, with every node that has no conversion.
+        UnconvertedError: LK4001, with every node that has no conversion, or one that crashes or does not end.
         UnsupportedError: LK4001, with every node that is known beforehand to be inexpressible.
         CaptureError: LK2003, the graph is not in topological order or lacks types.
     """
@@ -80,14 +79,12 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     module = _import(ready, context, functions)
     pristine = module.operation.get_asm(enable_debug_info=True)
     try:
-        run_pipeline(module, f"builtin.module({CONVERT})")
-        run_pipeline(module, f"builtin.module({_REFINE})")
-    except ir.MLIRError as error:
+        convert(module)
+    except ConversionError as error:
         raise_unconverted(pristine, context, error)
-    left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
+    left = onnx_operations(module)
     if left:
-        raise UnconvertedError(left)
+        raise UnconvertedError(dict.fromkeys(left, ""))
     for part in functions:
         for op in list(part.body.operations):
             op.operation.detach_from_parent()
@@ -255,6 +252,7 @@ class NodeImporter(upstream.NodeImporter):
                 node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
                 narrow = types[0]
                 types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
+            operands = checked_operands(node, operands, self._constant)
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
             operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
@@ -279,6 +277,10 @@ class NodeImporter(upstream.NodeImporter):
     def _literal(self, name: str) -> np.ndarray[Any, Any] | None:
         known = self._gi.initializer_map
         return numpy_helper.to_array(known[name]) if name in known else None
+
+    def _constant(self, name: str) -> np.ndarray[Any, Any] | None:
+        weight = self.ready.weights.get(name)
+        return self._literal(name) if weight is None else weight.read()
 
     def _constant_type(self, name: str) -> tuple[int, tuple[int, ...]] | None:
         """Returns element type and shape of a literal or weight."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from lowerkit.capture.onnx_skeleton import OnnxGraph
 from lowerkit.errors import CaptureError
@@ -37,6 +37,7 @@ def require_bounds(model: ModelProto, what: str) -> None:
         CaptureError: LK2003, with every problem.
     """
     problems = list(_problems(model.graph))
+    problems += _expansion_problems(model)
     problems += [
         f"function {function.name[:80]!r} has {len(function.node)} nodes, {MAXIMUM_NODES} are read"
         for function in model.functions
@@ -66,6 +67,41 @@ def _problems(graph: GraphProto) -> Iterator[str]:
             yield f"the name {name[:80]!r}... has {len(name)} characters, more than {MAXIMUM_NAME}"
         elif not name.isprintable():
             yield f"the name {name[:80]!r} has characters that cannot be printed"
+
+
+def _expansion_problems(model: ModelProto) -> Iterator[str]:
+    """Counts the nodes that the graph has once its functions are inlined: calls of calls double at each level."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+    waiting = list(functions)
+    entered: set[tuple[str, str, str]] = set()
+    while waiting:
+        key = waiting[-1]
+        called = [call for call in _calls(functions[key].node) if call in functions]
+        missing = [call for call in dict.fromkeys(called) if call not in sizes]
+        if missing and key not in sizes:
+            if key in entered:
+                yield f"function {key[1][:80]!r} calls itself"
+                return
+            entered.add(key)
+            waiting += missing
+            continue
+        waiting.pop()
+        sizes[key] = min(1 + len(functions[key].node) + sum(sizes[call] for call in called), 1 << 60)
+    total = sum(sizes.get(call, 1) for call in _calls(model.graph.node))
+    if total > MAXIMUM_NODES:
+        yield f"the graph has {total} nodes once its functions are inlined, {MAXIMUM_NODES} are read"
+
+
+def _calls(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str, str]]:
+    """Yields what each node calls, those of branches and loops among them."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node.domain, node.op_type, node.overload
+        for attribute in node.attribute:
+            for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                stack += graph.node
 
 
 def _names(graph: GraphProto) -> Iterable[str | bytes]:

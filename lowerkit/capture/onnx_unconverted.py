@@ -1,43 +1,41 @@
-"""Which ONNX nodes torch-mlir's conversion does not take: it stops at the first, so each op is tried alone."""
+"""Which ONNX nodes torch-mlir's conversion does not take.
+
+It stops at the first, and may crash or never end: so each op is tried alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from lowerkit.capture.locations import origin_of
+from lowerkit.capture.onnx_to_torch import convert_alone, onnx_name, onnx_operations
 from lowerkit.errors import CaptureError, UnsupportedError
-from lowerkit.mlir import func, ir, run_pipeline, walk
-
-CONVERT = "func.func(convert-torch-onnx-to-torch)"
-"""The pass that turns ``torch.operator "onnx.*"`` into ATen ops."""
+from lowerkit.mlir import func, ir
+from lowerkit.mlir_worker import ConversionError
 
 
 class UnconvertedError(UnsupportedError):
-    """Nodes of the standard for which torch-mlir has no conversion; ``op_types`` are their types."""
+    """Nodes of the standard for which torch-mlir has no conversion that works; ``op_types`` are their types.
 
-    def __init__(self, operations: Sequence[ir.Operation]) -> None:
+    Args:
+        operations: they, each with the reason where it is more than that nothing converts it.
+    """
+
+    def __init__(self, operations: Mapping[ir.Operation, str]) -> None:
         super().__init__(
             "LK4001",
             f"{len(operations)} ONNX nodes are not supported",
-            details=[_describe(operation) for operation in operations],
+            details=[f"{_describe(op)}{reason and f': {reason}'}" for op, reason in operations.items()],
         )
         self.op_types = {(onnx_name(operation) or "").removeprefix("onnx.") for operation in operations}
 
 
-def onnx_name(operation: ir.Operation) -> str | None:
-    """Returns ``onnx.<op>`` for an op that stands for an ONNX node, None for others."""
-    if operation.name != "torch.operator":
-        return None
-    name = ir.StringAttr(operation.attributes["name"]).value
-    return name if name.startswith("onnx.") else None
-
-
-def raise_unconverted(text: str, context: ir.Context, error: ir.MLIRError) -> NoReturn:
+def raise_unconverted(text: str, context: ir.Context, error: ConversionError) -> NoReturn:
     """Tries each op of the unconverted module alone and raises with those that fail.
 
     Raises:
-        UnconvertedError: LK4001, with every node that has no conversion.
+        UnconvertedError: LK4001, with every node that has no conversion, or one that crashes or does not end.
         CaptureError: LK2003, an output is declared as another type than what is computed; LK2001, none fails alone.
     """
     try:
@@ -47,21 +45,21 @@ def raise_unconverted(text: str, context: ir.Context, error: ir.MLIRError) -> No
         raise CaptureError(
             "LK2003", "the ONNX model contradicts itself", details=details, hint="export it again"
         ) from error
-    failing: list[ir.Operation] = []
-    known: dict[str, bool] = {}
-    for operation in list(module.body.operations[0].regions[0].blocks[0].operations):
-        name = onnx_name(operation.operation)
-        if name is None or name == "onnx.Constant":
+    failing: dict[ir.Operation, str] = {}
+    known: dict[str, str | None] = {}
+    for operation in onnx_operations(module):
+        if onnx_name(operation) == "onnx.Constant":
             continue
-        text = _alone(operation.operation)
+        text = _alone(operation)
         if text not in known:
-            known[text] = _converts(text, module.context)
-        if not known[text]:
-            failing.append(operation.operation)
+            known[text] = _failure(text, module.context, refine=error.died)
+        reason = known[text]
+        if reason is not None:
+            failing[operation] = reason
     if failing:
         raise UnconvertedError(failing) from error
-    first = next(iter(str(error).splitlines()), "")
-    raise CaptureError("LK2001", f"the ONNX graph could not be converted: {first}") from error
+    hint = "each node converts alone: this is a bug of lowerkit" if error.died else None
+    raise CaptureError("LK2001", f"the ONNX graph could not be converted: {error}", hint=hint) from error
 
 
 def _alone(operation: ir.Operation) -> str:
@@ -97,15 +95,14 @@ def _is_constant(owner: Any) -> bool:
     return owner.name == "torch.constant.none" or onnx_name(owner) == "onnx.Constant"
 
 
-def _converts(text: str, context: ir.Context) -> bool:
+def _failure(text: str, context: ir.Context, *, refine: bool) -> str | None:
+    """Why a module of one node cannot be converted, empty where nothing is known to do it; None where it can."""
     module = ir.Module.parse(text, context=context)
     try:
-        run_pipeline(module, f"builtin.module({CONVERT})")
-    except ir.MLIRError:
-        return False
-    left: list[ir.Operation] = []
-    walk(module.operation, lambda op: left.append(op) if onnx_name(op) else None)
-    return not left
+        convert_alone(module, refine=refine)
+    except ConversionError as failure:
+        return failure.reason
+    return "" if onnx_operations(module) else None
 
 
 def _describe(operation: ir.Operation) -> str:

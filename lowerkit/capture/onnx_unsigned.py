@@ -189,10 +189,21 @@ def _bit_cast(b: Rewriter, source: int | None, target: int | None) -> None:
 
 
 def _shift(b: Rewriter, node: NodeProto, kind: int) -> bool:
-    """Shifts by products and quotients with powers of two, modulo 2^64: the last of them is negative."""
+    """Shifts by products and quotients with powers of two, modulo 2^64: the last of them is negative.
+
+    By as many bits as there are, or more, nothing is left.
+    """
     dtype = np.int32 if WIDE[kind] == TensorProto.INT32 else np.int64
     powers = np.uint64(1) << np.arange(64, dtype=np.uint64)
     count = b.cast(node.input[1], TensorProto.INT64)
+    width = 16 if kind == TensorProto.UINT16 else 32 if kind == TensorProto.UINT32 else 64
+    # As a signed number, a count of 2^63 and more is negative.
+    within = b.op("Less", count, b.constant(width, np.int64))
+    within = b.op("And", within, b.op("GreaterOrEqual", count, b.constant(0, np.int64)))
+    count = b.op("Where", within, count, b.constant(0, np.int64))
+
+    def give(shifted: str) -> None:
+        b.give(b.op("Where", within, shifted, b.constant(0, dtype)))
 
     def power(table: Array) -> str:
         return b.op("Gather", b.constant(table.view(np.int64).astype(dtype), dtype), count)
@@ -200,14 +211,14 @@ def _shift(b: Rewriter, node: NodeProto, kind: int) -> bool:
     value = node.input[0]
     if b.attribute("direction", "") == "LEFT":
         product = b.op("Mul", value, power(powers))
-        b.give(_wrapped(b, product, kind) if kind in _MASKS else product)
+        give(_wrapped(b, product, kind) if kind in _MASKS else product)
     elif kind in _MASKS:
-        b.give(b.op("Div", value, power(powers)))
+        give(b.op("Div", value, power(powers)))
     else:
         # The sign bit is taken off, shifted by itself, and put back.
         low = b.op("Div", _ordered(b, value), power(powers))
         large = b.op("Add", low, power(powers[::-1].copy()))
-        b.give(b.op("Where", b.op("Less", value, b.constant(0, np.int64)), large, b.op("Div", value, power(powers))))
+        give(b.op("Where", b.op("Less", value, b.constant(0, np.int64)), large, b.op("Div", value, power(powers))))
     return True
 
 

@@ -21,10 +21,12 @@ from lowerkit.capture.spelled_out import (
     orders,
     polynomials,
     quantized,
+    recurrent,
     reflections,
     scans,
     singular_values,
     triangles,
+    windows,
 )
 
 
@@ -54,6 +56,8 @@ _ALL: dict[Any, Callable[..., Any]] = {
     **reflections.TABLE,
     **singular_values.TABLE,
     **quantized.TABLE,
+    **recurrent.TABLE,
+    **windows.TABLE,
 }
 
 OWN_DECOMPOSITIONS = {target: _on_their_device(function) for target, function in _ALL.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from lowerkit.runtimes.manifest import Signature
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from lowerkit.capture.fx_functional import FunctionalProgram
+    from lowerkit.capture.functional_program import FunctionalProgram
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +43,8 @@ class Program:
             starts from the initial states. None where there is nothing to run.
         eager_module: the ``nn.Module`` or ScriptModule behind ``eager``, for benchmarks; None for ONNX and
             for what came as an ExportedProgram: ``exported.module()`` makes it.
+        arguments: makes the arguments of ``eager_module`` (positional, by keyword) from arrays in the order of
+            ``signature.inputs``; None where there is nothing to run, and for ONNX.
         functional: the graph that was imported, where the model came through an ExportedProgram: its nodes are those
             that locations name, so that parity checks can run it node by node.
         exported: the ExportedProgram, where the model came through one.
@@ -62,6 +64,9 @@ class Program:
     input_tree: OutputTree = None
     eager: Callable[..., list[Array]] | None = None
     eager_module: Any = field(default=None, repr=False)
+    arguments: Callable[[Sequence[Array]], tuple[tuple[Any, ...], dict[str, Any]]] | None = field(
+        default=None, repr=False
+    )
     functional: FunctionalProgram | None = field(default=None, repr=False)
     exported: ExportedProgram | None = None
     onnx_model: Any = field(default=None, repr=False)

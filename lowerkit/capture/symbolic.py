@@ -6,28 +6,26 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lowerkit.capture.symbolic_expressions import InexpressibleError, to_condition, to_expression
 from lowerkit.errors import UnsupportedError
-from lowerkit.runtimes.expressions import Expr, simplify
+from lowerkit.runtimes.conditions import Condition
+from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import Dim
 
 if TYPE_CHECKING:
     import sympy
 
-_OPERATORS = {
-    "FloorDiv": "floordiv",
-    "CleanDiv": "floordiv",
-    "Mod": "mod",
-    "PythonMod": "mod",
-    "Max": "max",
-    "Min": "min",
-}
 _CONSTANT_DIM = (1 << 62) - 1
 """Bounds at or beyond this are infinity in what torch.export reports."""
 
 
 def is_static(extent: Any) -> bool:
-    """Whether an extent of a traced tensor is a number; torch's types call the symbolic ones ``int`` too."""
-    return isinstance(extent, int)
+    """Whether an extent of a traced tensor is a number; torch's types call the symbolic ones ``int`` too.
+
+    A symbol whose size the model fixes (``Dim.AUTO`` of the channels of a batch norm) stays a symbol to its type: its
+    expression is the number, and ``int`` gives it.
+    """
+    return isinstance(extent, int) or bool(extent.node.expr.is_Integer)
 
 
 class SymbolNames:
@@ -47,7 +45,7 @@ class SymbolNames:
         self.dims: list[Dim] = []
         for name, shape in inputs:
             for axis, extent in enumerate(shape):
-                if isinstance(extent, int):
+                if is_static(extent):
                     continue
                 symbol = extent.node.expr
                 if not symbol.is_Symbol or symbol in self._names:
@@ -65,56 +63,34 @@ class SymbolNames:
         Raises:
             UnsupportedError: LK4002, an extent depends on data or is no integer expression of the inputs' dims.
         """
-        return [extent if isinstance(extent, int) else self._expr(extent.node.expr, what) for extent in shape]
+        return [int(extent) if is_static(extent) else self._expr(extent.node.expr, what) for extent in shape]
+
+    def condition(self, expression: sympy.Basic, location: str = "") -> Condition | bool:
+        """Returns a guard of torch's as a condition; a bool where it is the same for all sizes.
+
+        Raises:
+            UnsupportedError: LK4002, it is no condition on integer expressions of the inputs' dims.
+        """
+        try:
+            return to_condition(expression, self._names.get)
+        except InexpressibleError as error:
+            raise UnsupportedError(
+                "LK4002",
+                f"the model holds under the condition {expression}, which cannot be checked at a call: "
+                f"{error} is no integer expression of the inputs' dims",
+                location=location or None,
+                hint="give the dims that it depends on fixed sizes",
+            ) from None
 
     def _expr(self, expression: sympy.Expr, what: str) -> Expr:
-        found = self._translate(expression)
-        if found is None:
+        try:
+            return to_expression(expression, self._names.get)
+        except InexpressibleError:
             raise UnsupportedError(
                 "LK4002",
                 f"the shape of {what} is {expression}, which is no integer expression of the inputs' dims",
                 hint="give the model inputs of fixed shape, or remove what makes a shape depend on values",
-            )
-        return simplify(found)
-
-    def _translate(self, expression: Any) -> Expr | None:
-        if expression.is_Integer:
-            return int(expression)
-        if expression.is_Symbol:
-            return self._names.get(expression)
-        kind = type(expression).__name__
-        parts = [self._translate(part) for part in expression.args]
-        if any(part is None for part in parts):
-            return self._ratio(expression) if kind == "Mul" else None
-        values: list[Expr] = [part for part in parts if part is not None]
-        if kind in ("Add", "Mul"):
-            return _fold("add" if kind == "Add" else "mul", values)
-        if kind == "Pow" and isinstance(values[1], int) and values[1] > 0:
-            return _fold("mul", [values[0]] * values[1])
-        if kind in ("Max", "Min"):
-            return _fold(_OPERATORS[kind], values)
-        if kind in _OPERATORS:
-            return (_OPERATORS[kind], values[0], values[1])
-        if kind == "ModularIndexing":
-            return ("mod", ("floordiv", values[0], values[1]), values[2])
-        if kind in ("CeilToInt", "FloorToInt", "TruncToInt", "Identity"):
-            return values[0]
-        return None
-
-    def _ratio(self, expression: Any) -> Expr | None:
-        """``s * (1/2)``, exact by construction."""
-        numerator, denominator = expression.as_numer_denom()
-        if denominator == 1:
-            return None
-        top, bottom = self._translate(numerator), self._translate(denominator)
-        return None if top is None or bottom is None else ("floordiv", top, bottom)
-
-
-def _fold(operator: str, values: Sequence[Expr]) -> Expr:
-    result = values[0]
-    for value in values[1:]:
-        result = (operator, result, value)
-    return result
+            ) from None
 
 
 def _bounds(bounds: Any) -> tuple[int, int | None]:

@@ -19,23 +19,57 @@ from lowerkit.capture.program import Array
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
 
 
-def eager_callable(module: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> Callable[..., list[Array]]:
-    """The module on numpy arrays: tensors among the example arguments are replaced, all else stays as captured."""
+Nest = Callable[[Sequence[Array]], tuple[tuple[Any, ...], dict[str, Any]]]
+"""Arrays in the order of the signature -> positional and keyword arguments."""
+
+
+def nested_arguments(positional: Sequence[Any], named: Mapping[str, Any]) -> Nest:
+    """Returns what makes arguments from arrays: tensors among the example arguments are replaced, all else stays.
+
+    It raises TypeError for more or fewer arrays than tensors.
+    """
     leaves, spec = pytree.tree_flatten((tuple(positional), dict(named)))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
-    def call(*arrays: Array) -> list[Array]:
+    def nest(arrays: Sequence[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if len(arrays) != len(places):
             raise TypeError(f"{len(places)} arrays are needed, {len(arrays)} were given")
         arguments = list(leaves)
         for place, array in zip(places, arrays, strict=True):
             arguments[place] = to_torch(np.asarray(array))
         args, kwargs = pytree.tree_unflatten(arguments, spec)
+        return args, kwargs
+
+    return nest
+
+
+class EagerCall:
+    """The module on numpy arrays: tensors among the example arguments are replaced, all else stays as captured.
+
+    Attributes:
+        arguments: makes positional and keyword arguments from arrays.
+    """
+
+    def __init__(self, make: Callable[[], Any], positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._make = make
+        self.arguments = nested_arguments(positional, named)
+
+    @property
+    def module(self) -> Any:
+        """The module itself; that of an ExportedProgram is made when it is asked for."""
+        return self._make()
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        """Runs the module; returns the tensors of what it returns, in order."""
+        args, kwargs = self.arguments(arrays)
         with quiet(), torch.no_grad():
-            outputs = module(*args, **kwargs)
+            outputs = self.module(*args, **kwargs)
         return [np.array(to_numpy(leaf)) for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
-    return call
+
+def eager_callable(module: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> EagerCall:
+    """Returns a module, with the example arguments that it was captured with, as a function on numpy arrays."""
+    return EagerCall(lambda: module, positional, named)
 
 
 def argument_names(module: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,16 +22,18 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.archives import require_sums
 from lowerkit.capture.dtypes import to_torch, torch_name_of
 from lowerkit.capture.exported_file import read_exported
-from lowerkit.capture.fx_functional import FunctionalProgram
+from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_graph import prepare
 from lowerkit.capture.fx_importer import ImportPlan, TensorBank, import_graph
 from lowerkit.capture.generated_lines import watched_lines
+from lowerkit.capture.guards import NotedGuards
+from lowerkit.capture.index_checks import with_index_checks
 from lowerkit.capture.lifted_states import with_lifted_states
 from lowerkit.capture.output_tree import describe_inputs, describe_outputs
 from lowerkit.capture.program import Program
 from lowerkit.capture.symbolic import SymbolNames, is_static
-from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
-from lowerkit.capture.torch_refusals import capture_error, first_line, refuse_unsupported
+from lowerkit.capture.torch_eager import EagerCall, eager_callable, flat_arrays, nested_arguments, quiet
+from lowerkit.capture.torch_refusals import capture_error, first_line, refuse_training, refuse_unsupported
 from lowerkit.capture.torch_states import freeze_states, live_states, stateful_eager
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError, UsageError
@@ -74,6 +76,7 @@ def capture_module(
         live = live_states(program.signature.states, module, {**exported.constants, **exported.state_dict})
         program.eager = stateful_eager(eager_callable(module, tuple(example_inputs), named), live)
         program.example_inputs = flat_arrays((tuple(example_inputs), named))
+        program.arguments = nested_arguments(example_inputs, named)
     return program
 
 
@@ -104,15 +107,20 @@ def capture_exported(
         UnsupportedError: the graph holds what lowerkit cannot express; all of it is listed.
         CaptureError: LK2001, the importer failed on a node that it should know.
     """
+    refuse_training(exported.graph)
     context = new_context()
     with quiet(), torch.no_grad():
         try:
-            functional = prepare(with_lifted_states(exported), context)
+            noted = NotedGuards.of(exported)
+            functional = prepare(with_index_checks(with_lifted_states(exported)), context)
+            noted.add_of_decompositions()
+        except LowerkitError:
+            raise
         except Exception as error:
             raise capture_error(error, "the exported program could not be made functional") from error
     refuse_unsupported(functional)
     freeze_states(functional)
-    signature, tree = _signature(functional, dim_names or {}, input_names)
+    signature, tree = _signature(functional, dim_names or {}, input_names, noted)
     weights = WeightStore()
     try:
         module = import_graph(ImportPlan.of(functional), TensorBank(weights), context)
@@ -128,8 +136,9 @@ def capture_exported(
     positional, named = example if example is not None else ((), {})
     eager = None
     if example is not None:
+        # The module is made when it is called: that imports TorchDynamo, and compiling alone does not need it.
         live = live_states(signature.states, None, {**exported.constants, **exported.state_dict})
-        eager = stateful_eager(eager_callable(_made_when_called(exported), positional, named), live)
+        eager = stateful_eager(EagerCall(cache(partial(exported.module, check_guards=False)), positional, named), live)
     return Program(
         context=context,
         module=module,
@@ -140,9 +149,11 @@ def capture_exported(
         input_tree=describe_inputs(exported),
         eager=eager,
         eager_module=eager_module,
+        arguments=_nested_as(exported) if example is None else nested_arguments(positional, named),
         functional=functional,
         exported=exported,
         example_inputs=None if example is None else flat_arrays((positional, named)),
+        remarks=noted.remarks(),
     )
 
 
@@ -160,20 +171,24 @@ def capture_at_shapes(exported: ExportedProgram, inputs: Sequence[Any], source: 
             "LK1004", "shapes can be fixed where every argument is a tensor", hint="export the model with fixed shapes"
         )
     positional, named = pytree.tree_unflatten(tensors, in_spec)
-    module = exported.module()
+    module = exported.module(check_guards=False)
     program = capture_exported(_export(module, tuple(positional), named, None), source=source)
     program.example_inputs = flat_arrays((tuple(positional), named))
     return program
 
 
-def _made_when_called(exported: ExportedProgram) -> Callable[..., Any]:
-    """The module of ``exported``: making it imports TorchDynamo, and compiling alone does not need it."""
-    made = cache(exported.module)
+def _nested_as(exported: ExportedProgram) -> Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What makes arguments from arrays where a program has no example inputs: all of its leaves are tensors then."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return made()(*args, **kwargs)
+    def nest(arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        in_spec = exported.call_spec.in_spec
+        if in_spec is None or in_spec.num_leaves != len(arrays):
+            raise UsageError(
+                "LK1003", "the exported program does not say how its arguments nest", hint="export it again"
+            )
+        return pytree.tree_unflatten([to_torch(array) for array in arrays], in_spec)
 
-    return call
+    return nest
 
 
 def _export(
@@ -189,7 +204,10 @@ def _export(
 
 
 def _signature(
-    exported: FunctionalProgram, dim_names: Mapping[str, str], input_names: Sequence[str] | None
+    exported: FunctionalProgram,
+    dim_names: Mapping[str, str],
+    input_names: Sequence[str] | None,
+    noted: NotedGuards,
 ) -> tuple[Signature, Any]:
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes}
     specs = exported.graph_signature
@@ -231,6 +249,7 @@ def _signature(
         outputs=[tensor(names[index], producer) for index, producer in enumerate(producers)],
         states=states,
         dims=symbols.dims,
+        guards=noted.guards(symbols),
     )
     return found, tree
 
@@ -242,7 +261,7 @@ def _plain_spec(value: torch.Tensor) -> tuple[str, list[Any]]:
             "LK4002",
             f"a state of shape {tuple(value.shape)} and {value.dtype} is not supported: its shape must be fixed",
         )
-    return dtype, list(value.shape)
+    return dtype, [int(extent) for extent in value.shape]
 
 
 def _dim_names(exported: ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:

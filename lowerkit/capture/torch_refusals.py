@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import traceback
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import fx
@@ -21,9 +21,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.dtypes import torch_name_of
+from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import CONTROL_FLOW
-from lowerkit.capture.fx_functional import FunctionalProgram
-from lowerkit.capture.locations import frames_of_trace
+from lowerkit.capture.locations import frames_of_trace, is_users_file, users_line
 from lowerkit.errors import CaptureError, LowerkitError, UnsupportedError
 
 _TRAINING_OPS = frozenset(
@@ -36,7 +36,7 @@ def capture_error(error: Exception, what: str) -> LowerkitError:
     """Returns the error for what ``torch.export`` raised; ``what`` says what was tried."""
     kind = type(error).__name__
     raised = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    frames = [frame for frame in [*raised, *frames_of_trace(str(error))] if _is_users(frame[0])]
+    frames = [frame for frame in [*raised, *frames_of_trace(str(error))] if is_users_file(frame[0])]
     place = f"{frames[-1][0]}:{frames[-1][1]}" if frames else None
     message = f"{what}: {kind}: {first_line(error)}"
     if kind in ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound"):
@@ -53,14 +53,61 @@ def capture_error(error: Exception, what: str) -> LowerkitError:
     return CaptureError("LK2001", message, location=place, details=details, hint=hint)
 
 
-def _is_users(file: str) -> bool:
-    """Whether a frame is neither PyTorch's nor generated nor ours."""
-    return "/torch/" not in file and not file.startswith("<") and Path(file).parent != Path(__file__).parent
-
-
 def first_line(error: BaseException) -> str:
     """Returns the first line of an exception's text that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def refuse_training(graph: fx.Graph) -> None:
+    """Raises CaptureError for what decompositions leave out of training: random drops, statistics of instance norms."""
+    found: list[str] = []
+
+    def visit(graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "get_attr" and isinstance(
+                body := getattr(graph.owning_module, str(node.target)), fx.GraphModule
+            ):
+                visit(body.graph)
+            if node.op == "call_function" and (_drops_at_random(node) or _changes_statistics(node)):
+                frames = [frame for frame in frames_of_trace(node.meta.get("stack_trace")) if is_users_file(frame[0])]
+                found.append(f"{node.name}: {node.target}" + (f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""))
+
+    visit(graph)
+    if found:
+        raise _in_training_mode(found)
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by their names; those left out are missing."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return {}
+    names = [argument.name for argument in node.target._schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _changes_statistics(node: fx.Node) -> bool:
+    """Whether ``node`` is an instance norm that keeps statistics; its schema does not say that it changes them."""
+    given = _arguments(node)
+    changes = str(node.target) == "aten.instance_norm.default" and bool(given.get("use_input_stats"))
+    return changes and (given.get("running_mean") is not None or given.get("running_var") is not None)
+
+
+def _drops_at_random(node: fx.Node) -> bool:
+    """Whether ``node`` is a recurrent layer of several levels with dropout between them, in training mode."""
+    given = _arguments(node)
+    if not {"num_layers", "dropout", "train"} <= given.keys():
+        return False
+    dropped, layers = given.get("dropout", 0.0), given.get("num_layers", 1)
+    return bool(given.get("train")) and bool(dropped != 0.0) and bool(layers != 1)
+
+
+def _in_training_mode(found: list[str]) -> CaptureError:
+    return CaptureError(
+        "LK2001",
+        "the model was captured in training mode: its outputs are random, or statistics change at each call",
+        details=found,
+        hint="call model.eval() before capturing it",
+    )
 
 
 def refuse_unsupported(exported: FunctionalProgram) -> None:
@@ -73,8 +120,8 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
         for node in graph.nodes:
             if node.op != "call_function":
                 continue
-            frames = [frame for frame in frames_of_trace(node.meta.get("stack_trace")) if _is_users(frame[0])]
-            place = f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""
+            line = users_line(node.meta.get("stack_trace"))
+            place = f" at {line}" if line else ""
             if isinstance(node.target, torch._ops.HigherOrderOperator):
                 if node.target.name() not in _IMPORTED_HIGHER_ORDER:
                     found[f"{node.name}: control flow {node.target.name()}{place}"] = ""
@@ -106,12 +153,7 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
         if isinstance(value, torch.Tensor) and value.layout != torch.strided:
             found[f"{node.name}: an input of layout {value.layout}"] = ""
     if training:
-        raise CaptureError(
-            "LK2001",
-            "the model was captured in training mode: its outputs are random, or statistics change at each call",
-            details=list(training),
-            hint="call model.eval() before capturing it",
-        )
+        raise _in_training_mode(list(training))
     if found:
         raise UnsupportedError(
             "LK4001", f"{len(found)} parts of the model are not supported", details=list(found), hint=None

@@ -7,15 +7,17 @@ Vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from lowerkit.capture.dtypes import to_numpy
-from lowerkit.capture.fx_functional import FunctionalProgram
+from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.program import Array
+from lowerkit.capture.torch_eager import EagerCall
 from lowerkit.runtimes.manifest import TensorSpec
 
 
@@ -36,25 +38,44 @@ def live_states(states: Sequence[TensorSpec], module: Any, tensors: Mapping[str,
     return [buffers[spec.name] if spec.name in buffers else tensors[spec.name] for spec in states]
 
 
-def stateful_eager(call: Callable[..., list[Array]], live: Sequence[torch.Tensor]) -> Callable[..., list[Array]]:
-    """Returns ``call`` started from the values that ``live`` has now, each time; it returns the final states as well.
+class StatefulEager:
+    """Eager that starts each run from the values that ``live`` had when this was made, and returns its final states.
 
-    The user's tensors hold afterwards what they held before the run.
+    Attributes:
+        call: the module on numpy arrays.
+        live: the states, in the order of the signature. They hold afterwards what they held before a run.
     """
-    if not live:
-        return call
-    initial = [tensor.detach().clone() for tensor in live]
 
-    def run(*arrays: Array) -> list[Array]:
-        kept = [tensor.detach().clone() for tensor in live]
-        _assign(live, initial)
+    def __init__(self, call: EagerCall, live: Sequence[torch.Tensor]) -> None:
+        self.call = call
+        self.live = live
+        self._initial = [tensor.detach().clone() for tensor in live]
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        """Runs the module; returns its outputs, then the final states."""
+        kept = [tensor.detach().clone() for tensor in self.live]
+        _assign(self.live, self._initial)
         try:
-            outputs = call(*arrays)
-            return [*outputs, *(np.array(to_numpy(tensor.detach())) for tensor in live)]
+            outputs = self.call(*arrays)
+            return [*outputs, *(np.array(to_numpy(tensor.detach())) for tensor in self.live)]
         finally:
-            _assign(live, kept)
+            _assign(self.live, kept)
 
-    return run
+
+@contextmanager
+def states_kept(eager: Any) -> Generator[None]:
+    """Within the block the states of a :class:`StatefulEager` may be changed; afterwards they are as before."""
+    live: Sequence[torch.Tensor] = eager.live if isinstance(eager, StatefulEager) else ()
+    kept = [tensor.detach().clone() for tensor in live]
+    try:
+        yield
+    finally:
+        _assign(live, kept)
+
+
+def stateful_eager(call: EagerCall, live: Sequence[torch.Tensor]) -> Callable[..., list[Array]]:
+    """Returns ``call`` as it is where there are no states, else as a :class:`StatefulEager`."""
+    return StatefulEager(call, live) if live else call
 
 
 def _assign(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

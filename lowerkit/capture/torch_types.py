@@ -20,5 +20,5 @@ def builtin_type(tensor: torch.Tensor) -> ir.Type:
     if name is None:
         raise UnsupportedError("LK4001", f"tensors of element type {tensor.dtype} are not supported")
     dynamic = ir.ShapedType.get_dynamic_size()
-    shape = [extent if is_static(extent) else dynamic for extent in tensor.shape]
+    shape = [int(extent) if is_static(extent) else dynamic for extent in tensor.shape]
     return ir.RankedTensorType.get(shape, mlir_type(name))

@@ -1,8 +1,11 @@
 """Capture of TorchScript: its program is run under ``torch.export`` (:mod:`torchscript_interpreter`).
 
-A TorchScript file is code; loading it runs none of it, tracing it with example inputs does, inside TorchScript's own
-interpreter. The file says the names of its inputs and not their shapes, so example inputs are needed.
-"""
+A TorchScript file is a program; all that it can name is looked at before it is loaded (:mod:`torchscript_source`), so
+that running it on the example inputs computes on tensors and does nothing else. The file says the names of its inputs
+and not their shapes, so example inputs are needed."""
+
+# torch loads TorchScript, and tells its types apart, under private names.
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 
@@ -13,16 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.jit._recursive import wrap_cpp_module
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.archives import require_sums
+from lowerkit.capture.archives import read_archive, require_sums
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.program import Program
-from lowerkit.capture.torch_eager import eager_callable, flat_arrays, quiet
+from lowerkit.capture.torch_eager import eager_callable, flat_arrays, nested_arguments, quiet
 from lowerkit.capture.torch_export import capture_exported
 from lowerkit.capture.torch_states import live_states, stateful_eager
+from lowerkit.capture.torchscript_expansion import note_unit, require_bounded_expansion
 from lowerkit.capture.torchscript_interpreter import export_script
+from lowerkit.capture.torchscript_source import require_harmless_script
 from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError, UsageError
 
 
@@ -31,11 +37,15 @@ def load_script(path: Path) -> torch.jit.ScriptModule:
 
     Raises:
         InputError: LK1002, torch cannot read it, or its bytes are not those that were written.
+        CaptureError: LK2002, it does more than compute on tensors; LK2003, its calls multiply beyond bounds.
     """
     with quiet():
         try:
             require_sums(path)
-            return torch.jit.load(str(path), map_location="cpu").eval()
+            require_harmless_script(path, read_archive(path))
+            script = _loaded(path)
+            require_bounded_expansion(script, str(path))
+            return script
         except LowerkitError:
             raise
         except Exception as error:  # torch raises RuntimeError, IndexError, UnicodeDecodeError, ... for damaged files
@@ -43,6 +53,16 @@ def load_script(path: Path) -> torch.jit.ScriptModule:
             raise InputError(
                 "LK1002", f"{path} is a TorchScript file that torch cannot load: {first}", hint="export it again"
             ) from error
+
+
+def _loaded(path: Path) -> torch.jit.ScriptModule:
+    """``torch.jit.load``, which does not give away where a program's functions are."""
+    unit = torch._C.CompilationUnit()
+    native: Any = torch._C  # its stubs know one argument less
+    loaded = native.import_ir_module(unit, str(path), torch.device("cpu"), {}, False)
+    script: torch.jit.ScriptModule = wrap_cpp_module(loaded).eval()
+    note_unit(script, unit)
+    return script
 
 
 @dataclass(frozen=True)
@@ -120,31 +140,29 @@ def capture_script(
         source: what was captured, in the user's words.
 
     Raises:
-        CaptureError: LK2001, it cannot be exported, or it fails on the inputs.
+        CaptureError: LK2001, it cannot be exported, or it fails on the inputs; LK2003, its calls multiply beyond
+            bounds.
         UsageError: LK1003, arguments are missing or unknown.
         UnsupportedError: see :func:`lowerkit.capture.torch_export.capture_exported`.
     """
+    require_bounded_expansion(script, source)
     formal = _formal_arguments(script)
     arguments = _bound(formal, example_inputs, kwargs or {})
     with quiet(), torch.no_grad():
         try:
-            script(*arguments)
-        except Exception as error:
-            raise CaptureError(
-                "LK2001",
-                f"the TorchScript model fails on these inputs ({_text(arguments)}): {_reason(error)}",
-                hint="give inputs that it accepts; values that matter (token ids) with --input NAME=@FILE.npy",
-            ) from error
-        try:
             exported = export_script(script, arguments)
-        except LowerkitError:
-            raise
         except Exception as error:
+            if not script.inlined_graph.findAllNodes("prim::Loop", True):
+                _require_running(script, arguments)  # what the program itself says of these inputs tells more
+            if isinstance(error, LowerkitError):
+                raise
             raise CaptureError(
                 "LK2001",
                 f"the TorchScript model cannot be captured: {_reason(error)}",
                 hint="capture the original module: lowerkit compile path/to/file.py:factory",
             ) from error
+        if not any(node.target is torch.ops.higher_order.while_loop for node in exported.graph.nodes):
+            _require_running(script, arguments)
     names = [name for pair in zip(_names(formal), arguments, strict=False) for name in _leaf_names(*pair)]
     program = capture_exported(exported, source=source, input_names=names, eager_module=script)
     if program.input_tree is not None:
@@ -152,7 +170,44 @@ def capture_script(
     live = live_states(program.signature.states, script, {**exported.constants, **exported.state_dict})
     program.eager = stateful_eager(eager_callable(script, arguments, {}), live)
     program.example_inputs = flat_arrays((arguments, {}))
+    program.arguments = nested_arguments(arguments, {})
     return program
+
+
+def _require_running(script: Any, arguments: tuple[Any, ...]) -> None:
+    """Runs the program on its example inputs: not for one with a loop that could run for ever.
+
+    Raises:
+        CaptureError: LK2001, it fails on them.
+    """
+    before = [(value, value.detach().clone()) for _, value in script.named_buffers()]
+    owners = _buffer_owners(script)
+    try:
+        script(*arguments)
+    except Exception as error:
+        raise CaptureError(
+            "LK2001",
+            f"the TorchScript model fails on these inputs ({_text(arguments)}): {_reason(error)}",
+            hint="give inputs that it accepts; values that matter (token ids) with --input NAME=@FILE.npy",
+        ) from error
+    finally:
+        # A state that the run changed, or replaced by another tensor, is as it was.
+        for (owner, name), (value, content) in zip(owners, before, strict=True):
+            value.copy_(content)
+            if getattr(owner, name) is not value:
+                setattr(owner, name, value)
+
+
+def _buffer_owners(script: Any) -> list[tuple[Any, str]]:
+    """The module and the attribute of each of ``script.named_buffers()``, in that order."""
+    owners: list[tuple[Any, str]] = []
+    for path, _ in script.named_buffers():
+        *modules, name = path.split(".")
+        owner = script
+        for module in modules:
+            owner = getattr(owner, module)
+        owners.append((owner, name))
+    return owners
 
 
 def _formal_arguments(script: Any) -> list[Any]:

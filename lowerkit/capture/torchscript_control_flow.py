@@ -11,6 +11,7 @@ written out as long as numbers decide, and goes on as ``while_loop`` from the tu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +20,12 @@ from torch._higher_order_ops.utils import materialize_as_graph
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.torchscript_loop_bounds import MOST_TURNS, LoopBounds, nodes_of
 from lowerkit.capture.torchscript_values import Known, is_alias, lifted, number
 from lowerkit.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from lowerkit.capture.torchscript_interpreter import Environment, Interpreter
-
-MOST_TURNS = 1024
-"""Turns of a loop that are written out at most."""
 
 _DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 
@@ -73,16 +72,40 @@ def run_loop(
     turns, going = number(turns, None), number(going, None)
     (block,) = node.blocks()
     turn_name, *names = [value.debugName() for value in block.inputs()]
-    reads = list(_nodes(block, "prim::GetAttr")) if any(_nodes(block, "prim::SetAttr")) else []
-    turn = 0
+    reads = list(nodes_of(block, "prim::GetAttr")) if any(nodes_of(block, "prim::SetAttr")) else []
+    bounds = LoopBounds(node, turns, going, interpreter.operations)
+    kinds = [str(value.type()) for value in node.outputs()]
+    turn, tried = 0, False
+
+    def by_data() -> list[Any]:
+        return _loop_by_data(interpreter, node, (turn, turns), (going, carried), environment)
+
     while not isinstance(going, torch.Tensor) and not isinstance(turns, torch.Tensor) and turn < MOST_TURNS:
         if turn >= turns or not going:
             return carried
+        if bounds.are_passed(turn, interpreter.operations) and not tried and None not in map(_tensor, carried, kinds):
+            tried = True
+            with suppress(Exception):  # what it carries changes its shape, or decides as a number
+                return by_data()
         environment.update(zip([turn_name, *names], [turn, *carried], strict=True))
         for read in reads:
             environment.pop(read.output().debugName(), None)  # of the turn before
         going, *carried = interpreter.run_block(block, environment)
         going, turn = number(going, None), turn + 1
+    return by_data()
+
+
+def _loop_by_data(
+    interpreter: Interpreter,
+    node: torch._C.Node,
+    counted: tuple[int, Any],
+    state: tuple[Any, list[Any]],
+    environment: Environment,
+) -> list[Any]:
+    """Goes on with a loop as ``while_loop``: from a turn, of at most so many, with a decision and carried values."""
+    (turn, turns), (going, carried) = counted, state
+    (block,) = node.blocks()
+    turn_name, *names = [value.debugName() for value in block.inputs()]
     kinds = [str(value.type()) for value in node.outputs()]
     start = [value for value in map(_tensor, carried, kinds) if value is not None]
     if len(start) != len(kinds):
@@ -112,10 +135,10 @@ def run_loop(
     operands: Any = (*first, *(value.clone() for value in carried_along))
     every: Any = while_loop_op(unfinished, next_turn, operands, (*read, *limits))
     results = list(every)[2 : 2 + own]
+    if not all(changed.values()):
+        raise _refused(node, "changes a tensor in place that another one takes the place of")
     outer.write_back(list(every)[2 + own :])
-    for place, same in changed.items():
-        if not same:
-            raise _refused(node, "changes a tensor in place that another one takes the place of")
+    for place in changed:
         if isinstance(carried[place], torch.Tensor):
             carried[place].copy_(results[place])
             results[place] = carried[place]
@@ -137,14 +160,14 @@ class _Outer:
         self.interpreter = interpreter
         self.node = node
         for block in blocks:
-            for read in _nodes(block, "prim::GetAttr"):
+            for read in nodes_of(block, "prim::GetAttr"):
                 if read.input().debugName() in environment:
                     interpreter.run_node(read, environment)
         self.names = list(dict.fromkeys(name for block in blocks for name in _names(block) if name in environment))
         self.leaves, self.structure = pytree.tree_flatten([environment[name] for name in self.names])
         found = {id(leaf): leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)}
         self.tensors: list[torch.Tensor] = list(found.values())
-        self.in_place = any(_writes(inner) for block in blocks for inner in _nodes(block))
+        self.in_place = any(_writes(inner) for block in blocks for inner in nodes_of(block))
         self.shared = self.tensors if self.in_place else []
         self.changed: set[int] = set()
 
@@ -189,14 +212,6 @@ def _writes(node: torch._C.Node) -> bool:
 def _no_alias(value: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
     """A result that is an operand would be an alias of it, which torch refuses."""
     return value.clone() if any(is_alias(value, operand) for operand in operands) else value
-
-
-def _nodes(block: Any, kind: str | None = None) -> Iterator[torch._C.Node]:
-    for node in block.nodes():
-        if kind is None or node.kind() == kind:
-            yield node
-        for inner in node.blocks():
-            yield from _nodes(inner, kind)
 
 
 def _names(block: Any) -> Iterator[str]:

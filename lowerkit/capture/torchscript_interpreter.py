@@ -116,6 +116,8 @@ class Interpreter:
         self.holder = holder
         self.assigned: dict[str, torch.Tensor] = {}
         """Tensors assigned to attributes; they are written into the buffers at the end, as old values may be in use."""
+        self.operations = 0
+        """How many operations have given a tensor."""
 
     def run(self, graph: torch._C.Graph, arguments: tuple[Any, ...]) -> Any:
         """Runs the graph; returns what the program returns."""
@@ -158,6 +160,7 @@ class Interpreter:
             found = [self._attribute(inputs[0], node.s("name"))]
         else:
             made = self._made(node, kind, inputs)
+            self.operations += isinstance(made, torch.Tensor)
             found = [made] if len(outputs) == 1 else list(made) if outputs else []
         environment.update(zip(outputs, found, strict=True))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.torchscript_quantized import compute_quantized, computes_quantized
 from lowerkit.capture.torchscript_values import (
     CONTAINERS,
@@ -28,7 +29,7 @@ from lowerkit.capture.torchscript_values import (
 )
 from lowerkit.errors import UnsupportedError
 
-_TRACED = re.compile(r"^(?P<file>.+?)\((?P<line>[0-9]+)\): (?P<name>.+)$", re.MULTILINE)
+_TRACED = re.compile(r"^(?P<file>\S.*?)\((?P<line>[0-9]+)\): (?P<name>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'^ *File "(?P<file>.+?)", line (?P<line>[0-9]+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _MACHINERY = ("/torch/nn/modules/module.py", "/torch/jit/", "/torch/_trace", "/torch/utils/")
 _NOTHING = {"prim::Print", "prim::Enter", "prim::Exit", "aten::warn"}
@@ -162,7 +163,7 @@ def _selected(node: torch._C.Node, value: Any, axis: int, place: Any) -> Any:
     """``x[i]``, where ``i`` may be data."""
     place = number(place, None)
     if not isinstance(place, torch.Tensor):
-        return torch.ops.aten.select.int(value, axis, place)
+        return aten.select.int(value, axis, place)
     inside = torch.where(place < 0, place + value.shape[axis], place)
     return torch.index_select(value, axis, inside.reshape(1)).squeeze(axis)
 
@@ -173,7 +174,7 @@ def _converted(node: torch._C.Node, value: Any, *others: Any) -> Any:
     if "prim_" not in node.schema().partition("(")[0]:
         return _call(node, [value, *others])
     numbers = [one for one, kind in zip(others, kinds, strict=True) if kind == "int" and one is not None]
-    return value if not numbers else apply(torch.ops.aten.to.dtype, [value, python_constant(numbers[0], "ScalarType")])
+    return value if not numbers else apply(aten.to.dtype, [value, python_constant(numbers[0], "ScalarType")])
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
@@ -214,7 +215,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "aten::size": _shape,
     "aten::len": _length,
     "aten::select": _selected,
-    "aten::_convolution": lambda node, *inputs: torch.ops.aten.convolution.default(*inputs[:9]),
+    "aten::_convolution": lambda node, *inputs: aten.convolution.default(*inputs[:9]),
     "aten::__range_length": lambda node, low, high, step: len(range(low, high, step)),
     "aten::__derive_index": lambda node, place, start, step: start + place * step,
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class WeightStore:
         self._cache: OrderedDict[str, Array] = OrderedDict()
         self._cached_bytes = 0
         self._digests: dict[str, str] = {}
+        self._reserved: set[str] = set()
         self._lock = threading.RLock()
 
     def add(
@@ -118,10 +119,14 @@ class WeightStore:
 
         self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs, function)
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps :meth:`unique_name` from giving ``names`` away; :meth:`add` takes them."""
+        self._reserved.update(names)
+
     def unique_name(self, stem: str) -> str:
-        """Returns ``stem``, or ``stem.1``, ``stem.2``, ... where it is taken."""
+        """Returns ``stem``, or ``stem.1``, ``stem.2``, ... where it is taken or reserved."""
         name, number = stem, 0
-        while name in self._entries:
+        while name in self._entries or name in self._reserved:
             number += 1
             name = f"{stem}.{number}"
         return name

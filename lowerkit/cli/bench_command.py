@@ -11,7 +11,7 @@ import click
 
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option
-from lowerkit.errors import UnsupportedError
+from lowerkit.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -51,6 +51,8 @@ def command(
     from lowerkit.compiler import CompileOptions, compile_program
     from lowerkit.parity.metrics import compare
 
+    if threads is not None and threads < 1:
+        raise UsageError("LK1009", f"--threads is {threads}, expected 1 or more")
     threads = threads or len(os.sched_getaffinity(0))
     contenders: dict[str, Any] = {}
     setup_seconds: dict[str, float] = {}
@@ -62,7 +64,8 @@ def command(
         names = [spec.name for spec in program.signature.inputs]
         arrays = program.example_inputs or []
         onnx_path = Path(model) if model.endswith(".onnx") else None
-        bench_model = BenchModel(module_of(program), onnx_path, arrays, names, dtype, threads)
+        arguments = program.arguments(arrays) if program.arguments is not None else (tuple(arrays), {})
+        bench_model = BenchModel(module_of(program), onnx_path, arrays, names, arguments, dtype, threads)
         compiled = compile_program(program, CompileOptions(cpu=cpu, golden=False), show)
         compiled.threads = threads
         session = compiled.session
@@ -111,7 +114,7 @@ def module_of(program: Program) -> Any:
     """Returns the module for peers that run PyTorch: the user's own, else the exported one; None for ONNX."""
     if program.eager_module is not None:
         return program.eager_module
-    return program.exported.module() if program.exported is not None else None
+    return program.exported.module(check_guards=False) if program.exported is not None else None
 
 
 def _print_steps(session: Any, arrays: list[Any]) -> None:

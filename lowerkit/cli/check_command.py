@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
@@ -19,6 +20,7 @@ from lowerkit.parity.report import Report, Row
 @click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
+@click.option("--hard", is_flag=True, help="Compare on NaN, infinities, denormals and other special values too.")
 @click.option("--bisect", is_flag=True, help="Search every stage for the first op that computes something else.")
 @click.option(
     "--reproducer",
@@ -40,6 +42,7 @@ def command(
     cpu: str,
     dtype: str | None,
     outputs_only: bool,
+    hard: bool,
     bisect: bool,
     reproducer: Path,
     html: Path | None,
@@ -48,16 +51,20 @@ def command(
     quiet: bool,
 ) -> None:
     """Compile MODEL in memory and compare it with eager; exit code 6 when gate A does not hold."""
+    if not bisect:
+        refuse_given(["reproducer"], "without --bisect, which writes it")
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
-        report = check_program(program, cpu=cpu, per_op=not outputs_only, bisect=bisect, on_progress=show)
+        report = check_program(program, cpu=cpu, per_op=not outputs_only, bisect=bisect, hard=hard, on_progress=show)
     if as_json:
         print_json("check", report.to_json())
     else:
         if report.integers:
             print_integers(report, verbose)
         print_report(report, verbose)
+    if report.witness:
+        note(f"float64 witness: {report.witness}", quiet)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
     if html is not None:
@@ -87,11 +94,21 @@ def command(
     if failure is not None:
         raise ParityError(
             "LK6001",
-            f"{failure.name} differs from eager: {failure.verdict.reason}",
+            _sentence(failure),
             op=f"{failure.kind} ({failure.dtype}, {'x'.join(map(str, failure.shape))})",
             location=failure.location or None,
             hint=hint,
         )
+
+
+def _sentence(row: Row) -> str:
+    """Says what differs: the export is not lowerkit's, and its user has to look elsewhere."""
+    at = f" ({row.inputs})" if row.inputs else ""
+    if row.kind == "export":
+        return f"the export differs from eager at {row.name}{at}: {row.verdict.reason}"
+    if row.kind == "capture":
+        return f"what was captured differs from the export at {row.name}{at}: {row.verdict.reason}"
+    return f"{row.name} differs from eager{at}: {row.verdict.reason}"
 
 
 def write_page(report: Report, path: Path) -> None:
@@ -145,9 +162,28 @@ def print_report(report: Report, verbose: bool) -> None:
     if not verbose:
         worst = sorted((row for row in ops if row.verdict.passed), key=lambda row: row.verdict.to_eager.sqnr_db)[:10]
         ops = [row for row in ops if not row.verdict.passed or row in worst]
-    title = f"{report.source}: {sum(row.verdict.passed for row in report.ops)} of {len(report.ops)} ops hold gate A"
     columns = ["value", "kind", "dtype", "shape", "SQNR dB", "max error", "verdict", "source"]
-    print_table(title, columns, [_cells(row) for row in [*ops, *report.outputs]])
+    captures = [row for row in report.captures if verbose or not row.verdict.passed]
+    hard = [row for row in report.hard if verbose or not row.verdict.passed]
+    print_table(_title(report), columns, [_cells(row) for row in [*captures, *ops, *report.outputs, *hard]])
+
+
+def _title(report: Report) -> str:
+    """Says what was compared and how much of it holds; what was not compared is not called right."""
+    parts = [_share(report.ops, "ops hold gate A")] if report.ops else []
+    if not report.ops:
+        parts.append(f"no op was compared, {_share(report.outputs, 'outputs hold')}")
+    if len(report.sizes) > 1:
+        parts.append(f"at {len(report.sizes)} sizes ({'; '.join(report.sizes)})")
+    if report.captures:
+        parts.append(_share(report.captures, "outputs of the export are eager's"))
+    if report.hard:
+        parts.append(_share(report.hard, "outputs on special values are eager's"))
+    return f"{report.source}: {', '.join(parts)}"
+
+
+def _share(rows: Sequence[Row], text: str) -> str:
+    return f"{sum(row.verdict.passed for row in rows)} of {len(rows)} {text}"
 
 
 def print_integers(report: Report, verbose: bool) -> None:
@@ -176,7 +212,7 @@ def _cells(row: Row) -> list[object]:
     verdict = ("ok: " if row.verdict.passed else "FAIL: ") + row.verdict.reason
     shape = "x".join(map(str, row.shape))
     return [
-        row.name,
+        f"{row.name} ({row.inputs})" if row.inputs else row.name,
         row.kind,
         row.dtype,
         shape,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
 from lowerkit.errors import InputError, UsageError
 
@@ -59,6 +59,10 @@ def command(
     for stage in (compile_to, compile_from):
         if stage is not None and stage not in STAGES[:-1]:
             raise UsageError("LK3003", f"there is no stage {stage!r}", hint="the stages are: " + ", ".join(STAGES[:-1]))
+    if compile_from is not None:
+        refuse_given(MODEL_OPTIONS, "with --compile-from: the file was captured before")
+    if compile_to is not None:
+        refuse_given(["target", "cpu", "workers"], "with --compile-to: no kernel is compiled")
     options = CompileOptions(target=target, cpu=cpu, dump_folder=dump_ir, workers=workers, use_cache=not no_cache)
     with progress(quiet) as show:
         show("capturing")

@@ -57,7 +57,11 @@ def exit_with_diagnostic(error: BaseException) -> NoReturn:
 
 
 def _print(text: str) -> None:
-    """Prints to stderr; the first word is red on a terminal that wants colour (NO_COLOR is honoured by click)."""
+    """Prints to stderr; the first word is red on a terminal that wants colour (NO_COLOR is honoured by click).
+
+    Names that a file gives may hold what a terminal takes for commands: it is shown as a question mark.
+    """
+    text = "".join(part if part.isprintable() or part in "\n\t" else "?" for part in text)
     # Names come from files: what moves the cursor or rings the bell is shown, not done.
     text = "".join(one if one >= " " or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
     head, separator, rest = text.partition(":")

@@ -12,6 +12,7 @@ import click
 from lowerkit import __version__
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.errors import UsageError
+from lowerkit.torch_version import torch_problem
 
 _PACKAGES = {
     "numpy": "run artifacts",
@@ -41,6 +42,9 @@ def command(as_json: bool) -> None:
             rows.append((package, "missing", purpose))
             if package in _REQUIRED:
                 missing.append(f"{package} is missing: {purpose}")
+    problem = torch_problem()
+    if problem is not None and "torch" not in [row[0] for row in rows if row[1] == "missing"]:
+        missing.append(problem)
     try:
         from lowerkit.runtimes import _native
 

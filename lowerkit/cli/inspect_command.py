@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import ITEM_SIZES
 
@@ -50,6 +51,7 @@ def command(
     if model.endswith(".lk"):
         from lowerkit.runtimes.artifact_reader import open_artifact
 
+        refuse_given([*MODEL_OPTIONS, "cpu", "meta"], "on an artifact: it is compiled already")
         artifact = open_artifact(Path(model))
         manifest = artifact.manifest
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
@@ -110,6 +112,9 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
         "outputs": [_spec(spec) for spec in signature.outputs],
         "states": [_spec(spec) for spec in signature.states],
         "dims": {dim.name: {"minimum": dim.minimum, "maximum": dim.maximum} for dim in signature.dims},
+        "guards": [
+            {"condition": condition_text(guard.condition), "location": guard.location} for guard in signature.guards
+        ],
         "totals": {
             "steps": len(steps),
             "kernels": len(manifest.kernels),
@@ -150,6 +155,8 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     for role in ("inputs", "outputs", "states"):
         for spec in document[role]:
             click.echo(f"{role[:-1]:7} {spec['name']}: {spec['dtype']} {'x'.join(map(str, spec['shape']))}")
+    for guard in document["guards"]:
+        click.echo("only if " + " at ".join(filter(None, (guard["condition"], guard["location"]))))
     click.echo(
         f"{model} for {document['cpu']}: {totals['steps']} steps, {totals['kernels']} kernels, "
         f"{totals['flops'] / 1e9:.3f} GFLOP, weights {totals['weight_bytes'] / 1e6:.1f} MB, "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
+import sys
 from typing import NoReturn
 
 import click
@@ -58,8 +60,22 @@ def cli() -> None:
     """
 
 
+def _open_standard_streams() -> None:
+    """Opens /dev/null in the place of standard streams that the process was started without.
+
+    Else the next file that is opened, an artifact perhaps, is what is printed into.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # takes the lowest that is free
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def main() -> NoReturn:
     """Runs the command line; every failure becomes one diagnostic and a documented exit code, never a traceback."""
+    _open_standard_streams()
     # What imports and captures make lives until the end of the process: looking through all of it for garbage after
     # every 700 objects takes a tenth of a compilation.
     gc.set_threshold(200_000, 20, 50)

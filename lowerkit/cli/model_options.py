@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import click.core
+
+from lowerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -35,6 +38,27 @@ def model_options(command: Command) -> Command:
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
+
+
+MODEL_OPTIONS = ("inputs", "dynamic", "seed")
+"""What :func:`model_options` adds, as parameters of a command."""
+
+
+def refuse_given(parameters: Sequence[str], why: str) -> None:
+    """Raises where an option was given that has no effect here: it would be dropped without a word.
+
+    Raises:
+        UsageError: LK1004, with each of them.
+    """
+    context = click.get_current_context()
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    given = [
+        options[name]
+        for name in parameters
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError("LK1004", f"{', '.join(given)} has no effect {why}", hint="leave it out")
 
 
 def capture_model(

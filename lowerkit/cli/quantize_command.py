@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lowerkit.cli.compile_command import check_output, describe
-from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.methods import METHODS
+
+if TYPE_CHECKING:
+    from lowerkit.capture.program import Program
 
 
 @click.command("quantize")
@@ -68,14 +72,21 @@ def command(
     check_output(model, output)
     from lowerkit.capture.load_model import capture_path
     from lowerkit.compiler import CompileOptions
-    from lowerkit.quantization.calibration_data import read_calibration, samples_of
+    from lowerkit.quantization.calibration_data import Sample, read_calibration, samples_of
     from lowerkit.quantization.quantize import Quantization, quantize_program
 
+    if method != "percentile":
+        refuse_given(["percentile"], "without --method percentile")
     arrays = read_calibration(calib)
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed)
         samples = samples_of(program.signature, arrays)
+
+        def captured_for(sample: Sample) -> Program:
+            positional, named = (sample, {}) if program.arguments is None else program.arguments(sample)
+            return capture_path(model, example_inputs=positional, kwargs=named)
+
         settings = Quantization(method, percentile, keep_float, smooth)
         quantized = quantize_program(
             program,
@@ -83,7 +94,7 @@ def command(
             settings,
             CompileOptions(cpu=cpu),
             show,
-            lambda sample: capture_path(model, example_inputs=sample),
+            captured_for,
         )
         show("writing")
         quantized.compiled.save(output)

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lowerkit.codegen.control_flow import branch, loop
+from lowerkit.codegen.extent_guards import ExtentConditions, refuse_tables_of_extents
 from lowerkit.codegen.in_place import incarnations, is_read_later
+from lowerkit.codegen.index_checks import check, checks_first, may_end_the_run
 from lowerkit.codegen.kernel import KernelPlan
 from lowerkit.codegen.ledger import LedgerEntry, Select
 from lowerkit.codegen.literals import literal_array
@@ -27,10 +29,11 @@ from lowerkit.codegen.shapes import Shape, ShapeTable, dynamic_dims, result_shap
 from lowerkit.codegen.step_draft import Source, StepDraft, byte_size, total
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.weight_table import StoredWeight, WeightTable
+from lowerkit.codegen.work import region_flops
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import substitute
-from lowerkit.runtimes.manifest import Buffer, Signature, Step
+from lowerkit.runtimes.manifest import Buffer, Guard, Signature, Step
 
 if TYPE_CHECKING:
     from lowerkit.capture.weights import WeightStore
@@ -49,6 +52,7 @@ class Schedule:
         weights: the stored tensors by name.
         ledger: one entry for each region.
         state_initials: state name to the stored tensor it starts from.
+        guards: conditions on sizes that the code takes for granted, beyond those of the signature.
     """
 
     buffers: list[Buffer]
@@ -57,6 +61,7 @@ class Schedule:
     weights: Mapping[str, StoredWeight]
     ledger: list[LedgerEntry]
     state_initials: dict[str, str] = field(default_factory=dict[str, str])
+    guards: list[Guard] = field(default_factory=list[Guard])
 
 
 def build_schedule(
@@ -119,6 +124,7 @@ class Walker:
         self._own_buffers = 0
         self._state_buffers: dict[str, int] = {}
         self._incarnations: set[ir.Value] = set()
+        self._conditions = ExtentConditions()
         self._planner = RegionPlanner([op.operation for op in self.functions["main"].operations], select, cpu)
 
     def build(self) -> Schedule:
@@ -129,8 +135,9 @@ class Walker:
             Source(self.draft.add(Buffer("input", byte_size(argument.type, shape), index=number)))
             for number, (argument, shape) in enumerate(zip(arguments, shapes, strict=True))
         ]
-        results, _ = self.walk("main", inputs, shapes)
+        results, result_extents = self.walk("main", inputs, shapes)
         returned = list(self.functions["main"].operations)[-1].operation
+        self._conditions.add_results(self.signature, result_extents, step_place(returned)[1])
         for number, result in enumerate(results):
             self._return(result, number, returned)
         draft = self.draft
@@ -144,6 +151,7 @@ class Walker:
             draft.weights.entries,
             draft.ledger,
             initials,
+            self._conditions.added_guards(self.signature),
         )
 
     def walk(
@@ -155,7 +163,7 @@ class Walker:
         self.shapes = ShapeTable(dict(zip(block.arguments, shapes, strict=True)))
         self._own_buffers = len(self.draft.buffers)
         self._sources.update(zip(block.arguments, arguments, strict=True))
-        operations = [op.operation for op in block.operations]
+        operations = checks_first([op.operation for op in block.operations])
         for position, op in enumerate(operations[:-1]):
             self._operation(op, operations[position + 1 :])
         returned = list(operations[-1].operands)
@@ -183,12 +191,15 @@ class Walker:
             self._sources[op.results[0]] = Source(weight=ir.StringAttr(op.attributes["symbol"]).value)
         elif op.name in VIEW_OPS:
             self._sources[op.results[0]] = self._sources[op.operands[0]]
+            self._conditions.add_view(op, self.shapes)
         elif op.name == "lk.state_read":
             self._state_read(op, rest)
         elif op.name == "lk.state_write":
             state = self._state(ir.StringAttr(op.attributes["symbol"]).value, op)
             if self._buffer_of(op.operands[0]) != state:  # else an update has changed it in place
                 self.draft.copy(self._buffer_of(op.operands[0]), state, op)
+        elif op.name == "lk.check_indices":
+            check(self, op)
         elif op.name == "lk.cond":
             branch(self, op)
         elif op.name == "lk.while":
@@ -207,13 +218,14 @@ class Walker:
         name, location = step_place(op)
         operands = list(op.operands)
         sources = [self._sources[operand] for operand in operands]
-        names = [source.weight for source in sources]
         if self.on_progress is not None:
             self.on_progress(f"planning {name}")
-        view, selection = self._planner.plan(op, names)
+        refuse_tables_of_extents(op)
+        view, selection = self._planner.plan(op, [source.weight for source in sources])
         plan = selection.plan
         shapes = [self.shapes.shape(operand) for operand in operands]
         results = result_shapes(view, shapes)
+        self._conditions.add_region(view, shapes, location)
         self.shapes.define(op.results, results)
         used = [
             self.draft.packed(source, shape, plan, number) if number in plan.packings else self._buffer_of(operand)
@@ -232,17 +244,10 @@ class Walker:
             used.append(buffer)
         dims = dynamic_dims([*(operand.type for operand in operands), *(v.type for v in op.results)], shapes + results)
         kind = view.kind
-        self.draft.ledger.append(
-            LedgerEntry(
-                len(self.draft.steps),
-                name,
-                kind,
-                location,
-                plan.family,
-                plan.note,
-                tuple((family, refusal.reason) for family, refusal in selection.refusals),
-            )
-        )
+        flops = op.opview.flops()  # type: ignore[attr-defined]
+        refusals = tuple((family, refusal.reason) for family, refusal in selection.refusals)
+        step = len(self.draft.steps)
+        self.draft.ledger.append(LedgerEntry(step, name, kind, location, plan.family, plan.note, refusals))
         self.draft.steps.append(
             Step(
                 kernel=self.draft.kernel(plan),
@@ -254,7 +259,7 @@ class Walker:
                 kind=kind,
                 family=plan.family,
                 location=location,
-                flops=op.opview.flops() or 0,  # type: ignore[attr-defined]
+                flops=flops if flops is not None else region_flops(view, shapes),
                 bytes=total(moved if not plan.in_place else moved * 2),
             )
         )
@@ -265,7 +270,8 @@ class Walker:
         kind = self.draft.buffers[source].kind
         old = [value for value, known in self._sources.items() if known.buffer == source]
         others = [value for number, value in enumerate(op.operands) if number != target]
-        own = (kind == "arena" and source >= self._own_buffers) or (kind == "state" and result in self._incarnations)
+        in_state = result in self._incarnations and not may_end_the_run(rest, self.functions)
+        own = (kind == "arena" and source >= self._own_buffers) or (kind == "state" and in_state)
         if own and not any(value in old for value in others) and not is_read_later(old, rest):
             return source
         copy = self._arena(result)

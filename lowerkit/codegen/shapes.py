@@ -78,11 +78,34 @@ class ShapeTable:
             return self.index(op.operands[0])
         if op.name in _ARITHMETIC:
             return simplify((_ARITHMETIC[op.name], self.index(op.operands[0]), self.index(op.operands[1])))
+        if op.name == "arith.select":
+            return self._selected(op)
         if op.name in ("affine.apply", "affine.min", "affine.max"):
             return self._affine(op)
         if op.name == "tensor.extract" and not isinstance(op.operands[0].owner, ir.Block):
             return self._extract(op)
         raise _data_dependent(op)
+
+    def _selected(self, op: ir.Operation) -> Expr:
+        """``c ? a : b`` as ``b + c * (a - b)``."""
+        outcome, chosen, other = self._truth(op.operands[0]), self.index(op.operands[1]), self.index(op.operands[2])
+        return simplify(("add", other, simplify(("mul", outcome, simplify(("sub", chosen, other))))))
+
+    def _truth(self, value: ir.Value) -> Expr:
+        """Returns 1 where a comparison of index values holds, else 0."""
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            raise _data_dependent(None)
+        op = owner.operation
+        if op.name == "arith.constant":
+            return abs(ir.IntegerAttr(op.attributes["value"]).value)
+        if op.name not in ("arith.cmpi", "arith.andi", "arith.ori"):
+            raise _data_dependent(op)
+        if op.name != "arith.cmpi":
+            left, right = self._truth(op.operands[0]), self._truth(op.operands[1])
+            return simplify(("mul" if op.name == "arith.andi" else "max", left, right))
+        left, right = self.index(op.operands[0]), self.index(op.operands[1])
+        return _comparison(ir.IntegerAttr(op.attributes["predicate"]).value, left, right)
 
     def _derive(self, value: ir.Value) -> Shape:
         type_ = ir.RankedTensorType(value.type)
@@ -170,6 +193,10 @@ class ShapeTable:
         operands = iter(op.operands)
         return [[next(operands) for _ in range(count)] for count in counts]
 
+    def slice_sizes(self, op: ir.Operation) -> list[Expr]:
+        """Returns the sizes of a ``tensor.insert_slice``."""
+        return self._mixed("static_sizes", op, self._segments(op)[3])
+
     def _extract_slice(self, op: ir.Operation) -> list[Expr]:
         sizes = self._mixed("static_sizes", op, self._segments(op)[2])
         rank = ir.RankedTensorType(op.results[0].type).rank
@@ -233,6 +260,21 @@ def result_shapes(view: RegionView, operands: Sequence[Sequence[Expr]]) -> list[
         table = ShapeTable(dict(zip(block.arguments, operands, strict=True)))
         returned = list(block.operations)[-1].operation.operands
         return [table.shape(value) for value in returned]
+
+
+def _comparison(predicate: int, left: Expr, right: Expr) -> Expr:
+    """Returns 1 or 0 for a predicate of ``arith.cmpi``: eq ne slt sle sgt sge ult ule ugt uge."""
+
+    def less(a: Expr, b: Expr) -> Expr:
+        return simplify(("min", simplify(("max", simplify(("sub", b, a)), 0)), 1))
+
+    strict = less(left, right), less(right, left)
+    unequal = simplify(("add", *strict))
+    outcomes = (
+        simplify(("sub", 1, unequal)), unequal, strict[0], simplify(("sub", 1, strict[1])), strict[1],
+        simplify(("sub", 1, strict[0])),
+    )  # fmt: skip
+    return outcomes[predicate if predicate < len(outcomes) else predicate - 4]
 
 
 def _affine_expression(expr: ir.AffineExpr, values: Sequence[Expr], dims: int) -> Expr:

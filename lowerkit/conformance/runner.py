@@ -26,11 +26,11 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from lowerkit.codegen.cpu.compile_worker import read_message, write_message
 from lowerkit.conformance.results import CaseResult
 from lowerkit.conformance.suite import Case, SuiteReference
 from lowerkit.conformance.worker import Reply, Request
 from lowerkit.errors import ResourceError, UsageError
+from lowerkit.worker_process import read_message, write_message
 
 WORKER_COMMAND: tuple[str, ...] = ("-m", "lowerkit.conformance.worker")
 _SHOWN_OF_STDERR = 300

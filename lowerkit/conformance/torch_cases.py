@@ -72,8 +72,8 @@ class OperatorModule(nn.Module):
 
 
 @cache
-def _operators() -> dict[str, Any]:
-    """Returns the operators by name.
+def known_operators() -> dict[str, Any]:
+    """Returns PyTorch's operators (OpInfo) by name, with their variants; those whose result is undefined are left out.
 
     Raises:
         UsageError: LK1007, what PyTorch's operator tests import is not installed.
@@ -94,7 +94,21 @@ def _operators() -> dict[str, Any]:
 
 def operator_names() -> list[str]:
     """Returns the names of all operators that have samples of a supported element type, sorted."""
-    return sorted(name for name, operator in _operators().items() if _dtype_of(operator) is not None)
+    return sorted(name for name, operator in known_operators().items() if _dtype_of(operator) is not None)
+
+
+@cache
+def operator_aliases() -> frozenset[str]:
+    """Returns the names by which ATen may call what the operators compute: their own, and those of their aliases.
+
+    Raises:
+        UsageError: LK1007, what PyTorch's operator tests import is not installed.
+    """
+    found: set[str] = set()
+    for operator in known_operators().values():
+        for name in (operator.name, operator.aten_name, *(alias.name for alias in operator.aliases)):
+            found |= {name.replace(".", "_"), name.rpartition(".")[2]}
+    return frozenset(found)
 
 
 def torch_cases(limit: int = SAMPLES_PER_OPERATOR) -> list[Case]:
@@ -130,7 +144,7 @@ def _drawn_or_none(name: str, limit: int) -> list[Sample]:
 
 def samples(name: str, limit: int = SAMPLES_PER_OPERATOR) -> Iterator[Sample]:
     """Yields at most ``limit`` samples of an operator, spread evenly over all that have a tensor as an argument."""
-    operator = _operators()[name]
+    operator = known_operators()[name]
     torch.manual_seed(_SEED)
     drawn = [
         (number, leaves, structure)

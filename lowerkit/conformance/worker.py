@@ -12,10 +12,10 @@ import sys
 
 import msgspec
 
-from lowerkit.codegen.cpu.compile_worker import read_message, write_message
 from lowerkit.conformance.results import Verdict
 from lowerkit.conformance.suite import NotACaseError, Suite, SuiteReference, WrongResultError
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
+from lowerkit.worker_process import read_message, write_message
 
 LONGEST_REASON = 600
 _INTERNAL = (CodegenError, PassError, VerifyError)

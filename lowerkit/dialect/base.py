@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from lowerkit.dialect.attributes import attribute_kind_name, from_attribute, to_attribute
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.linalg_builder import cast
 from lowerkit.dialect.reference.numeric import Array, round_to
 from lowerkit.dialect.shapes import compatible_types, fail
@@ -206,7 +207,7 @@ class LkOperation(Lk.Operation):
 
     # Cost.
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns the number of arithmetic operations, or None where a dimension is dynamic."""
         return 0
 

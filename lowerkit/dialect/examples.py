@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowerkit.dialect.base import LkOperation
+from lowerkit.dialect.linalg_builder import constant_index
 from lowerkit.dialect.ops import (
     AttentionOp,
     AvgPoolOp,
     CallOp,
+    CheckIndicesOp,
     CondOp,
     ConvOp,
     ConvTransposeOp,
@@ -106,6 +108,10 @@ EXAMPLES: dict[type[LkOperation], Example] = {
     ScatterOp: Example(
         ("tensor<1024x64xf32>", "tensor<?xi64>", "tensor<?x64xf32>"),
         lambda t, i, u: ScatterOp.build(t, i, u, axis=0, kind="add"),
+    ),
+    CheckIndicesOp: Example(
+        ("tensor<1x?xi64>",),
+        lambda i: CheckIndicesOp.build(i, [constant_index(30522)], wraps=False, operator="embedding"),
     ),
     ResizeOp: Example(("tensor<1x3x32x32xf32>",), lambda x: ResizeOp.build(x, mode="linear", size=[64, 64])),
     TopkOp: Example(("tensor<1x1000xf32>",), lambda x: TopkOp.build(x, k=5)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from lowerkit.dialect import interpret_bodies, interpret_linalg, interpret_scalar, interpret_tensor
 from lowerkit.dialect.base import LkOperation
-from lowerkit.dialect.ops import CallOp, CondOp, RegionOp, StateReadOp, StateWriteOp, WeightOp, WhileOp
+from lowerkit.dialect.ops import CallOp, CheckIndicesOp, CondOp, RegionOp, StateReadOp, StateWriteOp, WeightOp, WhileOp
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.shapes import is_dynamic, show
 from lowerkit.dialect.types import numpy_dtype
@@ -128,6 +128,9 @@ class Interpreter:
             return [self._state(view.symbol.value)]
         if isinstance(view, StateWriteOp):
             self.states[view.symbol.value] = values[view.value]
+            return []
+        if isinstance(view, CheckIndicesOp):
+            view.require(values[view.indices], [int(values[extent]) for extent in view.extents])
             return []
         if isinstance(view, RegionOp):
             return self.run_block(view.block, [values[operand] for operand in op.operands], {})

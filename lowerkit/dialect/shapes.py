@@ -122,9 +122,9 @@ def per_dimension(name: str, value: int | Sequence[int], count: int) -> list[int
     return list(value)
 
 
-def element_count(shape: Sequence[int]) -> int | None:
-    """Returns the product of the dimensions, or None if one is dynamic."""
-    count = 1
+def element_count(shape: Sequence[Any]) -> Any:
+    """Returns the product of the dimensions (numbers, or extents to count with), or None if one is dynamic."""
+    count: Any = 1
     for dimension in shape:
         if is_dynamic(dimension):
             return None

@@ -32,6 +32,7 @@ class Capabilities(dist.ProcessGroup):
     supports_shrinking = True
     supports_coalescing = False  # messages of a batch start one by one, and none waits for another
     supports_time_estimate = False
+    _supports_time_estimate = False  # the same, as torch 2.15 calls it
 
     @property
     def group_name(self) -> str:

@@ -17,6 +17,7 @@ from lowerkit.runtimes.collective.failures import usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.job_token import given_token
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
+from lowerkit.torch_version import require_torch
 
 # Those of the last default group of this backend, which torch does not hand on to groups made of its ranks.
 _of_default_group = Options()
@@ -40,6 +41,7 @@ def create(request: Any, options: Any) -> Any:
     if isinstance(options, Descent):
         request.store, request.group_id, options = options.store, options.name, options.options
     try:
+        require_torch()
         group = _create(request, options)
     except LowerkitError as error:
         raise dist.DistBackendError(error.render()) from error

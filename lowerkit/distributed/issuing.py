@@ -1,7 +1,7 @@
 """What all operations of the process group share: staging of tensors, issuing, errors, the group's life.
 
 The native side reads and writes contiguous memory. A tensor that is not contiguous (or has a conjugate or negative bit)
-is copied to a temporary, and back when the operation is done; everything else is used where it lies.
+is copied to a temporary, and back when the operation is done (``returns.py``); everything else is used where it lies.
 """
 
 # torch's stubs state one overload each, and do not export what torch.distributed imports.
@@ -16,35 +16,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
 from lowerkit.distributed.capabilities import Capabilities
 from lowerkit.distributed.options import Options
+from lowerkit.distributed.returns import Pending, Returns, copy_back, shares_elements
 from lowerkit.distributed.work import (
     CombinedWork,
     FinishedWork,
     FutureWaiters,
-    Pending,
     PendingWork,
     backend_error,
-    copy_back,
 )
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.work import NANOSECONDS
-
-Tensors = list[torch.Tensor]
-
-
-def as_list(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Tensors:
-    """Returns tensors as a list: methods of a process group take one tensor or several."""
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def nanoseconds(timeout: timedelta | None) -> int:
-    """Returns a timeout for the native side; torch's "unset" is negative and becomes 0, the group's own."""
-    return 0 if timeout is None or timeout.days < 0 else int(timeout.total_seconds() * NANOSECONDS)
-
 
 # False where torch does not offer its tensors natively: then every operation goes the longer way.
 _collective.serve_tensors(torch.Tensor, torch.nn.Parameter)
@@ -74,6 +60,7 @@ class Issuing(Capabilities):
         self._size = group.size
         self._finished = FinishedWork()
         self._waiters = FutureWaiters(f"lowerkit group {group.name}")
+        self._returns = Returns(f"lowerkit group {group.name}")
         self._coalesced: list[Any] | None = None
         self._nccl: Any = None
         self._torch_name = group.name
@@ -124,6 +111,7 @@ class Issuing(Capabilities):
         if self._native.aborted is None and self._waiters.busy():
             self.group.abort("the group was destroyed with work in flight")
         self._waiters.close()
+        self._returns.make_all()
         self.group.close()
 
     # Tensors.
@@ -169,6 +157,7 @@ class Issuing(Capabilities):
         """Returns the tensor's values in contiguous memory."""
         if self.other_engine(tensor) is not None:
             raise self.refusal("tensors of one operation are on different devices")
+        self._settle(tensor)
         if tensor.is_conj() or tensor.is_neg():
             return tensor.detach().resolve_conj().resolve_neg().contiguous()
         return tensor.detach().contiguous()
@@ -177,6 +166,7 @@ class Issuing(Capabilities):
         """Returns contiguous memory for what comes; ``pending`` says where it belongs in the end."""
         if self.other_engine(tensor) is not None:
             raise self.refusal("tensors of one operation are on different devices")
+        self._settle(tensor)
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
         self._check_writable(tensor)
@@ -192,9 +182,19 @@ class Issuing(Capabilities):
             pending.append((tensor, values))
         return values
 
+    def _settle(self, *tensors: torch.Tensor) -> None:
+        """Waits for results that are on their way into the memory of these tensors."""
+        if not self._returns:
+            return
+        try:
+            self._returns.await_those_into(tensors)
+        except _collective.CollectiveError as error:
+            self.group.note_failure(error.args[1])
+            raise backend_error(error) from error
+
     def _check_writable(self, tensor: torch.Tensor) -> None:
         """Refuses expanded tensors before anything is sent: torch would not copy back into them."""
-        if any(stride == 0 and count > 1 for stride, count in zip(tensor.stride(), tensor.shape, strict=True)):
+        if shares_elements(tensor):
             shape, strides = tuple(tensor.shape), tensor.stride()
             raise self.refusal(
                 f"the result of shape {shape} and strides {strides} has several elements in one place",
@@ -217,8 +217,13 @@ class Issuing(Capabilities):
         Returns:
             False, with nothing done: the tensors need the long way; ``_collective.Group.run_tensors`` says which do.
         """
+        if self._returns:
+            self._settle(*[one for side in (output, given) if side is not None for one in as_list(side)])
         try:
-            return self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
+            done = self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
+            if done and self._returns:
+                self._returns.make_all()
+            return done
         except _collective.CollectiveError as error:
             self.group.note_failure(error.args[1])
             raise backend_error(error) from error
@@ -274,6 +279,8 @@ class Issuing(Capabilities):
 
     def ended(self, pending: Pending | None) -> FinishedWork:
         """Copies what is pending back; returns finished work."""
+        if self._returns:
+            self._returns.make_all()
         if pending:
             copy_back(pending)
         return self._finished
@@ -287,10 +294,10 @@ class Issuing(Capabilities):
         is_message: bool,
     ) -> PendingWork:
         """Returns the handle of a started operation."""
-        finish = (lambda: copy_back(pending)) if pending else None
+        returning = self._returns.add(native, pending, is_message=is_message) if pending else None
         memory = (kept, result)
         self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
-        work = PendingWork(native, result, memory, finish, self._waiters, self.group, is_message)
+        work = PendingWork(native, result, memory, returning, self._returns, self._waiters, self.group, is_message)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

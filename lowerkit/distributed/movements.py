@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 
-from lowerkit.distributed.issuing import Issuing, Tensors, as_list, nanoseconds
+from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
+from lowerkit.distributed.issuing import Issuing
 from lowerkit.distributed.numbers import moved
-from lowerkit.distributed.work import Pending
+from lowerkit.distributed.returns import Pending
 from lowerkit.runtimes.collective.calls import Operation
 
 _BROADCAST = int(Operation.BROADCAST)

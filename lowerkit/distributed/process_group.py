@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lowerkit.distributed.arguments import nanoseconds
 from lowerkit.distributed.compilation import leave_uncompiled
-from lowerkit.distributed.issuing import nanoseconds
 from lowerkit.distributed.movements import Movements
 from lowerkit.distributed.numbers import moved
 from lowerkit.distributed.reductions import Reductions
-from lowerkit.distributed.work import CombinedWork, FinishedWork, Pending, PendingWork
+from lowerkit.distributed.returns import Pending
+from lowerkit.distributed.work import CombinedWork, FinishedWork, PendingWork
 from lowerkit.runtimes.collective.calls import ANY_SOURCE, Operation
 from lowerkit.runtimes.collective.deadline import Deadline
 
@@ -85,15 +86,18 @@ class ProcessGroup(Reductions, Movements):
         self._monitored += 1
         prefix = f"lowerkit/monitored/{self.group.identity}/{self._monitored}"
         store = self.group.store
-        store.set(f"{prefix}/{self._rank}", b"1")
         if self._rank == 0:
             verdict = self._missing_ranks(prefix, seconds, wait_all_ranks)
             store.set(f"{prefix}/verdict", b"!" + verdict.encode())
+            if not verdict:  # all came to this one, and had read the verdict of the one before
+                store.delete(f"lowerkit/monitored/{self.group.identity}/{self._monitored - 1}/verdict")
         else:
+            store.set(f"{prefix}/{self._rank}", b"1")
             try:
                 verdict = store.get(f"{prefix}/verdict", seconds + _VERDICT_SECONDS)[1:].decode()
             except TimeoutError:
                 verdict = f"Rank 0 timed out in monitoredBarrier after {seconds:.3g} s"
+            store.delete(f"{prefix}/{self._rank}")
             if verdict:
                 reached = f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting"
                 verdict = f"{reached} for send/recv from rank 0: {verdict}"

@@ -1,6 +1,7 @@
 """Functions of torch.distributed that refuse every backend but those they know: ours are served, all others passed on.
 
-``monitored_barrier`` looks at the backend's name; ``split_group`` wants an accelerator before it looks at the group.
+``monitored_barrier`` looks at the backend's name; ``split_group`` wants an accelerator before it looks at the group;
+from torch 2.15 on torch's flight recorder asks each group for a backend in C++, and ours record themselves.
 Once a group of ours exists they are replaced.
 """
 
@@ -21,14 +22,25 @@ from lowerkit.runtimes.collective.failures import usage
 
 def serve_torch_functions() -> None:
     """Makes torch's functions serve groups of this backend; may be called again."""
-    for name, replacement in (("monitored_barrier", _monitored_barrier), ("split_group", _split_group)):
+    replacements: dict[str, Callable[..., Any]] = {
+        "monitored_barrier": _monitored_barrier,
+        "split_group": _split_group,
+        "_maybe_attach_flight_recorder": _attach_flight_recorder,
+    }
+    for name, replacement in replacements.items():
         own = getattr(distributed_c10d, name, None)
         if own is None or hasattr(own, "serves_lowerkit"):  # releases of torch differ in what they have
             continue
         serving = functools.wraps(own)(functools.partial(replacement, own))
         setattr(serving, "serves_lowerkit", True)  # noqa: B010 -- functions have no such attribute for a type checker
         for module in (distributed_c10d, dist):
-            setattr(module, name, serving)
+            if hasattr(module, name):
+                setattr(module, name, serving)
+
+
+def _attach_flight_recorder(own: Callable[..., None], group: Any, *further: Any) -> None:
+    if not isinstance(group, ProcessGroup):
+        own(group, *further)
 
 
 def _monitored_barrier(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lowerkit.distributed.issuing import nanoseconds
+from lowerkit.distributed.arguments import nanoseconds
 from lowerkit.distributed.numbers import moved
 from lowerkit.distributed.work import FinishedWork
 from lowerkit.runtimes.collective.calls import REDUCTIONS, Operation

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from lowerkit.runtimes.collective.host import address_towards
 
-_LEAST_WAIT = timedelta(milliseconds=1)
+_SHORTEST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.05
+_NO_VALUE = "lowerkit: no value"  # expected by nobody, so nothing is set
 
 
 class TorchStore:
@@ -23,16 +25,25 @@ class TorchStore:
 
     def get(self, key: str, timeout: float) -> bytes:
         """See :class:`Store`."""
+        start = time.monotonic()
+        while (value := self._look(key)) is None:
+            waited = time.monotonic() - start
+            if waited >= timeout:
+                raise TimeoutError(f"no value of {key!r} within {timeout:.3g} s")
+            # Who waits long asks seldom, and is late by a fraction of what it waited.
+            time.sleep(min(max(waited / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE, timeout - waited))
+        return value
+
+    def _look(self, key: str) -> bytes | None:
+        """Returns the value, or None. Stores' own waits take no signals and report each timeout on stderr.
+
+        Whether a value is there and which one are asked at once: it may be deleted meanwhile, and ``get`` would wait.
+        """
         try:
-            # Stores differ in what they do without a value, but all of them tell whether there is one.
-            if not self._store.check([key]):
-                if timeout <= 0:
-                    raise TimeoutError(f"no value of {key!r}")
-                self._store.wait([key], max(timedelta(seconds=timeout), _LEAST_WAIT))
-        except RuntimeError as error:
-            # FileStore and HashStore raise plain errors; what they say of a timeout differs from release to release.
-            raise TimeoutError(f"no value of {key!r} within {timeout:.3g} s: {error}") from error
-        return self._store.get(key)
+            value = self._store.compare_set(key, _NO_VALUE, _NO_VALUE)
+        except RuntimeError:  # the store's host is gone, or it is slow
+            return None
+        return None if value == _NO_VALUE.encode() else value
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See :class:`Store`."""

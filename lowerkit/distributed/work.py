@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,15 +12,12 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from lowerkit.distributed.returns import Return, Returns
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import from_native
 from lowerkit.runtimes.collective.group import Group
-
-Finish = Callable[[], None]
-# Tensors, and temporaries with what they are to hold in the end.
-Pending = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def backend_error(error: _collective.CollectiveError) -> dist.DistBackendError:
@@ -31,13 +28,6 @@ def backend_error(error: _collective.CollectiveError) -> dist.DistBackendError:
 def refused_call(error: LowerkitError) -> dist.DistBackendError:
     """Returns torch's error with our message, for a call that cannot be made."""
     return dist.DistBackendError(error.render())
-
-
-def copy_back(pending: Pending) -> None:
-    """Copies temporaries to where their values belong."""
-    with torch.no_grad():
-        for tensor, temporary in pending:
-            tensor.copy_(temporary)
 
 
 class FinishedWork(dist.Work):
@@ -83,7 +73,8 @@ class PendingWork(dist.Work):
         native: the native handle.
         result: the tensors that the operation writes, what its future holds.
         kept: what must live until it is done.
-        finish: called once, when it is done: copies results to where the caller wants them.
+        returning: copies of results to where the caller wants them, to be made when it is done.
+        returns: those of the group.
         waiters: completes futures.
         group: told what went wrong, and that the operation's memory need not be kept any longer.
         is_message: sends and receives: they do not complete in the order in which they start.
@@ -94,7 +85,8 @@ class PendingWork(dist.Work):
         native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
-        finish: Finish | None,
+        returning: Return | None,
+        returns: Returns,
         waiters: FutureWaiters,
         group: Group,
         is_message: bool = False,
@@ -103,7 +95,8 @@ class PendingWork(dist.Work):
         self._native = native
         self._result = list(result)
         self._kept = kept
-        self._finish = finish
+        self._returning = returning
+        self._returns = returns
         self._waiters = waiters
         self._group = group
         self._is_message = is_message
@@ -194,11 +187,18 @@ class PendingWork(dist.Work):
 
     def _end(self) -> None:
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                finish()
+            returning, self._returning = self._returning, None
             self._kept = None
+        if returning is not None:
+            self._returns.make(returning)
+        if self._returns:
+            self._returns.make_all()
         self._group.unfinished.forget(self._native)
+
+    def __del__(self) -> None:
+        """Somebody else has to copy the results, where nobody waited for them."""
+        if self._returning is not None:
+            self._returns.adopt(self._returning)
 
 
 class CombinedWork(dist.Work):

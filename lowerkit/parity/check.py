@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from lowerkit.errors import UsageError
 from lowerkit.parity.bodies import bodies_of, compare_bodies
-from lowerkit.parity.compare_taps import compare_taps, credible, references_of
-from lowerkit.parity.gates import judge_model, judge_quantized
+from lowerkit.parity.comparison import Comparison
+from lowerkit.parity.gates import judge_quantized
 from lowerkit.parity.report import Report, Row
+from lowerkit.parity.symbolic_sizes import sizes_of, text_of
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
-    from lowerkit.parity.integer_row import IntegerRow, OwnerRow
+    from lowerkit.compiler import CompileOptions
     from lowerkit.parity.taps import Tap
-
-Array = np.ndarray[Any, Any]
 
 
 def check(
@@ -31,10 +30,12 @@ def check(
     kwargs: Mapping[str, Any] | None = None,
     per_op: bool = True,
     bisect: bool = False,
+    hard: bool = False,
 ) -> Report:
     """Compiles ``model`` (as ``lowerkit.compile`` takes it) and compares it with eager by gate A.
 
-    With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``.
+    With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``. With
+    ``hard``, the outputs are compared on special values too (NaN, infinities, denormals, extremes): ``report.hard``.
 
     Raises:
         UsageError: LK1003, there are no example inputs to run with.
@@ -44,14 +45,14 @@ def check(
         from lowerkit.capture.load_model import capture_path
 
         def make() -> Program:
-            return capture_path(str(model), [], [], example_inputs=example_inputs)
+            return capture_path(str(model), example_inputs=example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
     else:
         from lowerkit.capture.capture import capture
 
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    return check_program(make(), cpu=cpu, per_op=per_op, bisect=bisect)
+    return check_program(make(), cpu=cpu, per_op=per_op, bisect=bisect, hard=hard)
 
 
 def check_program(
@@ -60,6 +61,7 @@ def check_program(
     cpu: str = "host",
     per_op: bool = True,
     bisect: bool = False,
+    hard: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``."""
@@ -72,75 +74,46 @@ def check_program(
         )
     show = on_progress or (lambda _text: None)
     captured = program.copy() if bisect else None
-    unlowered = program.copy() if per_op and bodies_of(program) and not program.signature.dims else None
+    bodies = bodies_of(program) if per_op else []
+    unlowered = program.copy() if bodies and not program.signature.dims else None
     fused: Program | None = None
     options = CompileOptions(cpu=cpu, golden=False)
-    output_specs = list(program.signature.outputs)
+    model = replace(program)  # with the signature of the model, when taps are added to that of the program
+    report = Report(program.source, [], [])
     taps: list[Tap] = []
-    integers: list[IntegerRow] = []
-    owners: list[OwnerRow] = []
-    missing: list[str] = []
-    quantized = False
+    if bodies and unlowered is None:
+        report.skipped.append("the ops inside of branches and loops: the model has symbolic dims")
     if per_op:
-        from lowerkit.parity.integer_check import check_integers
-        from lowerkit.parity.owner_check import check_owner, holds_quantization
+        from lowerkit.parity.owner_check import holds_quantization
         from lowerkit.parity.taps import add_taps
 
         lower_program(program, "canonical", options, on_progress)
         # What rounds to stored integers, not what holds integers: a cast to int8 is no quantization.
-        quantized = holds_quantization(program)
-        if quantized and not program.signature.dims:
-            show("comparing with the owner")
-            owners, missing = check_owner(program, inputs)
+        if holds_quantization(program):
+            if bisect:
+                report.skipped.append("the bisection: stages are not compared for a quantized model")
+            if hard:
+                report.skipped.append("special values: they are not compared for a quantized model")
+            return _check_quantized(program, options, report, on_progress)
         lower_program(program, "fused", options, on_progress)
-        if quantized and not program.signature.dims:
-            show("comparing with the int64 interpreter")
-            integers = check_integers(program, inputs, options)
-        elif not quantized:
-            fused = program.copy() if unlowered is not None else None
-            taps = add_taps(program)
+        fused = program.copy() if unlowered is not None else None
+        taps = add_taps(program)
     compiled = compile_program(program, options, on_progress)
-    show("running")
-    ours = compiled.session.run(*inputs)
-    show("running eager")
-    eager = program.eager(*inputs)
-    show("running eager in float64")
-    report = Report(program.source, [], [], missing, integers=integers, owners=owners)
-    if quantized:
-        checked = [*integers, *owners] if owners else []
-        report.outputs = [
-            Row(
-                spec.name,
-                "output",
-                "",
-                spec.dtype,
-                actual.shape,
-                judge_quantized(actual, expected, checked),
-            )
-            for spec, actual, expected in zip(output_specs, ours, eager, strict=False)
-        ]
-        return report
-    onnx_exact = _onnx_float64_values(program, inputs, report)
-    if program.onnx_model is not None:
-        exact = [
-            credible(onnx_exact.get(spec.name), expected) for spec, expected in zip(output_specs, eager, strict=False)
-        ]
-    else:
-        exact = _float64_outputs(program, inputs, len(output_specs) + len(program.signature.states))
-    states = compiled.session.state
-    compared = [(spec, "output", actual) for spec, actual in zip(output_specs, ours, strict=False)]
-    compared += [(spec, "state", states[spec.name]) for spec in program.signature.states]
-    report.outputs = [
-        Row(spec.name, kind, "", spec.dtype, actual.shape, judge_model(spec.dtype, actual, expected, wanted))
-        for (spec, kind, actual), expected, wanted in zip(compared, eager, exact, strict=False)
-    ]
-    if taps:
-        show("comparing op by op")
-        passed = {place for place, row in enumerate(report.outputs) if row.verdict.passed}
-        compare_taps(program, taps, ours, references_of(program, inputs, taps, onnx_exact), passed, report)
+    comparison = Comparison(model, compiled.session, taps, report, show)
+    with _own_caches(model):
+        first = comparison.at(inputs, text_of(sizes_of(model.signature, inputs)))
+        if model.signature.dims:
+            comparison.further()
     if unlowered is not None and fused is not None:
         show("comparing inside branches and loops")
-        compare_bodies(unlowered, fused, inputs, options, report)
+        with _own_caches(model):
+            compare_bodies(unlowered, fused, first, options, report)
+    if hard:
+        from lowerkit.parity.hard_values import compare_hard
+
+        show("comparing special values")
+        with _own_caches(model):
+            compare_hard(model, compiled.session, report)
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 
@@ -148,23 +121,44 @@ def check_program(
     return report
 
 
-def _float64_outputs(program: Program, inputs: Sequence[Array], count: int) -> Sequence[Array | None]:
-    """Returns the outputs, then the final states, in float64; None for each where there is no graph to run."""
-    if program.functional is None:
-        return [None] * count
-    from lowerkit.parity.reference import float64_outputs
+def _own_caches(model: Program) -> AbstractContextManager[None]:
+    """Returns a context whose runs of the model leave nothing behind in PyTorch; without PyTorch there is nothing."""
+    if model.exported is None:
+        return nullcontext()
+    from lowerkit.parity.higher_order import forgotten_by_dynamo
 
-    return float64_outputs(program.functional, inputs, count) or [None] * count
+    return forgotten_by_dynamo(model.exported)
 
 
-def _onnx_float64_values(program: Program, inputs: Sequence[Array], report: Report) -> Mapping[str, Array]:
-    """Returns the values of an ONNX model in float64; without them the report says that the tolerance alone decides."""
-    if program.onnx_model is None:
-        return {}
-    from lowerkit.parity.onnx_reference import onnx_float64_values
+def _check_quantized(
+    program: Program, options: CompileOptions, report: Report, on_progress: Callable[[str], None] | None
+) -> Report:
+    """Checks a program at stage ``canonical`` that rounds to stored integers: region by region, and its outputs."""
+    from lowerkit.compiler import compile_program, lower_program
+    from lowerkit.parity.integer_check import check_integers
+    from lowerkit.parity.owner_check import check_owner
 
-    try:
-        return onnx_float64_values(program, inputs)
-    except Exception as error:  # ONNX's evaluator raises what it likes for an op it cannot compute
-        report.skipped.append(f"the float64 reference: {type(error).__name__}: {error}")
-        return {}
+    inputs, eager = program.example_inputs, program.eager
+    assert inputs is not None, "the caller checked"
+    assert eager is not None, "the caller checked"
+    show = on_progress or (lambda _text: None)
+    if program.signature.dims:
+        report.skipped.append("the regions of a quantized model with symbolic dims, and all sizes but the example's")
+    else:
+        show("comparing with the owner")
+        report.owners, missing = check_owner(program, inputs)
+        report.skipped += missing
+    lower_program(program, "fused", options, on_progress)
+    if not program.signature.dims:
+        show("comparing with the int64 interpreter")
+        report.integers = check_integers(program, inputs, options)
+    compiled = compile_program(program, options, on_progress)
+    show("running")
+    ours = compiled.session.run(*inputs)
+    show("running eager")
+    checked = [*report.integers, *report.owners] if report.owners else []
+    report.outputs = [
+        Row(spec.name, "output", "", spec.dtype, actual.shape, judge_quantized(actual, expected, checked))
+        for spec, actual, expected in zip(program.signature.outputs, ours, eager(*inputs), strict=False)
+    ]
+    return report

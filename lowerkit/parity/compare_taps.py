@@ -12,20 +12,21 @@ cannot hide there: what reads it would be wrong too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowerkit.parity.gates import GATES, judge_op
+from lowerkit.parity.gates import GATES, Verdict, judge_op
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.noise import Noise
 from lowerkit.parity.report import Report, Row
 from lowerkit.parity.taps import align
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.parity.taps import Tap
+    from lowerkit.runtimes.manifest import TensorSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -39,28 +40,7 @@ class Reference:
 
 
 References = Mapping[str, Sequence[Reference]]
-
-
-def references_of(
-    program: Program, inputs: Sequence[Array], taps: Sequence[Tap], onnx_exact: Mapping[str, Array]
-) -> References:
-    """Returns the references of the nodes that ``taps`` stand for."""
-    nodes = {_node_of(tap) for tap in taps}
-    if program.functional is not None:
-        from lowerkit.parity.reference import node_values
-
-        eager = node_values(program.functional, inputs, nodes, float64=False)
-        float64 = node_values(program.functional, inputs, nodes, float64=True)
-        return {
-            node: [Reference(*pair) for pair in zip(values, float64[node], strict=True)]
-            for node, values in eager.items()
-        }
-    from lowerkit.parity.onnx_reference import onnx_node_values
-
-    return {
-        node: [Reference(value, credible(onnx_exact.get(name), value)) for name, value in values.items()]
-        for node, values in onnx_node_values(program, inputs, nodes).items()
-    }
+MeasureNoise = Callable[[Collection[str]], Mapping[str, Sequence[Noise | None]]]
 
 
 def credible(float64: Array | None, eager: Array) -> Array | None:
@@ -84,44 +64,70 @@ def is_another_value(dtype: str, sqnr_db: float) -> bool:
 
 
 def compare_taps(
-    program: Program,
+    specs: Sequence[TensorSpec],
     taps: Sequence[Tap],
     ours: Sequence[Array],
     references: References,
     passed: set[int],
     report: Report,
+    measure: MeasureNoise | None = None,
+    inputs: str = "",
 ) -> None:
     """Adds a row for each tap to ``report``, or a line to what was skipped.
 
     Args:
-        program: with the taps among its outputs.
+        specs: of the outputs, the taps among them.
         taps: in program order.
         ours: the values of all outputs.
         references: by node.
         passed: places of the model's outputs that hold gate A; the taps that hold it are added.
         report: gets the rows.
+        measure: measures the rounding noise of the nodes that are outside of the tolerance.
+        inputs: which inputs these are, for the rows.
     """
+    pairs = {tap.output: _nearest(ours[tap.output], references.get(node_of(tap), ())) for tap in taps}
+    first = {
+        place: judge_op(specs[place].dtype, pair[0], pair[1].eager, None)
+        for place, pair in pairs.items()
+        if pair is not None
+    }
+    doubtful = {
+        node_of(tap)
+        for tap in taps
+        if tap.output in first and specs[tap.output].dtype in GATES and _may_be_rounding(first[tap.output])
+    }
+    noise = measure(doubtful) if measure is not None and doubtful else {}
     rows: list[Row] = []
     # Readers come after what they read, so they are judged first.
     for tap in reversed(taps):
-        dtype = program.signature.outputs[tap.output].dtype
-        pair = _nearest(ours[tap.output], references.get(_node_of(tap), ()))
+        dtype = specs[tap.output].dtype
+        pair = pairs[tap.output]
         if pair is None:
             report.skipped.append(f"{tap.node} ({tap.kind}): eager has no value of that name and size")
             continue
         actual, reference = pair
-        verdict = judge_op(dtype, actual, reference.eager, reference.float64)
+        verdict = first[tap.output]
+        if _may_be_rounding(verdict):
+            measured = noise.get(node_of(tap), [])
+            places = [place for place, one in enumerate(references[node_of(tap)]) if one is reference]
+            known = measured[places[0]] if measured else None
+            verdict = judge_op(dtype, actual, reference.eager, reference.float64, known)
         if verdict.passed:
             passed.add(tap.output)
         elif tap.readers and tap.readers <= passed and is_another_value(dtype, verdict.to_eager.sqnr_db):
             passed.add(tap.output)
             report.skipped.append(f"{tap.node} ({tap.kind}): no value of eager, and all that is computed of it agrees")
             continue
-        rows.append(Row(tap.node, tap.kind, tap.location, dtype, actual.shape, verdict))
+        rows.append(Row(tap.node, tap.kind, tap.location, dtype, actual.shape, verdict, inputs))
     report.ops.extend(reversed(rows))
 
 
-def _node_of(tap: Tap) -> str:
+def _may_be_rounding(verdict: Verdict) -> bool:
+    return not verdict.passed and verdict.to_eager.special_equal
+
+
+def node_of(tap: Tap) -> str:
+    """Returns the name of the node that a tap stands for."""
     return tap.node.partition("@")[0]
 
 

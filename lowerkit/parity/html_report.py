@@ -26,9 +26,11 @@ def html_report(report: Report) -> str:
     sections = [
         _verdicts(report),
         *([] if bisection is None else [_finding(bisection), _waterfall(bisection)]),
+        _table("Export against eager", "captures", report.captures, {}),
         _table("Outputs", "outputs", report.outputs, {}),
         _table("Ops, in program order", "ops", report.ops, _local(bisection)),
-        _skipped(report.skipped),
+        _table("Outputs on special values", "hard", report.hard, {}),
+        _skipped([f"float64 witness: {report.witness}", *report.skipped] if report.witness else report.skipped),
     ]
     title = f"lowerkit check: {escape(report.source)}"
     return (
@@ -147,7 +149,7 @@ def _row(row: Row, step: StepRow | None) -> str:
     shape = "x".join(map(str, row.shape))
     cells = [
         "&#10003;" if row.verdict.passed else "&#10007;",
-        escape(row.name),
+        escape(f"{row.name} ({row.inputs})" if row.inputs else row.name),
         escape(row.kind),
         f"{row.dtype} {shape}",
         _bar(metrics.sqnr_db, row.dtype),

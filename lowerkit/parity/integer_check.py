@@ -83,7 +83,7 @@ def _with_all_results(program: Program) -> Program:
         kind = ir.FunctionType.get(main.type.inputs, [value.type for value in values])
         main.operation.attributes["function_type"] = ir.TypeAttr.get(kind)
     old = program.signature
-    copy.signature = Signature(old.inputs, specs, old.states, old.dims)
+    copy.signature = Signature(old.inputs, specs, old.states, old.dims, old.guards)
     return copy
 
 

@@ -13,19 +13,28 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from lowerkit.capture.onnx_eager import float32_outputs, holds_bfloat16, load_with_data, node_outputs
 from lowerkit.capture.program import Program
 from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.moved_inputs import moved_inputs
 
 Array = np.ndarray[Any, Any]
 
+_STILL = 0.75
+"""Share of the weights that stay: a weight that moves by a unit in the last place errs more than one rounding."""
 _NARROW = frozenset({"float32", "float16", "bfloat16"})
 
 
-def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collection[str]) -> dict[str, dict[str, Array]]:
-    """Returns node name -> value name -> value, of all outputs of the named nodes of the captured ONNX model."""
+def onnx_node_values(
+    program: Program, inputs: Sequence[Array], nodes: Collection[str], seed: int | None = None
+) -> dict[str, dict[str, Array]]:
+    """Returns node name -> value name -> value, of all outputs of the named nodes of the captured ONNX model.
+
+    With ``seed`` of a perturbed run, see :func:`onnx_perturbed_values`.
+    """
     model = load_with_data(program.onnx_model)
     wanted = {
         output: _name_of(node)
@@ -35,9 +44,30 @@ def onnx_node_values(program: Program, inputs: Sequence[Array], nodes: Collectio
         if output
     }
     found: dict[str, dict[str, Array]] = {}
-    for name, value in node_outputs(model, inputs, list(wanted)).items():
+    values = (
+        node_outputs(model, inputs, list(wanted))
+        if seed is None
+        else onnx_perturbed_values(program, inputs, list(wanted), seed)
+    )
+    for name, value in values.items():
         found.setdefault(wanted[name], {})[name] = value
     return found
+
+
+def onnx_perturbed_values(
+    program: Program, inputs: Sequence[Array], names: Sequence[str], seed: int
+) -> dict[str, Array]:
+    """Returns value name -> value of a run by ONNX Runtime, its optimizations off, on inputs and weights moved by one
+    unit in the last place at most: as right a run as that of the model itself."""
+    generator = np.random.default_rng(seed)
+    model = load_with_data(program.onnx_model)
+    for tensor in model.graph.initializer:
+        if tensor.data_type in _narrow_types():
+            array = numpy_helper.to_array(tensor)
+            kept = generator.random(array.shape) < _STILL
+            moved = np.where(kept, array, moved_inputs([array], generator)[0]).astype(array.dtype)
+            tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
+    return node_outputs(model, moved_inputs(inputs, generator), names)
 
 
 def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, Array]:
@@ -120,8 +150,6 @@ def _widen_node(node: Any) -> None:
 
 
 def _widen_tensors(tensors: Iterable[Any]) -> None:
-    from onnx import numpy_helper
-
     for tensor in tensors:
         if tensor.data_type in _narrow_types():
             tensor.CopyFrom(numpy_helper.from_array(_widen(numpy_helper.to_array(tensor)), tensor.name))

@@ -1,4 +1,7 @@
-"""Reference values of every node: eager in the model's own element types, and the same graph in float64."""
+"""Values of every node of a captured graph, run by PyTorch: in the model's own element types, and in float64.
+
+They are torch's own where the graph is right. Whether it is, the witness says (:mod:`lowerkit.parity.witness`).
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,27 @@ from lowerkit.capture.dtypes import to_numpy, to_torch
 from lowerkit.capture.fx_functional import callable_of
 
 if TYPE_CHECKING:
-    from lowerkit.capture.fx_functional import FunctionalProgram
+    from lowerkit.capture.functional_program import FunctionalProgram
 
 Array = np.ndarray[Any, Any]
 _LOW_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def node_values(
-    program: FunctionalProgram, inputs: Sequence[Array], nodes: Collection[str], *, float64: bool
+    program: FunctionalProgram,
+    inputs: Sequence[Array],
+    nodes: Collection[str],
+    *,
+    float64: bool,
+    copies: bool = False,
 ) -> dict[str, list[Array]]:
     """Runs the imported graph and returns node name -> its tensors (several for a split) for the nodes asked for.
 
     With ``float64``, weights and inputs are widened and every cast or creation of a narrower floating type inside the
-    graph is carried out in float64 instead: the result the model would have without rounding.
+    graph is carried out in float64 instead: the result the model would have without rounding. A graph that changes
+    tensors in place gives what they hold at the end, with ``copies`` what each node gave.
     """
-    recorder = _Recorder(_as_module(program), frozenset(nodes), float64)
+    recorder = _Recorder(_as_module(program), frozenset(nodes), float64, copies)
     given = iter(inputs)
     arguments = [_argument(program, spec, given) for spec in program.graph_signature.input_specs]
     with torch.no_grad():
@@ -38,14 +47,19 @@ def node_values(
     return recorder.values
 
 
-def float64_outputs(program: FunctionalProgram, inputs: Sequence[Array], count: int) -> list[Array] | None:
-    """Returns the model's outputs, then its final states, in float64; None where there are other than ``count``."""
-    names = [
+def output_nodes(program: FunctionalProgram) -> list[str]:
+    """Returns the nodes of the model's outputs, then of its final states."""
+    return [
         spec.arg.name
         for kind in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION)
         for spec in program.graph_signature.output_specs
         if spec.kind == kind and isinstance(spec.arg, TensorArgument)
     ]
+
+
+def float64_outputs(program: FunctionalProgram, inputs: Sequence[Array], count: int) -> list[Array] | None:
+    """Returns the graph's outputs, then its final states, in float64; None where there are other than ``count``."""
+    names = output_nodes(program)
     values = node_values(program, inputs, names, float64=True)
     found = [values[name][0] for name in names if name in values]
     return found if len(found) == count else None
@@ -59,17 +73,17 @@ def _argument(program: FunctionalProgram, spec: InputSpec, given: Iterator[Array
     """Returns what a placeholder stands for: the next input, a weight, or a constant."""
     if spec.kind == InputKind.USER_INPUT:
         return to_torch(next(given)) if isinstance(spec.arg, TensorArgument) else getattr(spec.arg, "value", None)
-    name = spec.target or ""
-    return program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return program.tensor_of(spec)
 
 
 class _Recorder(fx.Interpreter):
     """Interprets a graph and keeps the values of some nodes."""
 
-    def __init__(self, module: fx.GraphModule, nodes: frozenset[str], float64: bool) -> None:
+    def __init__(self, module: fx.GraphModule, nodes: frozenset[str], float64: bool, copies: bool) -> None:
         super().__init__(module)
         self.nodes = nodes
         self.float64 = float64
+        self.copies = copies
         self.values: dict[str, list[Array]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -77,7 +91,7 @@ class _Recorder(fx.Interpreter):
         if n.name in self.nodes:
             tensors = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
             if tensors:
-                self.values[n.name] = [to_numpy(one) for one in tensors]
+                self.values[n.name] = [np.array(to_numpy(one)) if self.copies else to_numpy(one) for one in tensors]
         return value
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:

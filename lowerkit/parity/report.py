@@ -12,7 +12,11 @@ from lowerkit.parity.integer_row import IntegerRow, OwnerRow
 
 @dataclass(frozen=True)
 class Row:
-    """One compared value: an op (``node``, ``kind``, the user's line) or an output of the model."""
+    """One compared value: an op (``node``, ``kind``, the user's line) or an output of the model.
+
+    ``kind`` is ``export`` where torch's export is compared with eager, and ``capture`` where what capture made of the
+    export is; ``inputs`` says of a model with symbolic dims at which sizes, and which special values were given.
+    """
 
     name: str
     kind: str
@@ -20,6 +24,7 @@ class Row:
     dtype: str
     shape: tuple[int, ...]
     verdict: Verdict
+    inputs: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the row for the ``check`` schema."""
@@ -32,6 +37,8 @@ class Row:
             "passed": self.verdict.passed,
             "reason": self.verdict.reason,
             "to_eager": self.verdict.to_eager.to_json(),
+            "inputs": self.inputs,
+            **({} if self.verdict.noise is None else {"sensitivity": self.verdict.noise.to_json()}),
         }
 
 
@@ -47,6 +54,14 @@ class Report:
     ops: list[Row]
     skipped: list[str] = field(default_factory=list[str])
     bisection: Bisection | None = None
+    captures: list[Row] = field(default_factory=list[Row])
+    """The export against eager; and where it fails what capture made of the export."""
+    hard: list[Row] = field(default_factory=list[Row])
+    """The outputs on special values, where they were asked for."""
+    witness: str = ""
+    """What computed the float64 values, or ``none`` and why: then only the tolerance of eager applies."""
+    sizes: list[str] = field(default_factory=list[str])
+    """Of a model with symbolic dims: the sizes that were compared."""
     integers: list[IntegerRow] = field(default_factory=list[IntegerRow])
     """Of a quantized model: its regions against the int64 interpreter, in place of ``ops``."""
     owners: list[OwnerRow] = field(default_factory=list[OwnerRow])
@@ -55,7 +70,7 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether every output and every op holds gate A."""
-        return all(row.verdict.passed for row in [*self.outputs, *self.ops]) and all(
+        return all(row.verdict.passed for row in self._rows) and all(
             row.passed for row in [*self.integers, *self.owners]
         )
 
@@ -66,8 +81,12 @@ class Report:
 
     @property
     def first_failure(self) -> Row | None:
-        """The first op, in program order, that fails; an output when only outputs fail."""
-        return next((row for row in [*self.ops, *self.outputs] if not row.verdict.passed), None)
+        """What fails first: the export, else the first op in program order, else an output, else special values."""
+        return next((row for row in self._rows if not row.verdict.passed), None)
+
+    @property
+    def _rows(self) -> list[Row]:
+        return [*self.captures, *self.ops, *self.outputs, *self.hard]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of the ``check`` schema."""
@@ -76,6 +95,10 @@ class Report:
             "passed": self.passed,
             "outputs": [row.to_json() for row in self.outputs],
             "ops": [row.to_json() for row in self.ops],
+            "captures": [row.to_json() for row in self.captures],
+            "hard": [row.to_json() for row in self.hard],
+            "witness": self.witness,
+            "sizes": self.sizes,
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "integers": [row.to_json() for row in self.integers],

@@ -15,7 +15,10 @@ import numpy as np
 
 from lowerkit.capture.locations import last_part, origin_of
 from lowerkit.capture.program import Program
+from lowerkit.codegen.shapes import ShapeTable
+from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import func, ir, walk
+from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +39,10 @@ class Tap:
 
 
 def add_taps(program: Program) -> list[Tap]:
-    """Makes the last result of every region of a fused program an output as well. Static shapes only."""
+    """Makes the last result of every region of a fused program an output as well, whatever its shape is.
+
+    A region whose shape is no function of the symbolic dims (it depends on data) has no tap.
+    """
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
     terminator = list(main.entry_block.operations)[-1].operation
@@ -44,6 +50,9 @@ def add_taps(program: Program) -> list[Tap]:
     found: list[Tap] = []
     tapped: dict[ir.Operation, int] = {}
     finishing = _finishing_regions(main)
+    table = ShapeTable(
+        dict(zip(main.entry_block.arguments, (each.shape for each in program.signature.inputs), strict=True))
+    )
     for operation in list(main.entry_block.operations):
         if operation.operation.name != "lk.region":
             continue
@@ -51,7 +60,8 @@ def add_taps(program: Program) -> list[Tap]:
         tensor_type = ir.RankedTensorType(result.type)
         last = last_op(operation.operation)
         source = origin_of(last_part(last.location))
-        if not source.node or not tensor_type.has_static_shape or _is_part_of_a_node(last):
+        shape = _shape(result, table)
+        if not source.node or shape is None or _is_part_of_a_node(last):
             continue
         if finishing[source.node] != operation.operation:
             continue  # a convolution whose bias is added in a later region: eager never has the value in between
@@ -59,7 +69,7 @@ def add_taps(program: Program) -> list[Tap]:
         place = len(values)
         tapped[operation.operation] = place
         found.append(Tap(f"{source.node}@{source.module}", kind, source.source_line or "", place, frozenset()))
-        specs.append(TensorSpec(f"tap.{len(values)}", str(tensor_type.element_type), list(tensor_type.shape)))
+        specs.append(TensorSpec(f"tap.{len(values)}", str(tensor_type.element_type), shape))
         values.append(result)
     taps = [replace(tap, readers=frozenset(_readers(values[tap.output], tapped))) for tap in found]
     with ir.InsertionPoint(terminator), terminator.location:
@@ -68,8 +78,16 @@ def add_taps(program: Program) -> list[Tap]:
     signature = ir.FunctionType.get(main.type.inputs, [value.type for value in values], context=program.context)
     main.attributes["function_type"] = ir.TypeAttr.get(signature, context=program.context)
     old = program.signature
-    program.signature = Signature(old.inputs, specs, old.states, old.dims)
+    program.signature = Signature(old.inputs, specs, old.states, old.dims, old.guards)
     return taps
+
+
+def _shape(value: ir.Value, table: ShapeTable) -> list[Expr] | None:
+    """Returns the shape of a tensor over the symbolic dims; None where it depends on data."""
+    try:
+        return list(table.shape(value))
+    except UnsupportedError:
+        return None
 
 
 def _readers(value: ir.Value, tapped: dict[ir.Operation, int]) -> Iterator[int]:

@@ -70,11 +70,12 @@ def quantize(
     example_inputs: Sequence[Any] | None = None,
     *,
     method: str = "min-max",
-    percentile: float = 99.99,
+    percentile: float | None = None,
     keep_float: Sequence[str] = ("auto",),
     smooth: float = 0.0,
     cpu: str = "host",
     dynamic_shapes: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Quantized:
     """Quantizes ``model`` (as ``lowerkit.compile`` takes it) to int8 and compiles it.
 
@@ -82,40 +83,45 @@ def quantize(
         model: a float model, f32.
         calibration: arrays by input name with samples in front, or a list of samples, each a list of inputs.
         example_inputs: what gate B compares on, and what fixes the shapes of a module; without them the first sample.
-        method: ``min-max`` or ``percentile``.
-        percentile: of the method ``percentile``.
+        method: ``min-max``, ``percentile`` or ``mse``.
+        percentile: of the method ``percentile``, 99.99 if not given.
         keep_float: as in :class:`Quantization`; ``()`` keeps nothing in floats.
         smooth: as in :class:`Quantization`.
         cpu: ``host`` or the CPU level to compile for.
-        dynamic_shapes: as for ``torch.export.export``, of a module; the samples may then differ in shape.
+        dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; the samples may differ in shape.
+        kwargs: keyword inputs of ``forward``, beside ``example_inputs``; in samples they follow the others.
 
     Raises:
         InputError: LK1003, the calibration data does not fit the model.
-        UsageError: LK1009, the method, percentile or smoothing is unknown, or ``keep_float`` names no product.
+        UsageError: LK1009, the method, percentile or smoothing is unknown, a percentile is given for another method,
+            or ``keep_float`` names no product.
         UnsupportedError: LK4001, the model has no product that can be quantized.
         LowerkitError: the model cannot be captured or compiled.
     """
     from lowerkit.compiler import CompileOptions
 
+    if percentile is not None and method != "percentile":
+        raise UsageError("LK1009", f"the method {method!r} has no percentile", hint="give method='percentile' with it")
+    settings = Quantization(method, 99.99 if percentile is None else percentile, tuple(keep_float), smooth)
     given = example_inputs
-    if given is None and not isinstance(calibration, Mapping) and len(calibration):
+    if given is None and not kwargs and not isinstance(calibration, Mapping) and len(calibration):
         given = calibration[0]
 
-    def captured(inputs: Sequence[Any] | None, shapes: Any = None) -> Program:
+    def captured(inputs: Sequence[Any] | None, named: Mapping[str, Any] | None, shapes: Any = None) -> Program:
         if isinstance(model, (str, os.PathLike)):
             from lowerkit.capture.load_model import capture_path
 
-            return capture_path(str(model), [], [], example_inputs=inputs)
+            return capture_path(str(model), example_inputs=inputs, kwargs=named, dynamic_shapes=shapes)
         from lowerkit.capture.capture import capture
 
-        return capture(model, inputs, dynamic_shapes=shapes)
+        return capture(model, inputs, dynamic_shapes=shapes, kwargs=named)
 
     def captured_for(sample: Sample) -> Program:
-        from lowerkit.capture.dtypes import to_torch
+        if program.arguments is None:  # an ONNX model: flat inputs
+            return captured(sample, None)
+        return captured(*program.arguments(sample))
 
-        return captured(sample if isinstance(model, (str, os.PathLike)) else [to_torch(array) for array in sample])
-
-    program = captured(given, dynamic_shapes)
+    program = captured(given, kwargs, dynamic_shapes)
     if isinstance(calibration, Mapping):
         samples = samples_of(program.signature, calibration)
     else:
@@ -125,7 +131,6 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    settings = Quantization(method, percentile, tuple(keep_float), smooth)
     return quantize_program(program, samples, settings, CompileOptions(cpu=cpu), captured_for=captured_for)
 
 

@@ -79,13 +79,14 @@ def products_of(module: ir.Module) -> list[ir.Operation]:
 
 
 def _work(op: ir.Operation) -> tuple[int, int]:
-    """Returns the FLOPs of a product and the bytes of its weight."""
+    """Returns the FLOPs of a product, 0 where they depend on symbolic dims, and the bytes of its weight."""
     view = op.opview
     assert isinstance(view, LkOperation)
     elements = 1
     for extent in shape_of(op.operands[1]):
         elements *= extent
-    return view.flops() or 0, 4 * elements
+    flops = view.flops()
+    return flops if isinstance(flops, int) else 0, 4 * elements
 
 
 def _refusal(op: ir.Operation) -> str | None:

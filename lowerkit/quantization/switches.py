@@ -138,5 +138,5 @@ def _append_inputs(program: Program, names: Sequence[str]) -> list[ir.Value]:
         main.operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
     old = program.signature
     specs = [TensorSpec(f"in_int8.{name}", "i1", []) for name in names]
-    program.signature = Signature([*old.inputs, *specs], old.outputs, old.states, old.dims)
+    program.signature = Signature([*old.inputs, *specs], old.outputs, old.states, old.dims, old.guards)
     return added

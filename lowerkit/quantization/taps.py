@@ -51,4 +51,4 @@ def append_outputs(program: Program, values: Sequence[ir.Value]) -> None:
         main.operation.attributes["function_type"] = ir.TypeAttr.get(kind)
     specs = [TensorSpec(f"observed.{place}", "f32", [*shape_of(value)]) for place, value in enumerate(values)]
     old = program.signature
-    program.signature = Signature(old.inputs, [*old.outputs, *specs], old.states, old.dims)
+    program.signature = Signature(old.inputs, [*old.outputs, *specs], old.states, old.dims, old.guards)

@@ -2,7 +2,7 @@
 
 Upstream ``cse`` joins ops that are equal in every respect, bodies included, and weights of one name. Beside it,
 elementwise ops are joined that differ in the order of their inputs, in the destinations they were given, or in the
-order of the operands of commutative body ops (value numbering of the body).
+order of the operands of commutative body ops (value numbering of the body). Of equal checks of indices the first stays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ class CommonSubexpressions(Pass):
         run_pipeline(module, "builtin.module(cse)")
         block = main_block(module)
         known: dict[object, ir.Operation] = {}
+        checks: list[ir.Operation] = []
         for op in operations(block):
+            if op.name == "lk.check_indices":
+                if any(_same_check(op, other) for other in checks):
+                    op.erase()
+                else:
+                    checks.append(op)
+                continue
             if op.name != "linalg.generic":
                 continue
             view = as_elementwise(op)
@@ -50,6 +57,14 @@ class CommonSubexpressions(Pass):
                     result.replace_all_uses_with(same)
         erase_dead(block)
         return len(operations(block)) != before
+
+
+def _same_check(one: ir.Operation, other: ir.Operation) -> bool:
+    """Whether two checks of indices ask the same, whatever the op that they stand for."""
+    asked = ("wraps", "exempt")
+    return list(one.operands) == list(other.operands) and all(
+        one.attributes[name] == other.attributes[name] for name in asked
+    )
 
 
 def _key(view: Elementwise) -> object:

@@ -22,6 +22,7 @@ from lowerkit.capture.weights import WeightStore
 from lowerkit.dialect import WeightOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
+from lowerkit.passes.raising.torch_build import of_type_of
 from lowerkit.passes.raising.torch_ir import (
     LOW_PRECISION_FLOATS,
     TORCH_DTYPE_CODES,
@@ -64,6 +65,9 @@ _PRODUCERS: dict[str, int | None] = {
     "torch.aten.linear": None,
 }
 
+_LARGEST_SCALE = 2.0**64
+"""Filters times a larger one may leave the range of f32."""
+
 # What nobody reads any more once a batch norm is gone. Other torch ops may have effects and are not ours to judge.
 _LEFT_OVER = frozenset({*_PRODUCERS, "lk.weight", "torch_c.from_builtin_tensor"})
 
@@ -90,7 +94,7 @@ class FoldBatchNorm(Pass):
             except RefusalError as error:
                 context.remark(self.name, f"left {op.name} at {op.location}: {error}")
                 continue
-            op.results[0].replace_all_uses_with(value)
+            op.results[0].replace_all_uses_with(of_type_of(op.results[0], value))
             op.erase()
             changed = True
         if changed:
@@ -117,11 +121,19 @@ class _BatchNorm:
         gamma, beta, mean, var = (None if name is None else next(given).astype(np.float64) for name in self.names)
         assert mean is not None
         assert var is not None
-        scale = 1.0 / np.sqrt(var + self.epsilon)
-        if gamma is not None:
-            scale = gamma * scale
-        shift = -mean * scale
-        return scale, shift if beta is None else shift + beta
+        with np.errstate(all="ignore"):
+            scale = 1.0 / np.sqrt(var + self.epsilon)
+            if gamma is not None:
+                scale = gamma * scale
+            shift = -mean * scale
+            return scale, shift if beta is None else shift + beta
+
+    def keeps_range(self, weights: WeightStore) -> bool:
+        """Whether a filter times the scale stays finite; without data it is taken to."""
+        if not all(weights.has_data(name) for name in self.parents):
+            return True
+        scale, shift = self.scale_and_shift([weights.get(name) for name in self.parents])
+        return bool(np.all(np.abs(scale) <= _LARGEST_SCALE) and np.all(np.isfinite(shift)))
 
 
 def _weight_name(value: ir.Value) -> str | None:
@@ -165,8 +177,12 @@ def _fold(norm: _BatchNorm, weights: WeightStore) -> ir.Value | None:
     if len(users(producer.operands[1])) != 1:
         return None  # a shared filter: folding would duplicate it
     info = tensor_info(producer.operands[1])
+    if producer.name != "torch.aten.linear" and tensor_info(value).rank != info.rank:
+        return None  # without a batch the dim after the channels is what a batch norm takes for channels
     if info.dtype in LOW_PRECISION_FLOATS:
         return None  # a folded filter would be rounded a second time; eager scales and shifts in f32
+    if not norm.keeps_range(weights):
+        return None  # of a sum with infinite filters NaN would be left, where eager has infinity
     axis, groups = _output_axis(producer)
 
     def folded_filter(data: Array, *parameters: Array) -> Array:
@@ -176,8 +192,9 @@ def _fold(norm: _BatchNorm, weights: WeightStore) -> ir.Value | None:
     def folded_bias(*arrays: Array) -> Array:
         parameters = arrays if bias_name is None else arrays[1:]
         scale, shift = norm.scale_and_shift(parameters)
-        total = shift if bias_name is None else arrays[0].astype(np.float64) * scale + shift
-        return total.astype(weights.get(filter_name).dtype)
+        with np.errstate(all="ignore"):
+            total = shift if bias_name is None else arrays[0].astype(np.float64) * scale + shift
+            return total.astype(weights.get(filter_name).dtype)
 
     new_filter = _derive(weights, f"{filter_name}.folded", [filter_name, *norm.parents], folded_filter, info)
     bias_parents = [*([] if bias_name is None else [bias_name]), *norm.parents]

@@ -112,7 +112,7 @@ class FoldConstants(Pass):
             )
             return False
         flops = op.opview.flops() if isinstance(op.opview, LkOperation) else 0
-        if flops is None or flops > self.max_flops:
+        if not isinstance(flops, int) or flops > self.max_flops:
             context.remark(self.name, f"left {op.name} on constants with {flops} operations at {op.location}")
             return False
         return True

@@ -135,7 +135,8 @@ def _plan_collapse(
         number = None if loop is None else group_of[loop]
         if number is None or (shape[index_map[axis] or 0] == 1 and len(groups[number]) > 1):
             own.append([axis])  # an extent of one: index 0 whatever the loop is
-            new_map.append(None if number is None or _has_wide_loop(groups[number], shape) else number)
+            is_taken = number is None or number in new_map or _has_wide_loop(groups[number], shape)
+            new_map.append(None if is_taken else number)
             axis += 1
             continue
         wanted = [member for member in groups[number] if shape[member] != 1]
@@ -174,16 +175,22 @@ def _product(extents: Sequence[int]) -> int:
 
 
 def _expand(value: ir.Value, groups: list[list[int]], new_map: IndexMap, like: ir.Value) -> ir.Value:
-    """Expands ``value``; the extent of a dimension is that of ``like`` along the loop that indexes it."""
-    op = defining_op(value)
-    if op is not None and op.name == "tensor.collapse_shape" and reassociation_of(op) == groups:
-        return op.operands[0]
+    """Expands ``value``, or reads through a collapse of that shape.
+
+    The extent of a dimension is that of ``like`` along the loop that indexes it.
+    """
     shape = shape_of(like)
     sizes = [1 if loop is None else shape[loop] for loop in new_map]
     for group, extent in zip(groups, shape_of(value), strict=True):
         if extent == 1:
             for axis in group:
                 sizes[axis] = 1
+    op = defining_op(value)
+    if op is not None and op.name == "tensor.collapse_shape" and reassociation_of(op) == groups:
+        # The same groups may have other extents: 16 is 1 x 16 and 4 x 4. Two unknown ones leave that open.
+        known = all([sizes[axis] for axis in group].count(DYNAMIC) <= 1 for group in groups)
+        if known and shape_of(op.operands[0]) == sizes:
+            return op.operands[0]
     dynamic = [
         dimension(like, loop) for loop, size in zip(new_map, sizes, strict=True) if size == DYNAMIC and loop is not None
     ]

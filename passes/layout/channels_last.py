@@ -7,6 +7,9 @@ Steps: each op with a ``channels_last`` attribute that is false gets its input t
 result transposed back. ``propagate-transposes`` then moves the pairs together until they cancel. Filters stay
 [Cout, Cin/groups, k...]: they are packed at compile time.
 
+A convolution that pads and whose filter holds NaN or infinities stays as it is: channels-last kernels leave out
+the taps that lie outside the image, where eager multiplies zeros with them, which gives NaN.
+
 Bytes: two per transpose and element that does not cancel; in ResNet-50 that is the image alone.
 """
 
@@ -15,10 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.layout.transposes import build_transpose, channels_to_last, channels_to_second
-from lowerkit.passes.rewriting import main_block, operations, shape_of
+from lowerkit.passes.rewriting import main_block, operations, shape_of, weight_symbol
 
 _CONVOLUTIONS = frozenset({"lk.conv", "lk.conv_transpose", "lk.integer_conv"})
 _COMPANIONS = frozenset({"lk.max_pool", "lk.avg_pool", "lk.group_norm", "lk.resize"})
@@ -45,9 +50,19 @@ class ChannelsLast(Pass):
                 continue
             if len(shape_of(op.operands[0])) < 3:
                 continue  # a group norm over [N, C] has nothing to move
+            if op.name == "lk.conv" and _meets_zeros(op, context):
+                continue
             _convert(op)
             changed = True
         return changed
+
+
+def _meets_zeros(op: ir.Operation, context: PassContext) -> bool:
+    """Whether padding meets a filter that makes NaN of it."""
+    name = weight_symbol(op.operands[1])
+    if name is None or not context.weights.has_data(name) or not any(ir.DenseI64ArrayAttr(op.attributes["padding"])):
+        return False
+    return not bool(np.isfinite(context.weights.get(name)).all())
 
 
 def _convert(op: ir.Operation) -> None:

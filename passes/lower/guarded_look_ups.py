@@ -2,7 +2,8 @@
 
 torch-mlir lowers indexing by tensors to ``tensor.extract`` in the body of a ``linalg.generic``, with an assertion that
 compiled code does not keep. A position that comes out of data is clamped, so that a wrong index gives a wrong element
-and never reads outside of the tensor, as ``lk.gather`` does.
+and never reads outside of the tensor, as ``lk.gather`` does. What the user indexes by is refused before
+(``lk.check_indices``).
 """
 
 from __future__ import annotations

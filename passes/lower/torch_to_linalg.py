@@ -3,14 +3,13 @@
 The conversions are torch-mlir's own, called one by one: its bundled pipeline ends in a verifier that rejects lk ops.
 Steps:
 
-1. decompose  what has no direct lowering (``torch-decompose-complex-ops``), with the ops that do declared legal;
-2. convert    torch to linalg, scf, arith and tensor; then the function and what stands between two casts;
-3. check      no torch op may remain: all that do are reported at once, each with its source line;
-4. clean up   constants that were float64 in Python are rounded to the type they are used in, assertions go, casts
+1. convert    torch to linalg, scf, arith and tensor (:mod:`lowerkit.passes.lower.conversion`);
+2. check      no torch op may remain: all that do are reported at once, each with its source line;
+3. clean up   constants that were float64 in Python are rounded to the type they are used in, assertions go, casts
               that only forget or repeat a static shape go.
 
-A conversion stops at the first op that it cannot take, and says little. On failure each distinct op of the module is
-therefore lowered alone, in a function of its own, and those that fail are reported.
+A conversion stops at the first op that it cannot take, and says little; it may also crash or never end. On failure each
+distinct op of the module is therefore lowered alone, in a function of its own, and those that fail are reported.
 """
 
 from __future__ import annotations
@@ -21,21 +20,14 @@ from typing import ClassVar
 
 from lowerkit.errors import PassError, UnsupportedError
 from lowerkit.mlir import ir, run_pipeline, walk
+from lowerkit.mlir_worker import OP_SECONDS, ConversionError
 from lowerkit.passes.base import Pass, PassContext
+from lowerkit.passes.lower.conversion import convert
 from lowerkit.passes.lower.guarded_look_ups import guard_look_ups
+from lowerkit.passes.lower.long_powers import call_long_powers
 from lowerkit.passes.lower.scalar_constants import fold_scalar_conversions, narrow_comparisons
 from lowerkit.passes.source_location import describe, op_name, signature_text
 
-# Ops with a direct lowering whose decomposition is worse: through float64, or into many ops.
-_LEGAL_OPS = ("aten.gelu", "aten.sigmoid", "aten.tanh", "aten.erf", "aten.relu", "aten.pow.Tensor_Scalar")
-
-_DECOMPOSE = f"builtin.module(func.func(torch-decompose-complex-ops{{legal-ops={','.join(_LEGAL_OPS)}}},canonicalize))"
-_CONVERT = (
-    "builtin.module(func.func("
-    "convert-torch-to-linalg,canonicalize,convert-torch-to-scf,convert-torch-to-arith,convert-torch-to-tensor"
-    "),torch-func-backend-type-conversion,"
-    "func.func(canonicalize,torch-finalizing-backend-type-conversion,canonicalize,cse))"
-)
 _CLEAN = "builtin.module(func.func(canonicalize,cse))"
 
 _UNTRUSTED = frozenset(
@@ -71,37 +63,50 @@ class TorchToLinalg(Pass):
         if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
             raise _unsupported(_culprits(untouched))
         try:
-            run_pipeline(module, _DECOMPOSE)
-            run_pipeline(module, _CONVERT)
-            remaining = _torch_ops(module)
-        except ir.MLIRError as failure:
+            convert(module, _torch_ops(module))
+        except ConversionError as failure:
             culprits = _culprits(untouched)
             if not culprits:
                 raise PassError(
                     "LK3001",
-                    f"the conversion to linalg failed: {_first_line(failure)}",
+                    f"the conversion to linalg failed: {failure}",
                     hint="every op lowers alone: this is a bug of lowerkit",
                 ) from failure
             raise _unsupported(culprits) from failure
+        remaining = _torch_ops(module)
         if remaining:
-            raise _unsupported(_culprits(untouched) or remaining)
+            raise _unsupported(_culprits(untouched) or dict.fromkeys(remaining, ""))
+        _return_declared_types(module)
         _refuse_scalar_loops(module)
         _erase_assertions(module)
         guard_look_ups(module)
         fold_scalar_conversions(module)
         narrow_comparisons(module)
+        call_long_powers(module)
         run_pipeline(module, _CLEAN)
         return True
+
+
+def _return_declared_types(module: ir.Module) -> None:
+    """Casts what a function returns to the static dims that it declares: decompositions give what they know.
+
+    Inside of a function types may differ so, each op states its own.
+    """
+    for function in module.body.operations:
+        declared = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value).results
+        for block in function.operation.regions[0].blocks:
+            end = list(block.operations)[-1].operation
+            for index, (value, wanted) in enumerate(zip(end.operands, declared, strict=True)):
+                if value.type != wanted:
+                    with ir.InsertionPoint(end), value.location:
+                        end.operands[index] = ir.Operation.create(
+                            "tensor.cast", results=[wanted], operands=[value]
+                        ).result
 
 
 def _signature(module: ir.Module) -> str:
     """Returns the types of the functions as text."""
     return " ".join(str(op.operation.attributes["function_type"]) for op in module.body.operations)
-
-
-def _first_line(failure: ir.MLIRError) -> str:
-    diagnostics = failure.error_diagnostics
-    return diagnostics[0].message.splitlines()[0] if diagnostics else str(failure).splitlines()[0]
 
 
 def _is_torch(op: ir.Operation) -> bool:
@@ -119,11 +124,12 @@ def _torch_ops(module: ir.Module | ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _unsupported(ops: list[ir.Operation]) -> UnsupportedError:
+def _unsupported(ops: dict[ir.Operation, str]) -> UnsupportedError:
+    """The error that names each op, with the reason where it is more than that nothing lowers it."""
     details: dict[str, None] = {}
-    for op in ops:
+    for op, reason in ops.items():
         if not op.name.startswith(_SCALAR_OPS):
-            details[f"{signature_text(op)} at {describe(op)}"] = None
+            details[f"{signature_text(op)} at {describe(op)}{reason and f': {reason}'}"] = None
     count = len({op_name(op) for op in ops if not op.name.startswith(_SCALAR_OPS)})
     return UnsupportedError(
         "LK4001",
@@ -136,24 +142,28 @@ def _unsupported(ops: list[ir.Operation]) -> UnsupportedError:
 # Which ops are to blame.
 
 
-def _culprits(module: ir.Operation) -> list[ir.Operation]:
-    """Returns the ops of ``module`` that cannot be lowered alone; of equal ones each, as their source lines differ."""
-    verdicts: dict[str, bool] = {}
-    found: list[ir.Operation] = []
+def _culprits(module: ir.Operation) -> dict[ir.Operation, str]:
+    """Returns the ops of ``module`` that cannot be lowered alone, each with the reason where its conversion says one.
+
+    Of equal ones each: their source lines differ.
+    """
+    verdicts: dict[str, str | None] = {}
+    found: dict[ir.Operation, str] = {}
     for op in _torch_ops(module):
         if op.name.startswith((*_SCALAR_OPS, "torch_c.", "torch.prim.ListUnpack")):
             continue
         if op.parent is None or op.parent.name != "func.func":
             continue  # part of the control flow that holds it
         if len(op.regions) > 0:
-            found.append(op)
+            found[op] = ""
             continue
         alone = _alone(op)
         key = str(alone)
         if key not in verdicts:
-            verdicts[key] = _lowers(alone)
-        if not verdicts[key]:
-            found.append(op)
+            verdicts[key] = _failure(alone)
+        reason = verdicts[key]
+        if reason is not None:
+            found[op] = reason
     return found
 
 
@@ -204,15 +214,15 @@ def _copy(op: ir.Operation, mapping: dict[ir.Value, ir.Value]) -> ir.Operation:
     return copied
 
 
-def _lowers(module: ir.Module) -> bool:
+def _failure(module: ir.Module) -> str | None:
+    """Why a module cannot be lowered, empty where nothing is known to do it; None where it can."""
     if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
-        return False
+        return ""
     try:
-        run_pipeline(module, _DECOMPOSE)
-        run_pipeline(module, _CONVERT)
-    except ir.MLIRError:
-        return False
-    return not _torch_ops(module)
+        convert(module, _torch_ops(module), OP_SECONDS)
+    except ConversionError as failure:
+        return failure.reason
+    return "" if _torch_ops(module) else None
 
 
 def _refuse_scalar_loops(module: ir.Module) -> None:
@@ -237,8 +247,9 @@ def _refuse_scalar_loops(module: ir.Module) -> None:
 def _erase_assertions(module: ir.Module) -> None:
     """Erases ``cf.assert``.
 
-    torch-mlir asserts that dynamic sizes broadcast, which capture has proven, that indices are in range, which
-    :func:`guard_look_ups` makes sure of, and that the operand of a reciprocal is not zero, which is wrong: PyTorch
+    torch-mlir asserts that dynamic sizes broadcast, which capture has proven or code generation makes a guard
+    (``lowerkit/codegen/extent_guards.py``), that indices are in range, which ``lk.check_indices`` refuses at run time
+    and :func:`guard_look_ups` makes sure of, and that the operand of a reciprocal is not zero, which is wrong: PyTorch
     gives infinity.
     """
     found: list[ir.Operation] = []

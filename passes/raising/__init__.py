@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lowerkit.passes.base import Pass
 
 ORDER = (
+    "raise-index-checks",
     "simplify-torch",
     "raise-quantization",
     "decompose-lists",
@@ -33,9 +34,11 @@ ORDER = (
     "raise-resize",
     "raise-sorting",
     "raise-cumulative",
-    "widen-unsigned",
+    "promote-operands",
     "widen-elementwise",
     "decompose-elementwise",
+    "decompose-divisions",
+    "decompose-limits",
     "decompose-moves",
     "raise-views",
     "torch-to-linalg",

@@ -14,15 +14,12 @@ from lowerkit.capture.onnx_conversions import reinterpret_bits
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import bias_along, binary, binary_scalar, broadcast_shape, cast, unary
+from lowerkit.passes.raising.torch_build import bias_along, binary, binary_scalar, cast, unary
 from lowerkit.passes.raising.torch_ir import (
     NotConcernedError,
     RefusalError,
     build,
     constant_float,
-    constant_string,
-    int_of,
-    is_none,
     is_tensor,
     like_result,
     number_of,
@@ -54,6 +51,49 @@ def _sign(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     positive = cast(binary_scalar("gt", value, 0, "i1"), dtype)
     negative = cast(binary_scalar("lt", value, 0, "i1"), dtype)
     return like_result(binary("sub", positive, negative), op)
+
+
+def _negative(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``0 - x`` of integers, which torch-mlir negates through f32."""
+    value = op.operands[0]
+    if tensor_info(value).is_float:
+        raise NotConcernedError("floats are lowered well")
+    return like_result(binary_scalar("rsub", value, 0), op)
+
+
+def _truncate(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """``ceil(x) if x < 0 else floor(x)``: torch-mlir multiplies by the sign, which loses that of -0."""
+    value = op.operands[0]
+    if not tensor_info(value).is_float:
+        raise NotConcernedError("integers are whole")
+    return like_result(_whole_part(value), op)
+
+
+def _whole_part(value: ir.Value) -> ir.Value:
+    negative = binary_scalar("lt", value, 0.0, "i1")
+    return build("torch.aten.where.self", [negative, unary("ceil", value), unary("floor", value)], [value.type])[0]
+
+
+def _fraction(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """frac: ``x - trunc(x)``."""
+    value = op.operands[0]
+    if not tensor_info(value).is_float:
+        raise NotConcernedError("integers are whole")
+    return like_result(binary("sub", value, _whole_part(value)), op)
+
+
+def _power(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """pow: (input, exponent): beyond small whole exponents the function itself, as repeated products lose digits."""
+    exponent = number_of(op.operands[1])
+    if not tensor_info(op.results[0]).is_float or isinstance(exponent, float) or abs(exponent) <= 4:
+        raise NotConcernedError("a few products")
+    return build(op_name(op), [op.operands[0], constant_float(float(exponent))], [op.results[0].type])
+
+
+def _float_power(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """float_power: (input, exponent): a power in float64, which the operand has been made."""
+    operands = [op.operands[0], constant_float(float(number_of(op.operands[1])))]
+    return build("torch.aten.pow.Tensor_Scalar", operands, [op.results[0].type])
 
 
 def _softplus(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -134,72 +174,6 @@ def _gelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(binary("mul", half, binary_scalar("add", curve, 1.0)), op)
 
 
-# Integer division that rounds down: torch-mlir goes through float64, which has too few digits for int64, and takes
-# the sign of a remainder from the wrong operand where the divisor is negative.
-
-
-@dataclass(frozen=True)
-class _Truncated:
-    """``a / b`` rounded towards zero, what remains, and where rounding down would give one less."""
-
-    quotient: ir.Value
-    remainder: ir.Value
-    is_above_floor: ir.Value
-
-
-def _truncated(op: ir.Operation) -> _Truncated:
-    value, divisor = op.operands[0], op.operands[1]
-    mode = constant_string("trunc")
-    if is_tensor(divisor):
-        dtype = tensor_info(op.results[0]).dtype
-        value, divisor = cast(value, dtype), cast(divisor, dtype)
-        left, right = tensor_info(value), tensor_info(divisor)
-        kind = left.with_shape(broadcast_shape(left.shape, right.shape)).torch_type()
-        quotient = build("torch.aten.div.Tensor_mode", [value, divisor, mode], [kind])[0]
-        rest = binary("sub", value, binary("mul", quotient, divisor))
-        # The signs differ where exactly one of the two is negative.
-        signs = binary("bitwise_xor", binary_scalar("lt", rest, 0, "i1"), binary_scalar("lt", divisor, 0, "i1"), "i1")
-    else:
-        number = int_of(divisor)
-        quotient = build("torch.aten.div.Scalar_mode", [value, divisor, mode], [value.type])[0]
-        rest = binary("sub", value, binary_scalar("mul", quotient, number))
-        signs = binary_scalar("lt" if number > 0 else "gt", rest, 0, "i1")
-    apart = binary("bitwise_and", signs, binary_scalar("ne", rest, 0, "i1"), "i1")
-    return _Truncated(quotient, rest, apart)
-
-
-def _floor_divide(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """floor_divide: (a, b); div.Tensor_mode, div.Scalar_mode: (a, b, rounding_mode)."""
-    info = tensor_info(op.results[0])
-    if len(op.operands) > 2 and (is_none(op.operands[2]) or string_of(op.operands[2]) != "floor"):
-        raise NotConcernedError("another rounding")
-    if info.is_float:
-        if len(op.operands) > 2:
-            raise NotConcernedError("floats are lowered well")
-        name = "torch.aten.div.Tensor_mode" if is_tensor(op.operands[1]) else "torch.aten.div.Scalar_mode"
-        return build(name, [*op.operands, constant_string("floor")], [op.results[0].type])
-    if info.dtype == "ui8":
-        raise RefusalError("a division of unsigned integers: widen-unsigned comes first")
-    parts = _truncated(op)
-    return like_result(binary("sub", parts.quotient, cast(parts.is_above_floor, info.dtype)), op)
-
-
-def _remainder(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """remainder: (a, b), with the sign of b."""
-    info = tensor_info(op.results[0])
-    if info.is_float or info.dtype == "ui8":
-        raise NotConcernedError("floats are lowered well")
-    parts = _truncated(op)
-    divisor = op.operands[1]
-    if is_tensor(divisor):
-        raised = binary("add", parts.remainder, cast(divisor, info.dtype))
-    else:
-        raised = binary_scalar("add", parts.remainder, int_of(divisor))
-    return like_result(
-        build("torch.aten.where.self", [parts.is_above_floor, raised, parts.remainder], [raised.type])[0], op
-    )
-
-
 def _scaled_term(op: ir.Operation, name: str) -> Sequence[ir.Value]:
     """addcmul, addcdiv: (input, a, b, value): ``input + value * (a ... b)``."""
     base, left, right, factor = op.operands
@@ -229,19 +203,6 @@ def _lerp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(build("torch.aten.where.self", [near, low, high], [low.type])[0], op)
 
 
-def _softshrink(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """softshrink: (input, lambd): towards zero by lambda, and zero within it. torch-mlir has the sign wrong."""
-    value, amount = op.operands[0], float(number_of(op.operands[1]))
-    above, below = binary_scalar("gt", value, amount, "i1"), binary_scalar("lt", value, -amount, "i1")
-    shrunk = build(
-        "torch.aten.where.self",
-        [above, binary_scalar("sub", value, amount), binary_scalar("add", value, amount)],
-        [value.type],
-    )[0]
-    moved = binary("bitwise_or", above, below, "i1")
-    return build("torch.aten.where.ScalarOther", [moved, shrunk, constant_float(0.0)], [op.results[0].type])
-
-
 def _prelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """prelu: (input, weight): ``x if x > 0 else weight * x`` with one weight, or one for each channel (axis 1)."""
     value, slope = op.operands
@@ -264,19 +225,6 @@ def _width(dtype: str) -> int:
     return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
-def _extreme(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """maximum, minimum: (a, b): NaN where either is NaN; torch-mlir's choice forgets a NaN of the first."""
-    info = tensor_info(op.results[0])
-    if not info.is_float:
-        raise NotConcernedError("integers are lowered well")
-    left, right = cast(op.operands[0], info.dtype), cast(op.operands[1], info.dtype)
-    wins = binary("gt" if op_name(op).endswith("maximum") else "lt", left, right, "i1")
-    chosen = build("torch.aten.where.self", [wins, left, right], [info.torch_type()])[0]
-    return like_result(
-        build("torch.aten.where.self", [binary("ne", left, left, "i1"), left, chosen], [chosen.type])[0], op
-    )
-
-
 @dataclass(frozen=True)
 class DecomposeElementwise(TablePass):
     """Spells out activations and tests of numbers. Precondition: none."""
@@ -285,6 +233,12 @@ class DecomposeElementwise(TablePass):
     rules: ClassVar[Mapping[str, Rule]] = {
         "torch.aten.isfinite": _is_finite,
         "torch.aten.isnan": _is_nan,
+        "torch.aten.neg": _negative,
+        "torch.aten.trunc": _truncate,
+        "torch.aten.fix": _truncate,
+        "torch.aten.frac": _fraction,
+        "torch.aten.float_power.Tensor_Scalar": _float_power,
+        "torch.aten.pow.Tensor_Scalar": _power,
         "torch.aten.sign": _sign,
         "torch.aten.sgn": _sign,
         "torch.aten.softplus": _softplus,
@@ -299,15 +253,6 @@ class DecomposeElementwise(TablePass):
         "torch.aten.lerp.Scalar": _lerp,
         "torch.aten.lerp.Tensor": _lerp,
         "torch.aten.prelu": _prelu,
-        "torch.aten.softshrink": _softshrink,
         "torch.aten.gelu": _gelu,
-        "torch.aten.maximum": _extreme,
-        "torch.aten.minimum": _extreme,
         "torch.aten.view.dtype": _view_as_type,
-        "torch.aten.div.Tensor_mode": _floor_divide,
-        "torch.aten.div.Scalar_mode": _floor_divide,
-        "torch.aten.remainder.Tensor": _remainder,
-        "torch.aten.remainder.Scalar": _remainder,
-        "torch.aten.floor_divide": _floor_divide,
-        "torch.aten.floor_divide.Scalar": _floor_divide,
     }

@@ -97,6 +97,10 @@ def _padded(value: ir.Value, amounts: Sequence[int], mode: str) -> ir.Value:
         axis = info.rank - 1 - position
         low, high = amounts[2 * position : 2 * position + 2]
         size = info.static_dim(axis)
+        if mode == "circular" and min(low, high) < 0:
+            # What is cut off is gone before the rest is repeated; reflections see it.
+            value = slice_axis(value, axis, max(-low, 0), size - max(-high, 0))
+            low, high, size = max(low, 0), max(high, 0), tensor_info(value).static_dim(axis)
         limit = {"reflect": size - 1, "circular": size}.get(mode, max(low, high))
         if max(low, high) > limit or size + low + high < 1:
             raise RefusalError(f"{mode} padding of {low} and {high} around {size} elements")

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_build import permute, view
+from lowerkit.passes.raising.torch_build import permute, squeeze, unsqueeze, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     build,
@@ -42,9 +43,33 @@ def einsum_product(equation: str, operands: Sequence[ir.Value], product: Product
     if len(operands) == 1:
         value, labels = _sum_labels(operands[0], inputs[0], output)
         return permute(value, [labels.index(label) for label in output])
-    if len(operands) != 2:
-        raise RefusalError(f"an einsum of {len(operands)} operands")
-    return _two_operands(inputs, output, operands, product)
+    try:
+        if len(operands) != 2:
+            raise RefusalError(f"an einsum of {len(operands)} operands")
+        return _two_operands(inputs, output, operands, product)
+    except RefusalError as refusal:
+        _require_equal_extents(equation, inputs, operands, str(refusal))
+        raise
+
+
+def _require_equal_extents(equation: str, inputs: Sequence[str], operands: Sequence[ir.Value], reason: str) -> None:
+    """What is not raised goes to a conversion that takes the extents of a label to be equal.
+
+    Raises:
+        UnsupportedError: LK4001, an operand has one element where another has more.
+    """
+    extents: dict[str, set[int | None]] = {}
+    for labels, operand in zip(inputs, operands, strict=True):
+        for label, extent in zip(labels, tensor_info(operand).shape, strict=True):
+            extents.setdefault(label, set()).add(extent)
+    broadcast = [label for label, found in extents.items() if 1 in found and len(found) > 1]
+    if broadcast:
+        raise UnsupportedError(
+            "LK4001",
+            f"einsum {equation!r} repeats the label {broadcast[0]!r} of one element: {reason}",
+            op="aten.einsum",
+            hint="sum or squeeze the operand that has one element there",
+        )
 
 
 def parse_equation(equation: str) -> tuple[list[str], str]:
@@ -60,9 +85,14 @@ def parse_equation(equation: str) -> tuple[list[str], str]:
 
 
 def _two_operands(inputs: Sequence[str], output: str, operands: Sequence[ir.Value], product: Product) -> ir.Value:
-    shared = [label for label in inputs[0] if label in inputs[1]]
-    lhs, left = _sum_labels(operands[0], inputs[0], output + "".join(shared))
-    rhs, right = _sum_labels(operands[1], inputs[1], output + "".join(shared))
+    extents = [
+        dict(zip(labels, tensor_info(value).shape, strict=True)) for labels, value in zip(inputs, operands, strict=True)
+    ]
+    lhs, left = _without_broadcast(operands[0], inputs[0], extents[1])
+    rhs, right = _without_broadcast(operands[1], inputs[1], extents[0])
+    shared = [label for label in left if label in right]
+    lhs, left = _sum_labels(lhs, left, output + "".join(shared))
+    rhs, right = _sum_labels(rhs, right, output + "".join(shared))
     batch = [label for label in output if label in shared]
     contracted = [label for label in shared if label not in output]
     rows = [label for label in output if label in left and label not in batch]
@@ -72,9 +102,21 @@ def _two_operands(inputs: Sequence[str], output: str, operands: Sequence[ir.Valu
     rhs = _grouped(rhs, right, batch, [contracted, columns], sizes)
     result = product(lhs, rhs)
     order = [*batch, *rows, *columns]
-    if len(rows) != 1 or len(columns) != 1:
+    if len(rows) <= 1 and len(columns) <= 1:
+        result = result if columns else squeeze(result, len(batch) + 1)
+        result = result if rows else squeeze(result, len(batch))
+    else:
         result = view(result, [_known(sizes, label) for label in order])
     return permute(result, [order.index(label) for label in output])
+
+
+def _without_broadcast(value: ir.Value, labels: str, other: dict[str, int | None]) -> tuple[ir.Value, str]:
+    """Drops the dims of one element that the other operand has more of: the label is that operand's alone."""
+    shape = tensor_info(value).shape
+    axes = [axis for axis, label in enumerate(labels) if shape[axis] == 1 and other.get(label, 1) != 1]
+    for axis in reversed(axes):
+        value = squeeze(value, axis)
+    return value, "".join(label for axis, label in enumerate(labels) if axis not in axes)
 
 
 def _grouped(
@@ -86,7 +128,9 @@ def _grouped(
 ) -> ir.Value:
     order = [*batch, *(label for group in groups for label in group)]
     value = permute(value, [labels.index(label) for label in order])
-    if all(len(group) == 1 for group in groups):
+    if all(len(group) <= 1 for group in groups):
+        for position, group in enumerate(groups):
+            value = value if group else unsqueeze(value, len(batch) + position)
         return value
     merged: list[int | ir.Value] = [_known(sizes, label) for label in batch]
     for group in groups:

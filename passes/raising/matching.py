@@ -17,6 +17,8 @@ import numpy as np
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.erase_unread import erase_unread
+from lowerkit.passes.raising.scalars import as_element, splat
+from lowerkit.passes.raising.torch_build import of_type_of
 from lowerkit.passes.raising.torch_ir import (
     LOW_PRECISION_FLOATS,
     RefusalError,
@@ -55,12 +57,14 @@ class Reader:
         op = defining_op(value)
         if op is None:
             return None
-        if op.name in _SHAPE_ONLY or op.name in ("torch.aten.to.dtype", "torch.prim.NumToTensor.Scalar"):
+        if op.name in _SHAPE_ONLY or op.name == "torch.prim.NumToTensor.Scalar":
             return self.scalar(op.operands[0])
+        if op.name == "torch.aten.to.dtype":
+            return as_element(self.scalar(op.operands[0]), tensor_info(value).dtype)
         if op.name in ("torch.aten.full", "torch.aten.full_like"):
-            return self.scalar(op.operands[1])
+            return as_element(self.scalar(op.operands[1]), tensor_info(value).dtype)
         if op.name == "torch.vtensor.literal":
-            return _splat(op.attributes["value"])
+            return splat(op.attributes["value"])
         if op.name == "torch_c.from_builtin_tensor":
             return self._builtin_scalar(op.operands[0])
         return None
@@ -70,7 +74,7 @@ class Reader:
         if op is None:
             return None
         if op.name == "arith.constant":
-            return _splat(op.attributes["value"])
+            return splat(op.attributes["value"])
         if math.prod(ir.RankedTensorType(value.type).shape) != 1:
             return None
         symbol = ir.StringAttr(op.attributes["symbol"]).value
@@ -218,10 +222,11 @@ class Product:
 def close(found: float, wanted: float, dtype: str) -> bool:
     """Whether a constant is ``wanted``, rounded to the precision of ``dtype``.
 
-    Tight, so that a model that means another constant keeps it: 4 units in the last place.
+    Tight, so that a model that means another constant keeps it: one rounding in 16 bits, the four of an expression in
+    f32 and f64.
     """
-    precision = {"bf16": 2.0**-8, "f16": 2.0**-11}.get(dtype, 2.0**-24)
-    return abs(found - wanted) <= 4 * precision * abs(wanted)
+    allowed = {"bf16": 2.0**-8, "f16": 2.0**-11, "f64": 4 * 2.0**-53}.get(dtype, 4 * 2.0**-24)
+    return abs(found - wanted) <= allowed * abs(wanted)
 
 
 def through_casts(value: ir.Value) -> ir.Value:
@@ -299,22 +304,7 @@ def recognize(module: ir.Module, names: Sequence[str], matcher: Matcher, context
                     continue
                 if value is None:
                     continue
-                assert value.type == op.results[0].type, f"{op.name}: {value.type} in the place of {op.results[0].type}"
-                op.results[0].replace_all_uses_with(value)
+                op.results[0].replace_all_uses_with(of_type_of(op.results[0], value))
                 count += 1
             erase_unread(block)
     return count
-
-
-def _splat(attribute: ir.Attribute) -> float | None:
-    """Returns the value of a dense constant of which all elements are equal, or that has one element."""
-    if not isinstance(attribute, ir.DenseElementsAttr):
-        return None
-    if not attribute.is_splat:
-        return None
-    value = attribute.get_splat_value()
-    if isinstance(value, (ir.FloatAttr, ir.IntegerAttr)):
-        return float(value.value)
-    if isinstance(value, ir.BoolAttr):
-        return float(bool(value.value))
-    return None

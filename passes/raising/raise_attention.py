@@ -6,6 +6,7 @@ reshape, or by repeat_interleave. These copies are looked through: lk.attention 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +15,7 @@ from lowerkit.dialect import AttentionOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import cast, squeeze, unsqueeze, view
+from lowerkit.passes.raising.torch_build import cast, expand, size, squeeze, unsqueeze, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     bool_of,
@@ -92,6 +93,27 @@ def _through(value: ir.Value, names: Sequence[str]) -> ir.Value:
     return value
 
 
+def _of_one_batch(query: ir.Value, key: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Copies batches of one, and heads of one where key and value, or query and both, differ: eager broadcasts them."""
+    query, key, value = _broadcast([query, key, value], 0)
+    key, value = _broadcast([key, value], 1)
+    if tensor_info(query).shape[1] == 1:
+        query, key, value = _broadcast([query, key, value], 1)
+    return query, key, value
+
+
+def _broadcast(values: Sequence[ir.Value], axis: int) -> list[ir.Value]:
+    wide = next((value for value in values if tensor_info(value).shape[axis] != 1), None)
+    if wide is None:
+        return list(values)
+    found: list[ir.Value] = []
+    for value in values:
+        sizes = [size(value, place) for place in range(4)]
+        sizes[axis] = size(wide, axis)
+        found.append(expand(value, sizes) if tensor_info(value).shape[axis] == 1 else value)
+    return found
+
+
 def build_attention(
     query: ir.Value,
     key: ir.Value,
@@ -100,8 +122,13 @@ def build_attention(
     *,
     scale: float | None,
     causal: bool,
+    fill: float | None = None,
+    empty_rows: str = "zero",
 ) -> ir.Value:
-    """Builds attention over torch tensors of rank 2 or more; all but the last three dims are batch dims."""
+    """Builds attention over torch tensors of rank 2 or more; all but the last three dims are batch dims.
+
+    With ``fill`` the mask selects, without it is added; see ``lk.attention``.
+    """
     rank = tensor_info(query).rank
     if {tensor_info(key).rank, tensor_info(value).rank} != {rank} or rank < 2:
         raise RefusalError("query, key and value of different ranks")
@@ -123,10 +150,12 @@ def build_attention(
     few_keys, few_values = unrepeated_heads(key), unrepeated_heads(value)
     if tensor_info(few_keys).shape[1] == tensor_info(few_values).shape[1]:
         key, value = few_keys, few_values
+    query, key, value = _of_one_batch(query, key, value)
     info = tensor_info(query)
     if mask is not None:
         mask_dtype = tensor_info(mask).dtype
-        mask = mask if mask_dtype in ("i1", info.dtype) else cast(mask, info.dtype)
+        wide = info.dtype if info.dtype == "f64" else "f32"
+        mask = mask if mask_dtype in ("i1", wide, info.dtype) else cast(mask, wide)
     result = AttentionOp.build(
         to_builtin(query),
         to_builtin(key),
@@ -134,11 +163,16 @@ def build_attention(
         None if mask is None else to_builtin(mask),
         scale=scale,
         causal=causal,
+        masking="add" if fill is None else "select",
+        fill=-math.inf if fill is None else fill,
+        empty_rows=empty_rows,
     )
     width = tensor_info(value).shape[-1]
     attended = from_builtin(result, info.with_shape([*info.shape[:3], width]))
     if rank > 4:
-        return view(attended, [*(size for size in shape[:-1] if size is not None), tensor_info(value).static_dim(-1)])
+        return view(
+            attended, [*(extent for extent in shape[:-1] if extent is not None), tensor_info(value).static_dim(-1)]
+        )
     for _ in range(rank, 4):
         attended = squeeze(attended, 0)
     return attended

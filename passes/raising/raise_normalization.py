@@ -31,7 +31,8 @@ from lowerkit.passes.raising.torch_ir import (
     to_builtin,
 )
 
-_MACHINE_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+_MACHINE_EPSILON = {"f16": 2.0**-23, "bf16": 2.0**-23, "f32": 2.0**-23, "f64": 2.0**-52}
+"""That of the type that PyTorch computes in: 16-bit floats are widened first."""
 
 
 def _optional(value: ir.Value) -> ir.Value | None:

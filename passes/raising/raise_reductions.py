@@ -36,10 +36,15 @@ from lowerkit.passes.raising.torch_ir import (
     to_builtin,
 )
 
+_SMALLEST_NORMAL = 2.0**-126
+"""Of f32."""
+
 
 def reduce(value: ir.Value, kind: str, axes: Sequence[int], keep_dims: bool) -> ir.Value:
-    """Builds ``lk.reduce`` on a torch tensor."""
+    """Builds ``lk.reduce`` on a torch tensor; one of rank 0 has an axis 0, as in PyTorch."""
     info = tensor_info(value)
+    if not info.rank and axes:
+        return reduce(view(value, [1]), kind, [0], False)
     if info.dtype == "ui8" and kind not in ("any", "all", "sum", "prod"):
         raise RefusalError(f"{kind} of unsigned integers")
     shape = [1 if axis in axes else size for axis, size in enumerate(info.shape) if keep_dims or axis not in axes]
@@ -151,14 +156,14 @@ def _raise_logical(kind: str) -> Rule:
 def _variance(value: ir.Value, axes: Sequence[int], correction: float, keep_dims: bool) -> tuple[ir.Value, ir.Value]:
     """Returns variance and mean."""
     info = tensor_info(value)
-    count = math.prod(info.static_dim(axis) for axis in axes)
+    count = math.prod(info.static_dim(axis) for axis in axes) if info.rank else 1
     wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
     mean = reduce(wide, "mean", axes, True)
     deviation = binary("sub", wide, mean)
     squares = reduce(binary("mul", deviation, deviation), "sum", axes, keep_dims)
     # Nothing left to divide by gives NaN or infinity, as in PyTorch.
     variance = binary_scalar("div", squares, max(float(count - correction), 0.0))
-    if not keep_dims:
+    if not keep_dims and info.rank:
         for axis in reversed(axes):
             mean = squeeze(mean, axis)
     return cast(variance, info.dtype), cast(mean, info.dtype)
@@ -181,8 +186,22 @@ def _raise_variance(op: ir.Operation, context: PassContext) -> Sequence[ir.Value
 
 
 def _raise_deviation(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """Of a value in units of its largest distance from the mean: the squares of 1e20 and of 1e-30 have no f32."""
     axes, correction, keep_dims = _variance_arguments(op)
-    return like_result(unary("sqrt", _variance(op.operands[0], axes, correction, keep_dims)[0]), op)
+    value = op.operands[0]
+    info = tensor_info(value)
+    wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
+    if info.dtype == "f64" or info.rank == 0 or not math.prod(info.static_dim(axis) for axis in axes):
+        return like_result(unary("sqrt", _variance(value, axes, correction, keep_dims)[0]), op)
+    distance = binary("sub", wide, reduce(wide, "mean", axes, True))
+    # The smallest normal number is lost in any unit but that of values which are all the same.
+    unit = binary_scalar("add", reduce(unary("abs", distance), "max", axes, True), _SMALLEST_NORMAL)
+    deviation = unary("sqrt", _variance(binary("div", distance, unit), axes, correction, True)[0])
+    deviation = binary("mul", deviation, unit)
+    if not keep_dims:
+        for axis in sorted(axes, reverse=True):
+            deviation = squeeze(deviation, axis)
+    return like_result(cast(deviation, info.dtype), op)
 
 
 def _raise_variance_and_mean(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -243,7 +262,7 @@ def _raise_logsumexp(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
     shift = build("torch.aten.where.ScalarSelf", [infinite, constant_float(0.0), largest], [largest.type])[0]
     exponentials = unary("exp", binary("sub", wide, shift))
     logarithm = unary("log", reduce(exponentials, "sum", axes, keep_dims))
-    if not keep_dims:
+    if not keep_dims and info.rank:
         for axis in reversed(axes):
             shift = squeeze(shift, axis)
     return like_result(cast(binary("add", logarithm, shift), info.dtype), op)

@@ -10,7 +10,7 @@ from lowerkit.dialect import SoftmaxOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import cast
+from lowerkit.passes.raising.torch_build import cast, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     bool_of,
@@ -27,7 +27,9 @@ def _build(op: ir.Operation, value: ir.Value, *, log: bool) -> Sequence[ir.Value
     if not info.is_float:
         raise RefusalError(f"a softmax of {info}")
     axis = info.normalized_axis(int_of(op.operands[1]))
-    return [from_builtin(SoftmaxOp.build(to_builtin(value), axis=axis, log=log), tensor_info(op.results[0]))]
+    row = value if info.rank else view(value, [1])
+    result = from_builtin(SoftmaxOp.build(to_builtin(row), axis=axis, log=log), tensor_info(row))
+    return [result if info.rank else view(result, [])]
 
 
 def _with_dtype(op: ir.Operation, *, log: bool) -> Sequence[ir.Value]:

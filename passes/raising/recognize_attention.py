@@ -4,10 +4,9 @@ Formula (Vaswani et al. 2017)::
 
     softmax(scale * (query @ transpose(key)) + mask) @ value
 
-The scale may stand on the scores, on query, on key, or be shared out among them. Additive masks are summed. A
-selection ``where(keep, scores, c)`` with a very negative c is the additive mask ``where(keep, 0, c)``: c swallows
-any any score. ``where(isnan(p), 0, p)`` after the softmax and its kind, which exporters add for rows without keys, is
-what lk.attention does.
+The scale may stand on the scores, on query, on key, or be shared out among them. Masks that are added are summed, as
+floats: a bool counts 1. A selection ``where(keep, scores, c)``, of one c, is outermost. Both at once stay as they are.
+A row of scores that are all -inf is NaN, unless ``where(isnan(p), 0, p)`` after the softmax or its kind says zero.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
+from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.raising.matching import Reader, recognize, through_casts
 from lowerkit.passes.raising.raise_attention import build_attention
-from lowerkit.passes.raising.torch_build import binary, broadcast_shape, permute, view
+from lowerkit.passes.raising.torch_build import binary, broadcast_shape, cast, permute, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     build,
-    constant_float,
     constant_int,
     defining_op,
     int_of,
@@ -37,46 +38,86 @@ from lowerkit.passes.raising.torch_ir import (
 
 _RESHAPES = ("torch.aten.view", "torch.aten.reshape", "torch.aten._unsafe_view")
 _PRODUCTS = ("torch.aten.matmul", "torch.aten.bmm")
-_SWALLOWS_SCORES = -1e4
-"""A constant below this takes the place of a score for good: exp(c - max) is zero in every float type."""
+_GUARDS = ("torch.aten.where.self", "torch.aten.where.ScalarSelf")
+_SELECTIONS = ("torch.aten.where.self", "torch.aten.where.ScalarOther")
 
 
 @dataclass
 class _Scores:
-    """What ``scale * (query @ transpose(key)) + masks`` consists of."""
+    """What ``scale * (query @ transpose(key)) + masks`` consists of, or ``where(keep, ..., fill)`` of it.
+
+    ``dtypes`` are those that the scores have on the way, from the product on.
+    """
 
     query: ir.Value
     key: ir.Value
     scale: float
     masks: list[ir.Value] = field(default_factory=list[ir.Value])
+    keep: ir.Value | None = None
+    fill: float = -math.inf
+    dtypes: set[str] = field(default_factory=set[str])
 
 
 def _match(op: ir.Operation, reader: Reader) -> ir.Value | None:
-    scores_value = _softmax_input(op.operands[0], reader)
-    if scores_value is None:
+    found = _softmax_input(op.operands[0], reader)
+    if found is None:
         return None
+    scores_value, empty_rows, dtypes = found
     scores = _scores(scores_value, reader)
     if scores is None:
         return None
-    info, shape = tensor_info(op.results[0]), tensor_info(scores_value).shape
-    if not info.is_float or tensor_info(scores.query).dtype != info.dtype:
+    info = tensor_info(op.results[0])
+    own = {tensor_info(value).dtype for value in (scores.query, scores.key, op.operands[1])}
+    if not info.is_float or own != {info.dtype}:
         return None
-    mask: ir.Value | None = None
-    for part in scores.masks:
-        if broadcast_shape(tensor_info(part).shape, shape) != shape:
+    # In f32 a score of f16 would not overflow, and one of f64 would lose its digits.
+    if not (scores.dtypes | dtypes) <= {info.dtype, "f64" if info.dtype == "f64" else "f32"}:
+        return None
+    # Factors one after the other keep to the range where their product does not.
+    if not np.isfinite(np.asarray(scores.scale).astype(NUMPY_DTYPES["f64" if info.dtype == "f64" else "f32"])):
+        return None
+    mask = scores.keep
+    if mask is None and scores.masks:
+        mask = _sum_of(scores.masks, info.dtype, tensor_info(scores_value).shape)
+        if mask is None:
             return None
-        mask = part if mask is None else binary("add", mask, part)
     try:
-        attended = build_attention(scores.query, scores.key, op.operands[1], mask, scale=scores.scale, causal=False)
+        attended = build_attention(
+            scores.query,
+            scores.key,
+            op.operands[1],
+            mask,
+            scale=scores.scale,
+            causal=False,
+            fill=None if scores.keep is None else scores.fill,
+            empty_rows=empty_rows,
+        )
     except VerifyError as mismatch:
         raise RefusalError(mismatch.message) from mismatch
     return like_result(attended, op)[0]
 
 
-def _softmax_input(weights: ir.Value, reader: Reader) -> ir.Value | None:
-    """Returns the operand of the softmax over the last dim that ``weights`` is, through casts and NaN guards."""
+def _sum_of(masks: list[ir.Value], dtype: str, shape: tuple[int | None, ...]) -> ir.Value | None:
+    """Adds masks as floats; None where one is wider than the computation, or makes the scores larger."""
+    total: ir.Value | None = None
+    for part in masks:
+        info = tensor_info(part)
+        if (info.dtype == "f64" and dtype != "f64") or broadcast_shape(info.shape, shape) != shape:
+            return None
+        wide = dtype if dtype == "f64" else "f32"
+        plain = info.dtype in (wide, dtype) and len(masks) == 1
+        term = part if plain else cast(part, wide)
+        total = term if total is None else binary("add", total, term)
+    return total
+
+
+def _softmax_input(weights: ir.Value, reader: Reader) -> tuple[ir.Value, str, set[str]] | None:
+    """Reads the softmax over the last dim that ``weights`` is, through casts and NaN guards.
+
+    Returns its operand, what rows without keys give, and the types it is computed in.
+    """
     weights = through_casts(weights)
-    guard = defining_op(weights, "torch.aten.where.self", "torch.aten.where.ScalarSelf")
+    guard = defining_op(weights, *_GUARDS)
     guarded = weights
     if guard is not None and reader.scalar(guard.operands[1]) == 0:
         guarded = guard.operands[2]
@@ -84,17 +125,31 @@ def _softmax_input(weights: ir.Value, reader: Reader) -> ir.Value | None:
     softmax = defining_op(weights, "torch.aten.softmax.int", "torch.aten._softmax", "torch.aten._safe_softmax")
     if softmax is None:
         return None
-    if guard is not None and not _tests_empty_rows(guard.operands[0], guarded, softmax.operands[0], reader):
+    scores = softmax.operands[0]
+    empty_rows = "zero" if softmax.name == "torch.aten._safe_softmax" else "nan"
+    if guard is not None:
+        test = _tested_rows(guard.operands[0], guarded, scores, reader)
+        if test is None or tensor_info(guard.results[0]).shape != tensor_info(guarded).shape:
+            return None
+        empty_rows = test
+    info = tensor_info(scores)
+    if info.normalized_axis(int_of(softmax.operands[1])) != info.rank - 1:
         return None
-    info = tensor_info(softmax.operands[0])
-    return softmax.operands[0] if info.normalized_axis(int_of(softmax.operands[1])) == info.rank - 1 else None
+    return scores, empty_rows, {info.dtype, tensor_info(weights).dtype}
 
 
-def _tests_empty_rows(test: ir.Value, weights: ir.Value, scores: ir.Value, reader: Reader) -> bool:
-    """Whether ``test`` is ``isnan(weights)``, ``all(scores == -inf)`` or ``not any(not (scores == -inf))``."""
+def _tested_rows(test: ir.Value, weights: ir.Value, scores: ir.Value, reader: Reader) -> str | None:
+    """Returns which rows a guard makes zero: those with NaN, or those of -inf; see ``lk.attention``."""
     is_nan = defining_op(test, "torch.aten.isnan")
     if is_nan is not None:
-        return is_nan.operands[0] == weights
+        return "guarded" if is_nan.operands[0] == weights else None
+    # Without the last dim the test would be broadcast along it: one of columns.
+    whole_rows = tensor_info(test).shape == (*tensor_info(scores).shape[:-1], 1)
+    return "zero" if whole_rows and _tests_empty_rows(test, scores, reader) else None
+
+
+def _tests_empty_rows(test: ir.Value, scores: ir.Value, reader: Reader) -> bool:
+    """Whether ``test`` is ``all(scores == -inf)`` or ``not any(not (scores == -inf))``."""
     whole = defining_op(test, "torch.aten.all.dim")
     negated = defining_op(test, "torch.aten.logical_not")
     if negated is not None:
@@ -114,7 +169,13 @@ def _tests_empty_rows(test: ir.Value, weights: ir.Value, scores: ir.Value, reade
 
 
 def _scores(value: ir.Value, reader: Reader) -> _Scores | None:
-    value = through_casts(value)
+    found = _masked_scores(through_casts(value), reader)
+    if found is not None:
+        found.dtypes.update(tensor_info(each).dtype for each in (value, through_casts(value)))
+    return found
+
+
+def _masked_scores(value: ir.Value, reader: Reader) -> _Scores | None:
     op = defining_op(value)
     if op is None:
         return None
@@ -122,56 +183,65 @@ def _scores(value: ir.Value, reader: Reader) -> _Scores | None:
         return _scaled_product(op, reader)
     if op.name == "torch.aten.add.Tensor" and reader.scalar(op.operands[2]) == 1:
         for inner, mask in ((op.operands[0], op.operands[1]), (op.operands[1], op.operands[0])):
-            found = _scores(inner, reader) if is_tensor(mask) else None
-            if found is not None:
+            found = _scores_of_shape(inner, value, reader) if is_tensor(mask) else None
+            if found is not None and found.keep is None:
                 found.masks.append(mask)
                 return found
         return None
-    if op.name in ("torch.aten.where.self", "torch.aten.where.ScalarOther"):
+    if op.name in _SELECTIONS:
         return _selected_scores(op, reader)
-    if op.name == "torch.aten.masked_fill.Scalar":
-        return None  # decomposed by capture, or spelled as where
     product = reader.product(value)
     if len(product.factors) != 1 or product.factors[0] == value:
         return None
-    found = _scores(product.factors[0], reader)
+    found = _scores_of_shape(product.factors[0], value, reader)
     # A scale over a masked score would scale the mask too.
-    if found is None or found.masks:
+    if found is None or found.masks or found.keep is not None:
         return None
     found.scale *= product.coefficient
     return found
 
 
+def _scores_of_shape(value: ir.Value, like: ir.Value, reader: Reader) -> _Scores | None:
+    """Reads scores that an op around them, of the value ``like``, does not broadcast."""
+    return _scores(value, reader) if tensor_info(value).shape == tensor_info(like).shape else None
+
+
 def _selected_scores(op: ir.Operation, reader: Reader) -> _Scores | None:
-    """``where(keep, scores, c)``."""
+    """``where(keep, scores, c)``, also of a selection by the same c."""
     keep, inner, other = op.operands
     fill = reader.scalar(other)
-    if fill is None or fill > _SWALLOWS_SCORES or not is_tensor(inner):
+    if fill is None or not is_tensor(inner) or tensor_info(keep).dtype != "i1":
         return None
-    found = _scores(inner, reader)
-    if found is None:
+    found = _scores_of_shape(inner, op.results[0], reader)
+    if found is None or found.masks:
         return None
-    dtype = tensor_info(found.query).dtype
-    info = tensor_info(keep).with_dtype(dtype)
-    zeros_or_fill = build(
-        "torch.aten.where.Scalar", [keep, constant_float(0.0), constant_float(fill)], [info.torch_type()]
-    )
-    found.masks.append(zeros_or_fill[0])
+    fill = float(np.asarray(fill).astype(NUMPY_DTYPES[tensor_info(op.results[0]).dtype]))
+    if found.keep is None:
+        found.keep, found.fill = keep, fill
+        return found
+    if found.fill != fill:
+        return None
+    shape = broadcast_shape(tensor_info(keep).shape, tensor_info(found.keep).shape)
+    kind = tensor_info(keep).with_shape(shape).torch_type()
+    found.keep = build("torch.aten.logical_and", [keep, found.keep], [kind])[0]
     return found
 
 
 def _scaled_product(op: ir.Operation, reader: Reader) -> _Scores | None:
     """``(a * query) @ transpose(b * key)``, with the scales taken out of both operands."""
-    query = reader.product(op.operands[0])
-    key = reader.product(op.operands[1])
-    if len(query.factors) != 1 or len(key.factors) != 1:
-        return None
-    source = _transposed(key.factors[0])
-    inner = reader.product(source)
-    if len(inner.factors) != 1:
-        return None
-    scale = query.coefficient * key.coefficient * inner.coefficient
-    return _Scores(query.factors[0], inner.factors[0], scale)
+    query, scale_of_query = _unscaled(op.operands[0], reader)
+    key, scale_of_key = _unscaled(op.operands[1], reader)
+    source, scale_of_source = _unscaled(_transposed(key), reader)
+    scale = scale_of_query * scale_of_key * scale_of_source
+    return _Scores(query, source, scale, dtypes={tensor_info(op.results[0]).dtype})
+
+
+def _unscaled(value: ir.Value, reader: Reader) -> tuple[ir.Value, float]:
+    """Returns a tensor of the same type, and the scalar that ``value`` is it times."""
+    product = reader.product(value)
+    if len(product.factors) != 1 or product.factors[0].type != value.type:
+        return value, 1.0
+    return product.factors[0], product.coefficient
 
 
 def _transposed(value: ir.Value) -> ir.Value:

@@ -45,6 +45,8 @@ def _match(op: ir.Operation, reader: Reader) -> ir.Value | None:
             continue
         value, rank, epsilon = found
         info = tensor_info(value)
+        if info != tensor_info(op.results[0]):
+            continue  # an epsilon that is a tensor broadcasts, or widens
         sizes = [info.static_dim(axis) for axis in range(info.rank - rank, info.rank)]
         operands = [value, int_list(sizes), constant_none(), constant_none(), constant_float(epsilon)]
         return build("torch.aten.layer_norm", [*operands, constant_bool(False)], [op.results[0].type])[0]

@@ -27,6 +27,8 @@ def _match(op: ir.Operation, reader: Reader) -> ir.Value | None:
         return None
     value, rank, epsilon = found
     info = tensor_info(value)
+    if info != tensor_info(op.results[0]):
+        return None  # an epsilon that is a tensor broadcasts, or widens
     sizes = [info.static_dim(axis) for axis in range(info.rank - rank, info.rank)]
     norm = build(
         "torch.aten.rms_norm",

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir, walk
 from lowerkit.passes.base import Pass, PassContext
+from lowerkit.passes.raising.torch_build import of_type_of
 from lowerkit.passes.raising.torch_ir import NotConcernedError, RefusalError
 from lowerkit.passes.source_location import describe, op_name, signature_text
 
@@ -65,6 +66,5 @@ def replace(op: ir.Operation, replacements: Sequence[ir.Value | None]) -> None:
         if value is None:
             assert next(iter(result.uses), None) is None, f"{op.name}: a result that is read has no replacement"
             continue
-        assert value.type == result.type, f"{op.name}: {value.type} in the place of {result.type}"
-        result.replace_all_uses_with(value)
+        result.replace_all_uses_with(of_type_of(result, value))
     op.erase()

@@ -13,8 +13,10 @@ from lowerkit.passes.raising.torch_ir import (
     constant_int,
     constant_none,
     constant_number,
+    from_builtin,
     int_list,
     tensor_info,
+    to_builtin,
 )
 
 
@@ -62,6 +64,13 @@ def cast(value: ir.Value, dtype: str) -> ir.Value:
         return value
     operands = [value, constant_int(TORCH_DTYPE_CODES[dtype]), constant_bool(False), constant_bool(False)]
     return build("torch.aten.to.dtype", [*operands, constant_none()], [info.with_dtype(dtype).torch_type()])[0]
+
+
+def scalar_tensor(number: float | int, dtype: str) -> ir.Value:
+    """A number as a tensor of rank 0."""
+    operands = [int_list([]), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
+    rest = [constant_none(), constant_none(), constant_bool(False)]
+    return build("torch.aten.full", [*operands, *rest], [ir.Type.parse(f"!torch.vtensor<[],{dtype}>")])[0]
 
 
 def permute(value: ir.Value, order: Sequence[int]) -> ir.Value:
@@ -141,3 +150,17 @@ def bias_along(bias: ir.Value, axis: int, rank: int) -> ir.Value:
     for _ in range(rank - 1 - axis):
         bias = unsqueeze(bias, tensor_info(bias).rank)
     return bias
+
+
+def of_type_of(result: ir.Value, value: ir.Value) -> ir.Value:
+    """Refines or forgets static dims of ``value``, right behind what makes it, so that it may stand for ``result``.
+
+    A replacement may know more of its shape than what it replaces, or less.
+    """
+    if value.type == result.type:
+        return value
+    owner = value.owner
+    at_begin = isinstance(owner, ir.Block)
+    place = ir.InsertionPoint.at_block_begin(owner) if at_begin else ir.InsertionPoint.after(owner.operation)
+    with value.context, place, value.location:
+        return from_builtin(to_builtin(value), tensor_info(result))

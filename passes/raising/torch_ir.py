@@ -137,6 +137,10 @@ def try_int(value: ir.Value) -> int | None:
     if attribute is not None:
         # `IntegerAttr.value` reads a signed i64, which is what PyTorch's int is.
         return ir.IntegerAttr(attribute).value
+    truth = defining_op(value, "torch.aten.Int.bool")
+    if truth is not None:
+        known = try_number(truth.operands[0])
+        return None if known is None else int(known)
     size = defining_op(value, "torch.aten.size.int")
     if size is not None and is_tensor(size.operands[0]):
         axis = try_int(size.operands[1])
@@ -229,7 +233,8 @@ def axes_of(value: ir.Value, info: TensorInfo) -> list[int]:
     axes = [int_of(value)] if str(value.type) == "!torch.int" else ints_of(value)
     if not axes:
         return list(range(info.rank))
-    return sorted({info.normalized_axis(axis) for axis in axes})
+    named = sorted({info.normalized_axis(axis) for axis in axes})
+    return named if info.rank else []  # PyTorch lets a tensor of rank 0 be reduced along a dim that it has not
 
 
 def is_unused(value: ir.Value) -> bool:

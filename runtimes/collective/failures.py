@@ -21,6 +21,7 @@ class Status(IntEnum):
     PROTOCOL = 7
     PENDING = 8
     DIED = 9
+    INTERRUPTED = 10
 
 
 class CollectiveFault(RuntimeFault):
@@ -36,6 +37,7 @@ _FAULTS = {
     Status.PEER_LOST: ("LK8009", "see that rank's own output; shrink() makes a group of the ranks that are left"),
     Status.DESYNC: ("LK8010", "every rank of a group makes the same calls in the same order"),
     Status.ABORTED: ("LK8011", "the reason is the first failure; shrink() makes a group of the ranks that are left"),
+    Status.INTERRUPTED: ("LK8011", "a signal's handler raised while the operation waited; shrink() makes a new group"),
     Status.PROTOCOL: ("LK8012", "all ranks need the same version of lowerkit"),
 }
 

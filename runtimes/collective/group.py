@@ -304,7 +304,7 @@ class Group:
     def keep_record(self) -> None:
         """Writes the flight record into ``record_folder``, once, if there is one and the group was aborted."""
         folder = self._settings.record_folder
-        if folder is None or self._recorded or self.native.aborted is None:
+        if folder is None or self._recorded or self._closed or self.native.aborted is None:
             return
         self._recorded = True
         keep_flight_record(folder, self.flight_record())

@@ -80,12 +80,16 @@ class GroupSettings:
                 local_ranks,
                 meeting.memory,
                 meeting.descriptors(size),
+                meeting.process_descriptors(size),
                 int(self.timeout * NANOSECONDS),
                 tuning=tuning.numbers,
             )
         except _collective.CollectiveError as error:
             meeting.close()
             raise from_native(*error.args) from error
+        except BaseException:
+            meeting.close()
+            raise
         meeting.detach()
         return Connected(native, local_ranks, meeting.token, meeting.identity)
 

@@ -7,7 +7,8 @@ The rule, first match wins:
    environment on): a job's secret, not an option of the program;
 3. otherwise rank 0 draws one and publishes it in the store. **Then whoever can read the store can join**: with a
    TCPStore that is every host that reaches its port. It keeps strangers' connections, port scanners and other jobs out,
-   no more. Ranks that are told a token and ranks that are not never meet: no rank takes another one's rule.
+   no more, and stands there until all ranks have used it. Ranks that are told a token and ranks that are not never
+   meet: no rank takes another one's rule.
 
 A token authenticates connections when they are made. What flows afterwards is not encrypted and not signed: the network
 between hosts must be one where nobody rewrites packets.
@@ -57,7 +58,7 @@ def shared_token(store: Store, group: str, rank: int, timeout: float) -> bytes:
         CollectiveFault: LK8007, rank 0 published none in time.
         UsageError: LK1010, what stands in the store is too short or too long for a token.
     """
-    key = f"lowerkit/{group}/token"
+    key = _key(group)
     if rank == 0:
         return _checked(store.compare_set(key, b"", draw_token().encode()), "the token in the store")
     try:
@@ -67,6 +68,15 @@ def shared_token(store: Store, group: str, rank: int, timeout: float) -> bytes:
             f"group {group!r}: rank 0 published no job token within {timeout:.3g} s",
             hint=f"rank 0 is not there, or it was given a token ({ENVIRONMENT_VARIABLE}) and rank {rank} was not",
         ) from error
+
+
+def forget_token(store: Store, group: str) -> None:
+    """Deletes the token of rule 3."""
+    store.delete(_key(group))
+
+
+def _key(group: str) -> str:
+    return f"lowerkit/{group}/token"
 
 
 def _read(path: Path) -> bytes:

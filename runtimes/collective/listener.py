@@ -7,6 +7,7 @@ oldest is dropped: ranks finish in milliseconds, strangers do not.
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 import selectors
@@ -32,6 +33,8 @@ logger = logging.getLogger("lowerkit.collective")
 _PATIENCE = 5.0
 _SPARE_PENDING = 64
 _REFUSALS_LOGGED = 50
+_ACCEPT_PAUSE = 0.05
+_OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 @dataclass(eq=False)
@@ -50,6 +53,7 @@ class Listener:
         unix_name: the abstract socket's name, without the leading zero byte.
         address: the IPv4 or IPv6 address listened on.
         port: the TCP port, chosen by the kernel.
+        problem: why connections wait to be accepted, "" where none had to.
 
     Raises:
         CollectiveFault: LK8007, the address cannot be listened on.
@@ -63,11 +67,14 @@ class Listener:
         self._credentials: Credentials | None = None
         self._meeting = b""
         self._refusals = 0
+        self._pause: Deadline | None = None  # until connections are accepted again
         self._thread: threading.Thread | None = None
+        self.problem = ""
         self.unix_name = f"lowerkit-{secrets.token_hex(16)}"
         self.address = address
         self._servers: list[socket.socket] = []
         self._wake, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()  # not in the thread, which nobody hears
         try:
             self._listen(socket.AF_UNIX, "\0" + self.unix_name)
             self._listen(family_of(address), (address, 0))
@@ -110,12 +117,18 @@ class Listener:
             self._thread.join()
             self._thread = None
         self._wake.close()
+        self._selector.close()
         for server in self._servers:
             server.close()
         with self._changed:
             self._drop_accepted()
         if self._refusals > _REFUSALS_LOGGED:
             logger.warning("rank %d refused %d connections in all", self._rank, self._refusals)
+
+    def close_in_child(self) -> None:
+        """Closes the descriptors in a child of fork(), which has no thread of this listener."""
+        for one in (*self._servers, self._wake, self._waker, self._selector, *self._accepted.values()):
+            one.close()
 
     def _listen(self, family: socket.AddressFamily, address: str | tuple[str, int]) -> None:
         server = socket.socket(family, socket.SOCK_STREAM)
@@ -131,20 +144,25 @@ class Listener:
 
     def _run(self) -> None:
         pending: OrderedDict[int, _Pending] = OrderedDict()
-        with selectors.DefaultSelector() as selector:
-            for server in (*self._servers, self._wake):
-                selector.register(server, selectors.EVENT_READ)
-            try:
-                while self._turn(selector, pending):
-                    pass
-            finally:
-                for one in pending.values():
-                    one.stream.close()
+        for server in (*self._servers, self._wake):
+            self._selector.register(server, selectors.EVENT_READ)
+        try:
+            while self._turn(self._selector, pending):
+                pass
+        finally:
+            for one in pending.values():
+                one.stream.close()
 
     def _turn(self, selector: selectors.BaseSelector, pending: OrderedDict[int, _Pending]) -> bool:
         """Serves what is ready; tells whether to go on."""
         oldest = next(iter(pending.values()), None)
-        for key, _ in selector.select(None if oldest is None else oldest.deadline.remaining()):
+        waits = [deadline.remaining() for deadline in (oldest and oldest.deadline, self._pause) if deadline]
+        events = selector.select(min(waits, default=None))
+        if self._pause is not None and self._pause.expired():
+            self._pause = None
+            for server in self._servers:
+                selector.register(server, selectors.EVENT_READ)
+        for key, _ in events:
             if key.fileobj is self._wake:
                 return False
             if key.fileobj in self._servers:
@@ -161,8 +179,10 @@ class Listener:
     ) -> None:
         try:
             stream, address = server.accept()
-        except OSError:
-            return  # gone again, or no descriptors: the next turn tries again
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                self._stop_accepting(str(error.strerror), selector)
+            return  # else: gone again
         one = _Pending(stream, "a Unix socket" if server.family == socket.AF_UNIX else str(address[0]))
         pending[stream.fileno()] = one
         try:
@@ -173,6 +193,16 @@ class Listener:
             self._refuse(stream.fileno(), str(error), selector, pending)
         if len(pending) > self._size + _SPARE_PENDING:
             self._refuse(next(iter(pending)), "too many connections are pending", selector, pending)
+
+    def _stop_accepting(self, problem: str, selector: selectors.BaseSelector) -> None:
+        """Leaves connections in the backlog for a moment: they would be reported as ready again and again."""
+        if not self.problem:
+            logger.warning("rank %d cannot accept connections now: %s", self._rank, problem)
+        self.problem = problem
+        if self._pause is None:
+            self._pause = Deadline(_ACCEPT_PAUSE)
+            for server in self._servers:
+                selector.unregister(server)
 
     def _advance(self, descriptor: int, selector: selectors.BaseSelector, pending: OrderedDict[int, _Pending]) -> None:
         one = pending[descriptor]

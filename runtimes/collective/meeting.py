@@ -17,6 +17,7 @@ class Meeting:
         local_ranks: ascending, with the rank itself: those that share memory.
         memory: descriptor of the shared memory, -1 if the rank is alone on its host.
         streams: a connected stream socket for each other rank, by rank.
+        processes: a pidfd of the process of each rank that a Unix stream leads to, by rank, where the kernel tells it.
     """
 
     token: bytes
@@ -24,12 +25,16 @@ class Meeting:
     local_ranks: list[int]
     memory: int = -1
     streams: dict[int, socket.socket] = field(default_factory=dict)
+    processes: dict[int, int] = field(default_factory=dict)
 
     def close(self) -> None:
         """Closes everything that was not handed on."""
         for stream in self.streams.values():
             stream.close()
         self.streams.clear()
+        for process in self.processes.values():
+            os.close(process)
+        self.processes.clear()
         if self.memory >= 0:
             os.close(self.memory)
             self.memory = -1
@@ -38,11 +43,16 @@ class Meeting:
         """Returns the streams' descriptors by rank, -1 for the rank itself."""
         return [self.streams[rank].fileno() if rank in self.streams else -1 for rank in range(size)]
 
+    def process_descriptors(self, size: int) -> list[int]:
+        """Returns the processes' descriptors by rank, -1 where there is none."""
+        return [self.processes.get(rank, -1) for rank in range(size)]
+
     def detach(self) -> None:
         """Forgets all descriptors: another has taken them over."""
         for stream in self.streams.values():
             stream.detach()
         self.streams.clear()
+        self.processes.clear()
         self.memory = -1
 
 

@@ -6,7 +6,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
 from lowerkit.runtimes.collective.failures import not_formed
@@ -92,6 +92,17 @@ def ranks_from_bytes(what: str, data: bytes, size: int) -> list[int]:
             hint="all ranks need the same version of lowerkit, and a store of their own",
         ) from error
     return ranks
+
+
+def ranks_to_bits(ranks: Collection[int], size: int) -> bytes:
+    """Returns a set of ranks as a bit for each of ``size`` ranks, in whole bytes."""
+    return sum(1 << rank for rank in ranks).to_bytes(-(-size // 8), "little")
+
+
+def ranks_from_bits(data: bytes, size: int) -> list[int]:
+    """Returns the ranks below ``size`` whose bits are set, ascending."""
+    bits = int.from_bytes(data, "little")
+    return [rank for rank in range(size) if bits >> rank & 1]
 
 
 def digest(lines: Mapping[int, Publication]) -> bytes:

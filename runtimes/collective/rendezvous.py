@@ -3,39 +3,46 @@
 1. Every rank listens and publishes where (``publication.py``); it reads what the others published.
 2. Rank r connects to each lower rank s, by Unix socket if both run on one host, else by TCP, and they authenticate
    (``authentication.py``). A Unix socket that may not be used (a sandbox) gives way to TCP, and says so.
-3. Every rank publishes which of its streams are Unix streams. Ranks of one host are *local* if all pairs have one.
+3. Every rank tells every other, over their stream, which of its streams are Unix streams. Ranks of one host are *local*
+   if all pairs have one.
 4. The lowest local rank makes the segment and passes it to the others (``shared_memory.py``).
 
 Everything runs under one deadline, and nothing is left behind by a failure: streams, listeners and descriptors are
-closed and the line in the store is deleted. Reports stay in the store under keys that no later meeting has.
+closed and the line in the store is deleted, as is the token that rank 0 published once all have used it. A child that
+is forked meanwhile keeps none of the descriptors.
 """
 
 from __future__ import annotations
 
-import json
+import errno
 import logging
+import os
 import secrets
 import socket
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.authentication import Credentials, HandshakeRefused, introduce
 from lowerkit.runtimes.collective.deadline import Deadline
-from lowerkit.runtimes.collective.failures import not_formed, refused, usage
+from lowerkit.runtimes.collective.failures import no_memory, not_formed, refused, usage
 from lowerkit.runtimes.collective.host import family_of, host_identity, is_loopback, listening_address
-from lowerkit.runtimes.collective.job_token import shared_token
+from lowerkit.runtimes.collective.job_token import forget_token, shared_token
 from lowerkit.runtimes.collective.listener import Listener
 from lowerkit.runtimes.collective.meeting import Meeting, RendezvousOptions
-from lowerkit.runtimes.collective.publication import Publication, check_agreement, digest, ranks_from_bytes
+from lowerkit.runtimes.collective.peer_process import process_of
+from lowerkit.runtimes.collective.publication import Publication, check_agreement, digest
 from lowerkit.runtimes.collective.shared_memory import receive_memory, share_memory
 from lowerkit.runtimes.collective.store import Store
+from lowerkit.runtimes.collective.unix_streams import exchange_unix_streams
 
 logger = logging.getLogger("lowerkit.collective")
 
 _REREAD_SECONDS = 1.0
 _HANDSHAKE_SECONDS = 5.0
 _RETRY_SECONDS = 0.02
+_DISAGREEMENT_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 # A refusal may come from a rank that has read the line of a dead one and will read again: longer than that.
 _REFUSED_SECONDS = 2.5
@@ -67,7 +74,14 @@ def meet(
         raise usage(f"the name of a group has 1 to {_MOST_NAME_BYTES} bytes, not {len(name.encode())}")
     if size == 1:
         return Meeting(options.token or b"", secrets.token_hex(16), [0])
-    return _Rendezvous(store, name, rank, size, options).run(memory_bytes)
+    try:
+        return _Rendezvous(store, name, rank, size, options).run(memory_bytes)
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        raise no_memory(
+            f"group {name!r}, rank {rank}: {error.strerror}", hint="ulimit -n says how many descriptors a process has"
+        ) from error
 
 
 class _Rendezvous:
@@ -82,6 +96,14 @@ class _Rendezvous:
         self._streams: dict[int, socket.socket] = {}
         self._refused: dict[int, Deadline] = {}
         self._pauses: dict[int, Deadline] = {}
+        self._problem = ""  # that this rank had with its own descriptors
+        _running.add(self)
+
+    def close_in_child(self) -> None:
+        """Closes what a child of fork() has no use for; the thread of the listener is not there."""
+        self._listener.close_in_child()
+        for stream in self._streams.values():
+            stream.close()
 
     def run(self, memory_bytes: Callable[[int], int]) -> Meeting:
         key = self._key(self._rank)
@@ -90,9 +112,16 @@ class _Rendezvous:
             token = self._connect()
             meeting = Meeting(token, self._meeting.hex(), self._agree_on_local_ranks(), -1, self._streams)
             try:
-                self._share_memory(meeting, memory_bytes)
-            except OSError as error:
-                raise not_formed(f"{self}: shared memory could not be passed: {error}") from error
+                for peer, stream in self._streams.items():
+                    if stream.family == socket.AF_UNIX and (process := process_of(stream)) >= 0:
+                        meeting.processes[peer] = process
+                try:
+                    self._share_memory(meeting, memory_bytes)
+                except OSError as error:
+                    raise not_formed(f"{self}: shared memory could not be passed: {error}") from error
+            except BaseException:
+                meeting.close()
+                raise
         except BaseException:
             for stream in self._streams.values():
                 stream.close()
@@ -136,23 +165,27 @@ class _Rendezvous:
                 break
         if missing:
             raise self._did_not_come(missing, "published no address" if wait else "gave up before all were there")
-        check_agreement(self._name, self._rank, self._size, lines)
+        try:
+            check_agreement(self._name, self._rank, self._size, lines)
+        except LowerkitError:
+            # With this line the others find the same; without it they would wait for this rank.
+            time.sleep(min(_DISAGREEMENT_SECONDS, self._deadline.remaining()))
+            raise
         return lines
 
     def _did_not_come(self, ranks: Sequence[int], what: str, hint: str | None = None) -> LowerkitError:
         names = ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+        problem = self._problem or self._listener.problem
+        own = f"; rank {self._rank} itself could not take all connections: {problem}" if problem else ""
         return not_formed(
-            f"{self}: {names} did not come within {self._deadline.timeout:.3g} s: {what}",
+            f"{self}: {names} did not come within {self._deadline.timeout:.3g} s: {what}{own}",
             hint=hint or "see the output of those ranks; were they started, with the same store and size?",
         )
 
     def _connect(self) -> bytes:
         """Connects to all lower ranks and waits for all higher ones; returns the token."""
         self._lines = self._read_lines(wait=True)
-        token = self._options.token
-        if token is None:
-            token = shared_token(self._store, self._name, self._rank, self._deadline.remaining())
-        credentials = Credentials(token, self._name)
+        credentials = self._credentials()
         self._meeting = digest(self._lines)
         self._listener.serve(credentials, self._meeting)
         reread = Deadline(_REREAD_SECONDS)
@@ -173,21 +206,32 @@ class _Rendezvous:
                 time.sleep(_RETRY_SECONDS)
             if reread.expired():
                 reread = Deadline(_REREAD_SECONDS)
-                self._start_again_if_changed(credentials)
+                credentials = self._start_again_if_changed(credentials)
         self._streams.update(self._listener.take())
-        return token
+        if self._rank == 0 and self._options.token is None:
+            forget_token(self._store, self._name)  # every rank has proved by now that it knows it
+        return credentials.token
 
-    def _start_again_if_changed(self, credentials: Credentials) -> None:
+    def _credentials(self) -> Credentials:
+        token = self._options.token
+        if token is None:
+            token = shared_token(self._store, self._name, self._rank, self._deadline.remaining())
+        return Credentials(token, self._name)
+
+    def _start_again_if_changed(self, credentials: Credentials) -> Credentials:
         """A rank that was started anew published anew: what stood in the store before was a dead one's."""
         lines = self._read_lines(wait=False)
         if digest(lines) == self._meeting:
-            return
+            return credentials
+        if lines[0] != self._lines[0]:  # with the line of the rank that drew it, the token may be another
+            credentials = self._credentials()
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
         self._refused.clear()
         self._lines, self._meeting = lines, digest(lines)
         self._listener.serve(credentials, self._meeting)
+        return credentials
 
     def _try_connect(self, credentials: Credentials, peer: int) -> None:
         line, own = self._lines[peer], self._lines[self._rank]
@@ -207,7 +251,11 @@ class _Rendezvous:
     def _open(
         self, credentials: Credentials, peer: int, family: socket.AddressFamily, address: str | tuple[str, int]
     ) -> None:
-        stream = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            stream = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptors: others may be given back
+            self._problem = str(error.strerror)
+            return
         try:
             stream.settimeout(max(self._deadline.remaining(), 0.001))
             stream.connect(address)
@@ -231,18 +279,8 @@ class _Rendezvous:
             raise
 
     def _agree_on_local_ranks(self) -> list[int]:
-        prefix = f"lowerkit/{self._name}/{self._meeting.hex()}"
-        unix = [peer for peer in range(self._rank) if self._streams[peer].family == socket.AF_UNIX]
-        self._store.set(f"{prefix}/{self._rank}", json.dumps(unix).encode())
-        reports: dict[int, list[int]] = {}
-        missing: list[int] = []
-        for rank in range(self._size):
-            try:
-                report = self._store.get(f"{prefix}/{rank}", self._deadline.remaining())
-            except TimeoutError:
-                missing.append(rank)
-                continue
-            reports[rank] = ranks_from_bytes(f"what rank {rank} reported of its streams", report, self._size)
+        reports = exchange_unix_streams(self._rank, self._size, self._streams, self._deadline)
+        missing = [rank for rank in range(self._size) if rank not in reports]
         if missing:
             raise self._did_not_come(missing, "did not reach all of the others")
         own = self._lines[self._rank].host
@@ -263,3 +301,14 @@ class _Rendezvous:
             meeting.memory = share_memory(f"lowerkit {self._name}", streams, size, self._deadline)
         else:
             meeting.memory = receive_memory(meeting.streams[leader], size, self._deadline, leader)
+
+
+_running: weakref.WeakSet[_Rendezvous] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for running in list(_running):
+        running.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

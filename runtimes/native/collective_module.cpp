@@ -2,7 +2,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <list>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -11,24 +15,34 @@
 #include <vector>
 
 #include "collective/lowerkit_collective.h"
+#include "shared_group.h"
 #include "tensor_access.h"
 #include "tensor_call.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
+using lowerkit::raise_collective_error;
+using lowerkit::SharedGroup;
+
 namespace {
 
 PyObject *error_type = nullptr;
 
-[[noreturn]] void raise(lk_status status, const char *message) {
-  nb::object arguments = nb::make_tuple(int(status), message);
-  PyErr_SetObject(error_type, arguments.ptr());
-  throw nb::python_error();
+// Messages hold what other ranks wrote, which need not be text.
+nb::object text_of(const char *message) {
+  return nb::steal(PyUnicode_DecodeUTF8(message, Py_ssize_t(std::strlen(message)), "replace"));
+}
+
+// Python runs the handlers of signals on its main thread alone, and where it looks for them: a wait has to let it.
+int32_t handler_raised() {
+  if (syscall(SYS_gettid) != getpid()) return 0;
+  nb::gil_scoped_acquire held;
+  return PyErr_Occurred() || PyErr_CheckSignals() != 0;
 }
 
 void check(lk_status status) {
-  if (status != LK_OK) raise(status, lk_last_error());
+  if (status != LK_OK) raise_collective_error(status, lk_last_error());
 }
 
 template <class T = void>
@@ -58,8 +72,11 @@ void set_shape(lk_call &call, nb::handle shape) {
 
 class Work {
  public:
-  // `open` holds the works of an open group; the group outlives its works.
-  Work(lk_work *work, std::set<Work *> &open) : work_(work), open_(open) { open_.insert(this); }
+  // `open` holds the works of an open group; the group's object outlives its works.
+  Work(lk_work *work, std::shared_ptr<SharedGroup> shared, std::set<Work *> &open)
+      : work_(work), shared_(std::move(shared)), open_(open) {
+    open_.insert(this);
+  }
   ~Work() {
     open_.erase(this);
     lk_work_release(work_);
@@ -70,6 +87,7 @@ class Work {
   bool test() {
     lk_status status = status_;
     if (!settled_) {
+      SharedGroup::Use use(shared_);
       nb::gil_scoped_release released;
       status = lk_work_test(work_);
     }
@@ -79,6 +97,7 @@ class Work {
   }
   void wait(int64_t timeout) {
     if (settled_) return check_this(status_);
+    SharedGroup::Use use(shared_);
     lk_status status;
     {
       nb::gil_scoped_release released;
@@ -92,7 +111,7 @@ class Work {
     lk_work_received(work_, &source, &bytes);
     return {source, bytes};
   }
-  // The group is about to be closed, and must not be asked any more.
+  // The group is about to be destroyed, and must not be asked any more.
   void settle() {
     settled_ = true;
     {
@@ -106,10 +125,11 @@ class Work {
  private:
   void check_this(lk_status status) {
     if (!settled_ || status == LK_OK) return check(status);
-    raise(status, message_.c_str());
+    raise_collective_error(status, message_.c_str());
   }
 
   lk_work *work_;
+  const std::shared_ptr<SharedGroup> shared_;
   std::set<Work *> &open_;
   bool settled_ = false;
   lk_status status_ = LK_OK;
@@ -160,18 +180,21 @@ class Group {
   Group(const Simulation &simulation, const std::string &name, const std::vector<int> &members, int rank,
         int64_t timeout)
       : size_(int(members.size())) {
+    lk_group *group = nullptr;
     lk_status status;
     {
       nb::gil_scoped_release released;
       status = lk_simulation_group(simulation.get(), name.c_str(), int(members.size()), members.data(), rank, timeout,
-                                   &group_);
+                                   &group);
     }
     check(status);
+    shared_ = std::make_shared<SharedGroup>(group);
   }
   Group(const std::string &name, int rank, int size, const std::vector<int> &local_ranks, int segment,
-        const std::vector<int> &connections, int64_t timeout, int64_t first_sequence,
+        const std::vector<int> &connections, const std::vector<int> &processes, int64_t timeout, int64_t first_sequence,
         const std::vector<int64_t> &tuning) {
     if (int(connections.size()) != size) throw std::invalid_argument("one connection for each rank");
+    if (!processes.empty() && int(processes.size()) != size) throw std::invalid_argument("one process for each rank");
     if (tuning.size() > 4) throw std::invalid_argument("tuning has four numbers");
     lk_group_config config{};
     config.name = name.c_str();
@@ -181,6 +204,7 @@ class Group {
     config.local_ranks = local_ranks.data();
     config.segment_descriptor = segment;
     config.connections = connections.data();
+    config.processes = processes.empty() ? nullptr : processes.data();
     config.timeout = timeout;
     config.first_sequence = first_sequence;
     int64_t *const fields[] = {&config.tuning.one_shot_limit, &config.tuning.tile_bytes, &config.tuning.streaming_limit,
@@ -188,52 +212,50 @@ class Group {
     for (size_t i = 0; i < tuning.size(); ++i) *fields[i] = tuning[i];
     size_ = size;
     rank_ = rank;
+    lk_group *group = nullptr;
     lk_status status;
     {
       nb::gil_scoped_release released;
-      status = lk_group_create(&config, &group_);
+      status = lk_group_create(&config, &group);
     }
     check(status);
+    shared_ = std::make_shared<SharedGroup>(group);
   }
   ~Group() { close(); }
   Group(const Group &) = delete;
   Group &operator=(const Group &) = delete;
 
-  // Must not run beside other calls of the group.
   void close() {
-    if (!group_) return;
-    // In a simulation a look waits for its turn, and whoever has the turn may want the interpreter: meanwhile others go
-    // on, and may drop works.
-    std::vector<nb::object> held;
-    for (Work *work : open_) held.push_back(nb::find(work));
-    for (const nb::object &work : held) nb::cast<Work &>(work).settle();
-    nb::gil_scoped_release released;
-    lk_group_destroy(group_);
-    group_ = nullptr;
+    if (!shared_) return;  // its constructor threw
+    shared_->close([this] {
+      // In a simulation a look waits for its turn, and whoever has the turn may want the interpreter: meanwhile others
+      // go on, and may drop works.
+      std::vector<nb::object> held;
+      for (Work *work : open_) held.push_back(nb::find(work));
+      for (const nb::object &work : held) nb::cast<Work &>(work).settle();
+    });
   }
-  lk_group *get() const {
-    if (!group_) throw std::runtime_error("the group is closed");
-    return group_;
-  }
+  const std::shared_ptr<SharedGroup> &shared() const { return shared_; }
   void run(const lk_call &call) {
-    lk_group *group = get();
+    SharedGroup::Use use(shared_);
     lk_status status;
     {
       nb::gil_scoped_release released;
-      status = lk_run(group, &call);
+      status = lk_run(use.get(), &call);
     }
     check(status);
   }
   Work *start(const lk_call &call) {
+    SharedGroup::Use use(shared_);
     lk_work *work = nullptr;
-    check(lk_start(get(), &call, &work));
-    return new Work(work, open_);
+    check(lk_start(use.get(), &call, &work));
+    return new Work(work, shared_, open_);
   }
   int size() const { return size_; }
   int rank() const { return rank_; }
 
  private:
-  lk_group *group_ = nullptr;
+  std::shared_ptr<SharedGroup> shared_;
   int size_ = 0;
   int rank_ = 0;
   std::set<Work *> open_;
@@ -270,8 +292,9 @@ struct CallWithParts {
 };
 
 nb::list records_of(const Group &group) {
+  SharedGroup::Use use(group.shared());
   std::vector<lk_record> records(1024);
-  records.resize(size_t(lk_group_records(group.get(), records.data(), int64_t(records.size()))));
+  records.resize(size_t(lk_group_records(use.get(), records.data(), int64_t(records.size()))));
   nb::list result;
   for (const lk_record &record : records) {
     nb::list shape;
@@ -302,8 +325,14 @@ class Plan {
   Plan(const Plan &) = delete;
   Plan &operator=(const Plan &) = delete;
 
-  void add(const Group &group, const lk_call &call) { check(lk_plan_add(plan_, group.get(), &call)); }
+  void add(const Group &group, const lk_call &call) {
+    SharedGroup::Use use(group.shared());
+    check(lk_plan_add(plan_, use.get(), &call));
+    groups_.insert(group.shared());
+  }
   void run() {
+    std::list<SharedGroup::Use> uses;
+    for (const auto &group : groups_) uses.emplace_back(group);
     lk_status status;
     {
       nb::gil_scoped_release released;
@@ -314,15 +343,24 @@ class Plan {
 
  private:
   lk_plan *plan_ = nullptr;
+  std::set<std::shared_ptr<SharedGroup>> groups_;
 };
 
 }  // namespace
+
+void lowerkit::raise_collective_error(lk_status status, const char *message) {
+  if (status == LK_INTERRUPTED && PyErr_Occurred()) throw nb::python_error();
+  nb::object arguments = nb::make_tuple(int(status), text_of(message));
+  PyErr_SetObject(error_type, arguments.ptr());
+  throw nb::python_error();
+}
 
 NB_MODULE(_collective, module) {
   module.doc() = "Native collectives";
   nb::set_leak_warnings(false);  // a process that ends with groups open is the user's business
   error_type = PyErr_NewException("lowerkit.runtimes._collective.CollectiveError", PyExc_RuntimeError, nullptr);
   module.attr("CollectiveError") = nb::borrow(error_type);
+  lk_set_interruption(handler_raised);
   module.def("serve_tensors", &lowerkit::serve_tensors, "tensor"_a, "parameter"_a);
   module.def("segment_bytes", &lk_segment_bytes, "local_count"_a, "tile_bytes"_a = 0);
 
@@ -349,10 +387,10 @@ NB_MODULE(_collective, module) {
           "name"_a, "members"_a, "rank"_a, "timeout"_a, nb::rv_policy::take_ownership);
 
   nb::class_<Group>(module, "Group")
-      .def(nb::init<const std::string &, int, int, const std::vector<int> &, int, const std::vector<int> &, int64_t,
-                    int64_t, const std::vector<int64_t> &>(),
-           "name"_a, "rank"_a, "size"_a, "local_ranks"_a, "segment_descriptor"_a, "connections"_a, "timeout"_a,
-           "first_sequence"_a = 0, "tuning"_a = std::vector<int64_t>())
+      .def(nb::init<const std::string &, int, int, const std::vector<int> &, int, const std::vector<int> &,
+                    const std::vector<int> &, int64_t, int64_t, const std::vector<int64_t> &>(),
+           "name"_a, "rank"_a, "size"_a, "local_ranks"_a, "segment_descriptor"_a, "connections"_a, "processes"_a,
+           "timeout"_a, "first_sequence"_a = 0, "tuning"_a = std::vector<int64_t>())
       .def(
           "run",
           [](Group &group, int operation, int dtype, int64_t count, uint64_t input, uint64_t output, int reduction,
@@ -409,13 +447,13 @@ NB_MODULE(_collective, module) {
       .def(
           "attach_arena",
           [](Group &group, int descriptor, int64_t size) {
-            lk_group *native = group.get();
+            SharedGroup::Use use(group.shared());
             void *own = nullptr;
             lk_status status;
             {
               // It waits for what was started, in which other ranks of this process may have to take part.
               nb::gil_scoped_release released;
-              status = lk_group_attach_arena(native, descriptor, size, &own);
+              status = lk_group_attach_arena(use.get(), descriptor, size, &own);
             }
             check(status);
             return reinterpret_cast<uint64_t>(own);
@@ -424,21 +462,25 @@ NB_MODULE(_collective, module) {
       .def(
           "abort",
           [](Group &group, const std::string &reason) {
-            lk_group *native = group.get();
+            if (group.shared()->closed()) return;
+            SharedGroup::Use use(group.shared());
             nb::gil_scoped_release released;
-            lk_group_abort(native, reason.c_str());
+            lk_group_abort(use.get(), reason.c_str());
           },
           "reason"_a)
       .def_prop_ro("aborted",
                    [](Group &group) -> nb::object {
+                     if (group.shared()->closed()) return nb::str("the group was closed on this rank");
+                     SharedGroup::Use use(group.shared());
                      char reason[1024];
-                     if (!lk_group_aborted(group.get(), reason, sizeof(reason))) return nb::none();
-                     return nb::str(reason);
+                     if (!lk_group_aborted(use.get(), reason, sizeof(reason))) return nb::none();
+                     return text_of(reason);
                    })
       .def("dead",
            [](Group &group) {
+             SharedGroup::Use use(group.shared());
              std::vector<uint8_t> dead(size_t(group.size()));
-             lk_group_dead(group.get(), dead.data());
+             lk_group_dead(use.get(), dead.data());
              nb::list ranks;
              for (size_t rank = 0; rank < dead.size(); ++rank)
                if (dead[rank]) ranks.append(int(rank));

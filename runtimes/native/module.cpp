@@ -7,12 +7,14 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 
 #include "checksum.h"
 #include "code_image.h"
 #include "cpu_features.h"
+#include "index_check.h"
 #include "memory.h"
 #include "memory_planner.h"
 #include "step_table.h"
@@ -124,21 +126,32 @@ void heed_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-void run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch, int64_t stride) {
-  check_scratch(pool, scratch, stride);
-  nb::gil_scoped_release release;
-  table.run(pool, bases, scratch.data(), stride, nullptr, heed_signals);
+// (step, number, index) of the index that ended a run, or None.
+nb::object to_python(const std::optional<IndexFault> &fault) {
+  return fault ? nb::object(nb::make_tuple(fault->step, fault->number, fault->index)) : nb::none();
 }
 
-NumpyInt64 profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
-                   int64_t stride) {
+nb::object run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
+               int64_t stride) {
   check_scratch(pool, scratch, stride);
-  std::vector<int64_t> nanoseconds(table.steps());
+  std::optional<IndexFault> fault;
   {
     nb::gil_scoped_release release;
-    table.run(pool, bases, scratch.data(), stride, nanoseconds.data(), heed_signals);
+    fault = table.run(pool, bases, scratch.data(), stride, nullptr, heed_signals);
   }
-  return to_numpy(std::move(nanoseconds));
+  return to_python(fault);
+}
+
+nb::tuple profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
+                  int64_t stride) {
+  check_scratch(pool, scratch, stride);
+  std::vector<int64_t> nanoseconds(table.steps());
+  std::optional<IndexFault> fault;
+  {
+    nb::gil_scoped_release release;
+    fault = table.run(pool, bases, scratch.data(), stride, nanoseconds.data(), heed_signals);
+  }
+  return nb::make_tuple(to_numpy(std::move(nanoseconds)), to_python(fault));
 }
 
 }  // namespace
@@ -192,11 +205,13 @@ NB_MODULE(_native, module) {
            "kernels"_a, "tasks"_a, "buffer_begin"_a, "base_index"_a, "offsets"_a, "dim_begin"_a, "dims"_a,
            "targets"_a, "base_count"_a)
       .def_prop_ro("steps", &StepTable::steps)
+      .def_rw("most_turns", &StepTable::most_turns)
       .def("run", &run, "pool"_a, "bases"_a, "scratch"_a, "scratch_stride"_a)
       .def("profile", &profile, "pool"_a, "bases"_a, "scratch"_a, "scratch_stride"_a);
 
   module.def("plan_memory", &plan, "sizes"_a, "first"_a, "last"_a, "alignment"_a = 64);
   module.def("copy_kernel_address", [] { return reinterpret_cast<uint64_t>(&copy_kernel); });
+  module.def("index_check_address", [] { return reinterpret_cast<uint64_t>(&index_check_kernel); });
   module.attr("COPY_TASK_BYTES") = kCopyTaskBytes;
   module.def("cpu_features", &cpu_features);
   module.def("known_cpu_features", &known_cpu_features);

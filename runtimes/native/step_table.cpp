@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "index_check.h"
+
 namespace lowerkit {
 namespace {
 
@@ -50,6 +52,11 @@ StepTable::StepTable(StepTableParts parts) : parts_(std::move(parts)), pointers_
     if (target > static_cast<int64_t>(steps)) throw std::invalid_argument("a jump leads out of the step table");
     if (target >= 0 && parts_.buffer_begin[step + 1] - parts_.buffer_begin[step] > 1)
       throw std::invalid_argument("a jump has more than one buffer");
+    if (is_check(step)) {
+      IndexCheck::of(parts_.dims.data() + parts_.dim_begin[step], parts_.dim_begin[step + 1] - parts_.dim_begin[step]);
+      if (parts_.buffer_begin[step + 1] - parts_.buffer_begin[step] != 1)
+        throw std::invalid_argument("a check of indices has not one buffer");
+    }
   }
   for (int64_t base : parts_.base_index)
     if (base < 0 || base >= parts_.base_count)
@@ -57,29 +64,46 @@ StepTable::StepTable(StepTableParts parts) : parts_(std::move(parts)), pointers_
                                   std::to_string(parts_.base_count));
 }
 
-void StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch, int64_t scratch_stride,
-                    int64_t *nanoseconds, void (*on_loop)()) {
+bool StepTable::is_check(size_t step) const {
+  return parts_.kernels[step] == reinterpret_cast<uint64_t>(&index_check_kernel);
+}
+
+std::optional<IndexFault> StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
+                                         int64_t scratch_stride, int64_t *nanoseconds, void (*on_loop)()) {
   if (static_cast<int64_t>(bases.size()) != parts_.base_count)
     throw std::invalid_argument("the run has " + std::to_string(bases.size()) + " bases, the step table " +
                                 std::to_string(parts_.base_count));
   for (size_t i = 0; i < pointers_.size(); ++i)
     pointers_[i] = reinterpret_cast<void *>(bases[parts_.base_index[i]] + parts_.offsets[i]);
 
-  ThreadPool::Lease lease(pool);
+  ThreadPool::Lease lease(pool, last_run_nanoseconds_);
   using Clock = std::chrono::steady_clock;
   Clock::time_point before = nanoseconds ? Clock::now() : Clock::time_point();
+  int64_t turns = 0;
   for (size_t step = 0; step < steps();) {
     if (parts_.targets[step] >= 0) {
       const int64_t buffer = parts_.buffer_begin[step];
       const bool taken = buffer == parts_.buffer_begin[step + 1] || *static_cast<const uint8_t *>(pointers_[buffer]) == 0;
       const size_t next = taken ? static_cast<size_t>(parts_.targets[step]) : step + 1;
-      if (next <= step) on_loop();
+      if (next <= step) {
+        if (++turns > most_turns)
+          throw std::overflow_error("its loops have not ended after " + std::to_string(most_turns) + " turns");
+        on_loop();
+      }
       step = next;
       continue;
     }
-    Call call{reinterpret_cast<Kernel>(parts_.kernels[step]), pointers_.data() + parts_.buffer_begin[step],
-              parts_.dims.data() + parts_.dim_begin[step], static_cast<uint8_t *>(scratch), scratch_stride};
-    lease.run(parts_.tasks[step], run_tasks, &call);
+    if (is_check(step)) {
+      const void *indices = pointers_[parts_.buffer_begin[step]];
+      const IndexCheck check = IndexCheck::of(parts_.dims.data() + parts_.dim_begin[step],
+                                              parts_.dim_begin[step + 1] - parts_.dim_begin[step]);
+      const int64_t fault = check.first_fault(indices, lease);
+      if (fault >= 0) return IndexFault{static_cast<int64_t>(step), fault, check.value(indices, fault)};
+    } else {
+      Call call{reinterpret_cast<Kernel>(parts_.kernels[step]), pointers_.data() + parts_.buffer_begin[step],
+                parts_.dims.data() + parts_.dim_begin[step], static_cast<uint8_t *>(scratch), scratch_stride};
+      lease.run(parts_.tasks[step], run_tasks, &call);
+    }
     if (nanoseconds) {
       const Clock::time_point after = Clock::now();
       nanoseconds[step] += std::chrono::duration_cast<std::chrono::nanoseconds>(after - before).count();
@@ -87,6 +111,8 @@ void StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *
     }
     ++step;
   }
+  last_run_nanoseconds_ = lease.elapsed_nanoseconds();
+  return std::nullopt;
 }
 
 }  // namespace lowerkit

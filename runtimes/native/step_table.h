@@ -5,10 +5,12 @@
 // cost one addition per buffer (about a microsecond for a whole model) and nothing is ever stale.
 //
 // A jump is a step without a kernel. It is taken unless the byte in its buffer is not zero, and always if it has none; so
-// branches and loops that depend on data stay inside the one call.
+// branches and loops that depend on data stay inside the one call. A check of indices (index_check.h) is a step whose kernel
+// is index_check_kernel: it ends the run where an index is out of range.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "thread_pool.h"
@@ -37,6 +39,13 @@ struct StepTableParts {
   int64_t base_count = 0;
 };
 
+// Why a run ended before its last step: element `number` of the indices that step `step` checks is `index`.
+struct IndexFault {
+  int64_t step;
+  int64_t number;
+  int64_t index;
+};
+
 class StepTable {
  public:
   // Throws std::invalid_argument where the parts contradict each other.
@@ -47,12 +56,19 @@ class StepTable {
   // Runs the steps. `scratch` holds pool.threads() areas of `scratch_stride` bytes. `nanoseconds`, if not null, gets
   // the time spent in each step added. `on_loop` is called at every jump backwards and may throw, which ends the run:
   // a loop need not end by itself. Not to be called twice at a time.
-  void run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch, int64_t scratch_stride,
-           int64_t *nanoseconds, void (*on_loop)());
+  // Throws std::overflow_error after `most_turns` jumps backwards: an artifact must not run for ever.
+  // Returns the index at which a check ended the run; none where the run came to its end.
+  std::optional<IndexFault> run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
+                                int64_t scratch_stride, int64_t *nanoseconds, void (*on_loop)());
+
+  int64_t most_turns = int64_t{1} << 30;
 
  private:
+  bool is_check(size_t step) const;
+
   StepTableParts parts_;
   std::vector<void *> pointers_;
+  int64_t last_run_nanoseconds_ = -1;
 };
 
 }  // namespace lowerkit

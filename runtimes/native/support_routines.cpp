@@ -91,6 +91,9 @@ const std::map<std::string, void *> &routines() {
       {"fmaf", address(static_cast<float (*)(float, float, float)>(::fmaf))},
       {"ldexp", address(static_cast<double (*)(double, int)>(::ldexp))},
       {"ldexpf", address(static_cast<float (*)(float, int)>(::ldexpf))},
+      // LLVM makes one call of a sine and a cosine of the same value.
+      {"sincos", address(static_cast<void (*)(double, double *, double *)>(::sincos))},
+      {"sincosf", address(static_cast<void (*)(float, float *, float *)>(::sincosf))},
       {"memcpy", address(static_cast<void *(*)(void *, const void *, size_t)>(::memcpy))},
       {"memmove", address(static_cast<void *(*)(void *, const void *, size_t)>(::memmove))},
       {"memset", address(static_cast<void *(*)(void *, int, size_t)>(::memset))},

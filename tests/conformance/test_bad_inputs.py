@@ -8,7 +8,9 @@ over 2 GB; 22 dimension products; 23 negative dims, ranks; 24 a terabyte while f
 27 dangling names; 28 If 10,000 deep; 29 a million nodes; 30 opsets; 31 unknown ops; 32 raw_data; 33 dtypes; 34 int4;
 35 scales and zero points; 36 names; 37 big-endian data; 39 flipped bits; 40 newer version, other target; 41 full disk,
 read-only output; 42 SIGKILL at each write; 43 sixteen writers of one cache entry; 44 poisoned cache entries;
-45 Ctrl-C; 50 an input that changes; 51 clock skew; 52 output = input.
+45 Ctrl-C; 50 an input that changes; 51 clock skew; 52 output = input; 53 a .pt2 that names code; 54
+TorchScript that reaches beyond tensors; 55 such files in all commands; 56 ONNX functions that double; 57 trees of
+arguments in artifacts.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bad_inputs import archives, artifacts, environment, onnx_files, onnx_graphs
+from tests.support.bad_inputs import archives, artifacts, environment, hostile, onnx_files, onnx_graphs
 from tests.support.bad_inputs.case import OUTPUT, BadInput
 from tests.support.bad_inputs.commands import CommandServer, Outcome
 from tests.support.bad_inputs.files import exported
 
-CASES: list[BadInput] = [*archives.CASES, *onnx_files.CASES, *onnx_graphs.CASES, *artifacts.CASES, *environment.CASES]
+CASES: list[BadInput] = [
+    *(*archives.CASES, *onnx_files.CASES, *onnx_graphs.CASES),
+    *(*artifacts.CASES, *environment.CASES, *hostile.CASES),
+]
 EARLIER = b"an artifact from before"
 
 
@@ -209,4 +214,4 @@ def test_51_clock_skew(model: Path, tmp_path: Path, server: CommandServer) -> No
 
 def test_the_numbers_are_all_there() -> None:
     here = {case.number for case in CASES} | {42, 43, 44, 45, 50, 51}
-    assert here == {*range(1, 38), *range(39, 46), 50, 51, 52}
+    assert here == {*range(1, 38), *range(39, 46), *range(50, 58)}

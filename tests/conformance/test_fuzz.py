@@ -1,4 +1,4 @@
-"""A short run of tools/fuzz.py over each target: every mutated file is refused, or means what the sound one does."""
+"""A short run of tools/fuzz/files.py over each target: a mutated file is refused, or means what the sound one does."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = {
-    "artifact": 1000, "manifest": 1000, "zip": 1000, "archive": 40, "onnx": 150, "handshake": 3000,
+    "artifact": 1000, "manifest": 1000, "zip": 1000, "archive": 40, "model-text": 60, "onnx": 150, "handshake": 3000,
     "flight-record": 300, "tuning-table": 1000,
 }  # fmt: skip
 
 
 def fuzz(*arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(ROOT / "tools/fuzz.py"), *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "tools/fuzz/files.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
@@ -35,7 +35,7 @@ def test_mutated_files(target: str, tmp_path: Path) -> None:
 
 
 def test_strangers_at_the_sockets_of_ranks() -> None:
-    command = [sys.executable, str(ROOT / "tools/fuzz_strangers.py"), "--count", "350", "--seed", "1"]
+    command = [sys.executable, str(ROOT / "tools/fuzz/strangers.py"), "--count", "350", "--seed", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0 and "0 failures" in done.stdout, done.stdout + done.stderr

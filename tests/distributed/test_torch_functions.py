@@ -8,6 +8,7 @@ Each runs with gloo too, so that no test asks for what no backend does.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -35,7 +36,9 @@ def questions(rank: int, folder: str) -> None:
     world: Any = dist.group.WORLD
     assert torch.device("cpu") in world._device_types
     backend = world._get_backend(torch.device("cpu"))
-    assert backend.rank() == rank and backend.supports_time_estimate is False
+    # torch 2.15 calls it otherwise.
+    estimates = getattr(backend, "supports_time_estimate", None) or getattr(backend, "_supports_time_estimate", None)
+    assert backend.rank() == rank and not estimates
     with pytest.raises(RuntimeError, match="meta"):
         world._get_backend(torch.device("meta"))
     before = world._get_sequence_number_for_group()
@@ -64,10 +67,11 @@ def subgroups(rank: int, folder: str) -> None:
     for group in (alone, enumerated, local):
         dist.all_reduce(tensor := ones(2), group=group)
         assert torch.equal(tensor, ones(2))
-    turned = dist.new_group([1, 0], sort_ranks=False, group_desc="turned", timeout=timedelta(seconds=9))
-    assert isinstance(turned, dist.ProcessGroup) and turned.rank() == 1 - rank and turned.group_desc == "turned"
-    dist.broadcast(tensor := ones(1) * rank, group_src=0, group=turned)
-    assert tensor.item() == 1
+    if "sort_ranks" in inspect.signature(dist.new_group).parameters:  # torch 2.10 always sorts them
+        turned = dist.new_group([1, 0], sort_ranks=False, group_desc="turned", timeout=timedelta(seconds=9))
+        assert isinstance(turned, dist.ProcessGroup) and turned.rank() == 1 - rank and turned.group_desc == "turned"
+        dist.broadcast(tensor := ones(1) * rank, group_src=0, group=turned)
+        assert tensor.item() == 1
     mesh = dist.init_device_mesh("cpu", (2, 1), mesh_dim_names=("rows", "columns"))
     for name, expected in (("rows", 2.0), ("columns", 1.0)):
         dist.all_reduce(tensor := ones(1), group=mesh[name].get_group())

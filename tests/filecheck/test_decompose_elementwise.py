@@ -1,4 +1,4 @@
-"""decompose-elementwise: PyTorch's constants and integer division; floats and other roundings stay."""
+"""decompose-elementwise: PyTorch's constants; negation of integers in integers; floats are negated as they are."""
 
 from __future__ import annotations
 
@@ -26,36 +26,35 @@ def test_tanh_gelu_has_the_right_constant(check: Check) -> None:
     )
 
 
-def test_integer_floor_division_does_not_use_floats(check: Check) -> None:
+def test_integers_are_negated_in_integers(check: Check) -> None:
     text = function(
-        "%x: @[2,3:si64], %y: @[3:si64]",
-        "@[2,3:si64]",
+        "%x: @[4:si64], %y: @[4]",
+        "@[4:si64], @[4]",
         """
-  %floor = torch.constant.str "floor"
-  %r = torch.aten.div.Tensor_mode %x, %y, %floor : @[2,3:si64], @[3:si64], !torch.str -> @[2,3:si64]
-  return %r : @[2,3:si64]""",
+  %r = torch.aten.neg %x : @[4:si64] -> @[4:si64]
+  %s = torch.aten.neg %y : @[4] -> @[4]
+  return %r, %s : @[4:si64], @[4]""",
+    )
+    check(
+        text, "decompose-elementwise", "// CHECK: torch.aten.rsub.Scalar\n// CHECK: torch.aten.neg %{{.*}} : {{.*}}f32>"
+    )
+
+
+def test_large_whole_powers_are_no_products(check: Check) -> None:
+    text = function(
+        "%x: @[4]",
+        "@[4], @[4]",
+        """
+  %i300 = torch.constant.int 300
+  %r = torch.aten.pow.Tensor_Scalar %x, %i300 : @[4], !torch.int -> @[4]
+  %s = torch.aten.pow.Tensor_Scalar %x, %i3 : @[4], !torch.int -> @[4]
+  return %r, %s : @[4], @[4]""",
     )
     check(
         text,
         "decompose-elementwise",
         """
-        // CHECK: %[[MODE:.*]] = torch.constant.str "trunc"
-        // CHECK: torch.aten.div.Tensor_mode %{{.*}}, %{{.*}}, %[[MODE]]
-        // CHECK: torch.aten.bitwise_xor.Tensor
+        // CHECK: torch.aten.pow.Tensor_Scalar %{{.*}}, %{{.*}} : !torch.vtensor<[4],f32>, !torch.float
+        // CHECK: torch.aten.pow.Tensor_Scalar %{{.*}}, %{{.*}} : !torch.vtensor<[4],f32>, !torch.int
         """,
     )
-    check(text, "decompose-elementwise,decompose-moves,torch-to-linalg", "// CHECK: arith.divsi\n// CHECK-NOT: f64")
-
-
-def test_float_remainder_and_truncation_stay(check: Check) -> None:
-    text = function(
-        "%x: @[2,3], %y: @[3]",
-        "@[2,3], @[2,3]",
-        """
-  %trunc = torch.constant.str "trunc"
-  %r = torch.aten.remainder.Tensor %x, %y : @[2,3], @[3] -> @[2,3]
-  %s = torch.aten.div.Tensor_mode %x, %y, %trunc : @[2,3], @[3], !torch.str -> @[2,3]
-  return %r, %s : @[2,3], @[2,3]""",
-    )
-    context = check(text, "decompose-elementwise", "// CHECK: aten.remainder.Tensor\n// CHECK: aten.div.Tensor_mode")
-    assert not context.remarks

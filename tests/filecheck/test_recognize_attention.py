@@ -111,22 +111,54 @@ WHERE = function(
 )
 
 
-def test_selection_becomes_an_additive_mask(check: Check) -> None:
-    text = with_values(WHERE, {"FILL": "-3.40282346e+38"})
+@pytest.mark.parametrize("fill", ["-3.40282346e+38", "-1.0e+04", "-1.0", "2.0", "0xFFF0000000000000"])
+def test_selection_puts_the_fill_in_the_place_of_scores(check: Check, fill: str) -> None:
+    text = with_values(WHERE, {"FILL": fill})
     check(
         text,
         "recognize-attention",
         """
-        // CHECK: %[[M:.*]] = torch.aten.where.Scalar %{{.*}}, %{{.*}}, %{{.*}} : !torch.vtensor<[2,5,6],i1>
-        // CHECK: %[[M1:.*]] = torch_c.to_builtin_tensor %[[M]]
-        // CHECK: "lk.attention"(%{{.*}}, %{{.*}}, %{{.*}}, %[[M1]])
+        // CHECK: %[[M:.*]] = torch_c.to_builtin_tensor %arg3
+        // CHECK: "lk.attention"(%{{.*}}, %{{.*}}, %{{.*}}, %[[M]]) {{.*}}masking = "select"
         """,
     )
     keep = normal(2, 5, 6, seed=4) > 0
-    keep[0, 1] = False  # a row without keys: equal weights, as the selection gives
-    assert_same_meaning(
-        text, "recognize-attention", [normal(2, 5, 8), normal(2, 6, 8, seed=1), normal(2, 6, 8, seed=2), keep]
+    keep[0, 1] = False  # a row without keys: equal weights for a finite fill, NaN for an infinite one
+    key = normal(2, 6, 8, seed=1)
+    key[1, 3] = np.nan
+    keep[1, :, 3] = False  # a score that is not a number, and is not selected
+    assert_same_meaning(text, "recognize-attention", [normal(2, 5, 8), key, normal(2, 6, 8, seed=2), keep])
+
+
+def test_two_selections_of_one_fill_are_one(check: Check) -> None:
+    text = with_values(WHERE, {"FILL": "-1.0e+04"}).replace(
+        "  %p =",
+        "  %m = torch.aten.where.ScalarOther %keep, %w, SECOND : @[2,5,6:i1], @[2,5,6], !torch.float -> @[2,5,6]\n"
+        "  %p =".replace("@[2,5,6:i1]", "!torch.vtensor<[2,5,6],i1>").replace(
+            "@[2,5,6]", "!torch.vtensor<[2,5,6],f32>"
+        ),
     )
+    text = text.replace("_softmax %w", "_softmax %m")
+    same, other = text.replace("SECOND", "%low"), text.replace("SECOND", "%o")
+    other = other.replace("  %low", "  %o = torch.constant.float -2.0\n  %low")
+    check(same, "recognize-attention", '// CHECK: torch.aten.logical_and\n// CHECK: "lk.attention"')
+    check(other, "recognize-attention", '// CHECK-NOT: "lk.attention"')
+    inputs = [normal(2, 5, 8), normal(2, 6, 8, seed=1), normal(2, 6, 8, seed=2), normal(2, 5, 6, seed=4) > 0]
+    assert_same_meaning(same, "recognize-attention", inputs)
+
+
+def test_a_bool_that_is_added_counts_one(check: Check) -> None:
+    text = with_values(PLAIN, RIGHT).replace("!torch.vtensor<[2,1,5,6],f32>", "!torch.vtensor<[2,1,5,6],i1>")
+    check(text, "recognize-attention", '// CHECK: torch.aten.to.dtype\n// CHECK: "lk.attention"({{.*}}masking = "add"')
+    assert_same_meaning(text, "recognize-attention", [*INPUTS[:3], INPUTS[3] > 0])
+
+
+def test_a_row_of_infinite_masks_is_not_a_number(check: Check) -> None:
+    mask = INPUTS[3].copy()
+    mask[1, 0, 2] = -np.inf
+    text = with_values(PLAIN, RIGHT)
+    assert_same_meaning(text, "recognize-attention", [*INPUTS[:3], mask])
+    assert np.isnan(raised(text, [*INPUTS[:3], mask])[0][1, :, 2]).all()
 
 
 GUARDED = function(
@@ -163,8 +195,9 @@ def test_guard_for_rows_without_keys_is_part_of_attention(check: Check) -> None:
     [
         {**EMPTY_ROWS, "TESTED": "%s"},
         {**EMPTY_ROWS, "AXIS": "%i1", "EMPTY": "!torch.vtensor<[2,1,6],i1>"},
+        {**EMPTY_ROWS, "EMPTY": "!torch.vtensor<[2,5],i1>"},
     ],
-    ids=["other-scores", "columns"],
+    ids=["other-scores", "columns", "dropped-dim"],
 )
 def test_another_guard_stays(check: Check, values: dict[str, str]) -> None:
     check(with_values(GUARDED, values), "recognize-attention", '// CHECK-NOT: "lk.attention"')
@@ -180,9 +213,8 @@ def test_another_guard_stays(check: Check, values: dict[str, str]) -> None:
         .replace(
             "%p =", "%b = torch.aten.relu %a : !torch.vtensor<[2,4,5,6],f32> -> !torch.vtensor<[2,4,5,6],f32>\n  %p ="
         ),
-        with_values(WHERE, {"FILL": "-1.0"}),
     ],
-    ids=["softmax-over-queries", "scaled-mask", "op-between", "fill-that-does-not-swallow"],
+    ids=["softmax-over-queries", "scaled-mask", "op-between"],
 )
 def test_near_miss_stays(check: Check, text: str) -> None:
     check(text, "recognize-attention", '// CHECK-NOT: "lk.attention"')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results, random_array
 
@@ -128,3 +130,34 @@ def test_a_view_of_batch_one_beside_another_input(check: Check) -> None:
     """
     check(text, "sink-reshapes", expected, WEIGHTS)
     assert_same_results(text, "sink-reshapes", [random_array(12, 4), random_array(1, 12, 8, seed=1)], WEIGHTS)
+
+
+COLLAPSED = """
+#id = affine_map<(d0, d1) -> (d0, d1)>
+func.func @main(%x: tensor<1x16x4xf32>, %z: tensor<OTHERxf32>) -> tensor<16x8xf32> {
+  %w = "lk.weight"() {symbol = "w"} : () -> tensor<4x8xf32>
+  %m = "lk.matmul"(%x, %w) {transpose_lhs = false, transpose_rhs = false, accumulate = f32}
+      : (tensor<1x16x4xf32>, tensor<4x8xf32>) -> tensor<1x16x8xf32>
+  %v = tensor.collapse_shape %m [[0, 1], [2]] : tensor<1x16x8xf32> into tensor<16x8xf32>
+  %y = tensor.collapse_shape %z [[0, 1], [2]] : tensor<OTHERxf32> into tensor<16x8xf32>
+  %e = tensor.empty() : tensor<16x8xf32>
+  %r = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%y, %v : tensor<16x8xf32>, tensor<16x8xf32>) outs(%e : tensor<16x8xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %s = arith.subf %i, %j : f32
+    linalg.yield %s : f32
+  } -> tensor<16x8xf32>
+  return %r : tensor<16x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("other", [(4, 4, 8), (1, 16, 8), (16, 1, 8), (2, 8, 8)])
+def test_a_collapse_by_the_same_groups_is_read_through_where_its_extents_are_the_same(
+    check: Check, other: tuple[int, ...]
+) -> None:
+    """Batch 1: 16 rows are 1 x 16 of one value and 4 x 4 of another."""
+    text = COLLAPSED.replace("OTHER", "x".join(map(str, other)))
+    same = "ins(%arg1, %{{.*}} : tensor<1x16x8xf32>" if other == (1, 16, 8) else "tensor.expand_shape"
+    check(text, "sink-reshapes", f"// CHECK: {same}", WEIGHTS)
+    assert_same_results(text, "sink-reshapes", [random_array(1, 16, 4), random_array(*other, seed=1)], WEIGHTS)

@@ -6,11 +6,13 @@ import re
 
 import pytest
 
+from lowerkit import mlir_worker
 from lowerkit.capture.locations import origin_of
 from lowerkit.capture.weights import WeightStore
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir, new_context, parse_module, walk
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.lower import conversion, torch_to_linalg
 from lowerkit.passes.lower.torch_to_linalg import TorchToLinalg
 from tests.support.torch_text import Check, function, types
 
@@ -129,3 +131,35 @@ def test_ops_whose_conversion_is_wrong_are_refused() -> None:
         TorchToLinalg().run(parse_module(text, new_context()), PassContext(weights=WeightStore()))
     assert caught.value.code == "LK4001"
     assert [detail.split(" (")[0] for detail in caught.value.details] == ["aten.fmin"]
+
+
+ENDLESS = """
+  %c = torch.constant.int 1
+  %s = torch.aten.asinh %x : @[5,2,3] -> @[5,2,3]
+  %r = torch.aten.conv_tbc %s, %w, %b, %c : @[5,2,3], @[3,3,4], @[4], !torch.int -> @[5,2,4]
+  return %r : @[5,2,4]"""
+
+
+def test_an_op_whose_conversion_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlir_worker, "MODULE_SECONDS", 2.5)
+    monkeypatch.setattr(torch_to_linalg, "OP_SECONDS", 2.0)
+    module = parse_module(function("%x: @[5,2,3], %w: @[3,3,4], %b: @[4]", "@[5,2,4]", ENDLESS), new_context())
+    with pytest.raises(UnsupportedError) as caught:
+        TorchToLinalg().run(module, PassContext(weights=WeightStore()))
+    assert caught.value.code == "LK4001"
+    (detail,) = caught.value.details
+    assert detail.startswith("aten.conv_tbc (")
+    assert "does not end or crashes (more than 2 s of processor time were used)" in detail
+
+
+def test_a_worker_converts_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text, locations and all."""
+    texts: list[str] = []
+    for well_known in (False, True):
+        monkeypatch.setattr(conversion, "_is_well_known", lambda _, answer=well_known: answer)
+        text = LOCATED.replace("torch.aten.erfinv", "torch.aten.tanh")
+        text = re.sub(r'torch.operator "torch.aten.unknown"\(%b\) : \((.*?)\)', r"torch.aten.sin %b : \1", text)
+        module = parse_module(text, new_context())
+        TorchToLinalg().run(module, PassContext(weights=WeightStore()))
+        texts.append(module.operation.get_asm(enable_debug_info=True))
+    assert texts[0] == texts[1]

@@ -40,7 +40,7 @@ def test_a_kernel_with_an_import_runs(tmp_path: Path, offset: int, from_file: bo
     pool, scratch = _native.ThreadPool(threads), _native.Memory(0)
     table.run(pool, [x.ctypes.data, y.ctypes.data], scratch, 0)
     np.testing.assert_allclose(y, np.tanh(x.astype(np.float64)), rtol=3e-7)
-    assert table.profile(pool, [x.ctypes.data, y.ctypes.data], scratch, 0)[0] > 0
+    assert table.profile(pool, [x.ctypes.data, y.ctypes.data], scratch, 0)[0][0] > 0
 
 
 def test_code_that_does_not_start_at_a_page_is_not_mapped_from_the_file(tmp_path: Path) -> None:

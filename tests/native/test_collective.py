@@ -28,6 +28,7 @@ TESTS = {
     "collectives_test": ["1", "3"],
     "simulation_test": [],
     "fuzz_frames": ["20000"],
+    "damage_test": ["20"],
 }
 # The longest takes a minute where three others share two processors with it. A hang is a failure, and ends here.
 SECONDS = 180.0

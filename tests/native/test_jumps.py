@@ -49,7 +49,7 @@ def run(steps: list[tuple[str, Any]], values: list[int], profile: bool = False) 
     pool, scratch = _native.ThreadPool(1), _native.Memory(0)
     call = table(steps, len(values))
     times = (call.profile if profile else call.run)(pool, [memory.ctypes.data], scratch, 0)
-    return memory.tolist(), times
+    return memory.tolist(), times[0] if profile else times
 
 
 @pytest.mark.parametrize(("predicate", "expected"), [(1, 10), (0, 20), (255, 10), (256, 20)])
@@ -89,3 +89,14 @@ def test_a_signal_ends_an_endless_loop() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - started < 5
+
+
+def test_a_loop_that_never_ends_is_given_up() -> None:
+    endless = table([("copy", (0, 1)), ("jump", 0)], 2)
+    assert endless.most_turns == 1 << 30
+    endless.most_turns = 1000
+    memory = np.zeros(2, np.int64)
+    pool, scratch = _native.ThreadPool(1), _native.Memory(0)
+    for call in (endless.run, endless.profile):
+        with pytest.raises(OverflowError, match="not ended after 1000 turns"):
+            call(pool, [memory.ctypes.data], scratch, 0)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from lowerkit.runtimes import _native
+from tests.support.native_programs import run_program
+
+BUILD = Path(__file__).parent / "threads/build.sh"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 33])
@@ -91,6 +97,16 @@ def test_a_child_process_has_workers_of_its_own(used_before: bool, used_after: b
 def test_absurd_sizes_are_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"not {threads}"):
         _native.ThreadPool(threads)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_workers_that_do_not_run(sanitizer: str, tmp_path: Path) -> None:
+    """The native test holds workers at their claims: nobody waits for them, and they take nothing of older jobs."""
+    program = tmp_path / "thread_pool_test"
+    options = ["-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    subprocess.run(["bash", str(BUILD), str(program), *options], check=True)
+    run_program([str(program)], {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}, 120.0)
 
 
 def test_a_fork_join_is_measured() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,23 @@ import torch
 
 from lowerkit.codegen.cpu.attention import AttentionFamily
 from lowerkit.codegen.kernel import KernelPlan, Refusal
+from lowerkit.dialect.reference.rows import attention as reference
 from tests.support.region_kernels import LEVELS, Array, anchored, largest_error, plan_region, random, run_region, tensor
 
 FAMILY = AttentionFamily()
 Sizes = dict[str, int]
 
 
-def text_of(shapes: list[Any], element: str, mask: tuple[Any, str] | None, causal: bool, scale: float) -> str:
+PLAIN = 'masking = "add", fill = 0.0 : f64, empty_rows = "zero"'
+
+
+def text_of(
+    shapes: list[Any], element: str, mask: tuple[Any, str] | None, causal: bool, scale: float, rest: str = PLAIN
+) -> str:
     types = [tensor(shape, element) for shape in shapes]
     operands = types[:3] + ([tensor(*mask)] if mask is not None else [])
     attributes = (
-        f"scale = {scale:.15f} : f64, causal = {str(causal).lower()}, "
+        f"scale = {scale:.15f} : f64, causal = {str(causal).lower()}, {rest}, "
         f"operandSegmentSizes = array<i32: 1, 1, 1, {int(mask is not None)}>"
     )
     return anchored("attention", operands, types[3], attributes)
@@ -160,10 +167,69 @@ def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(leve
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("masking", "fill", "empty_rows"),
+    [
+        *[("add", 0.0, "zero"), ("add", 0.0, "nan"), ("add", 0.0, "guarded")],
+        *[("select", -math.inf, "nan"), ("select", -1e4, "nan"), ("select", 1.5, "guarded")],
+    ],
+)
+@pytest.mark.parametrize(("keys", "shape"), [(12, (1, 1, 20, 12)), (530, (1, 2, 1, 530))])
+def test_rows_without_keys_and_what_is_hidden(
+    level: str, masking: str, fill: float, empty_rows: str, keys: int, shape: tuple[int, ...]
+) -> None:
+    """Against the reference of the op: rows of -inf, rows with NaN, hidden NaN; whole rows and online softmax."""
+    q, k, v = operands_of((1, 2, 2, 20, keys, 16, 16), "f32")
+    q[0, 0, 7, 0] = np.nan
+    k[0, :, 4] = np.inf
+    k[0, 1, 5] = np.nan
+    mask = np.ones(shape, np.bool_)
+    mask[..., 4:6] = False
+    mask[:, :, shape[2] // 2, :] = False
+    rest = f'masking = "{masking}", fill = {_float(fill)} : f64, empty_rows = "{empty_rows}"'
+    text = text_of([q.shape, k.shape, v.shape, q.shape], "f32", (mask.shape, "i1"), False, 0.25, rest)
+    (result,) = run_region(FAMILY, text, [q, k, v, mask], [q.shape], level)
+    with np.errstate(invalid="ignore"):
+        exact = reference(q, k, v, mask, scale=0.25, causal=False, masking=masking, fill=fill, empty_rows=empty_rows)
+    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+@pytest.mark.parametrize(("queries", "keys", "at"), [(1, 2, 1), (3, 40, 39), (600, 600, 555), (40, 1100, 700)])
+def test_values_of_keys_behind_the_causal_ones(level: str, element: str, queries: int, keys: int, at: int) -> None:
+    """A weight of 0 times NaN or infinity is NaN; keys are taken 512 at a time, those of later blocks do not count."""
+    q, k, v = operands_of((1, 2, 2, queries, keys, 20, 20), element)
+    v[0, 0, at, 3], v[0, 1, at, 19] = np.nan, -np.inf
+    text = text_of([q.shape, k.shape, v.shape, q.shape], element, None, True, 0.25)
+    (result,) = run_region(FAMILY, text, [q, k, v], [q.shape], level)
+    query, key, value = (torch.from_numpy(array.astype(np.float32)) for array in (q, k, v))
+    eager = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.25).numpy()
+    np.testing.assert_array_equal(np.isnan(result.astype(np.float32)), np.isnan(eager))
+    assert np.isnan(eager).any() == (at < 512 or queries > 512)
+
+
+def _float(number: float) -> str:
+    return "0xFFF0000000000000" if number == -math.inf else f"{number:.6f}"
+
+
+@pytest.mark.parametrize("keys", [0, 3])
+def test_without_keys_all_rows_are_zero(keys: int) -> None:
+    """A softmax over nothing is no NaN: there is nothing to sum."""
+    q, k, v = operands_of((1, 1, 1, 5, keys, 8, 8), "f32")
+    shapes: list[Any] = [q.shape, (1, 1, "?", 8), (1, 1, "?", 8), q.shape]
+    rest = 'masking = "add", fill = 0.0 : f64, empty_rows = "nan"'
+    (result,) = run_region(FAMILY, text_of(shapes, "f32", None, False, 0.25, rest), [q, k, v], [q.shape], "x86-64-v3")
+    assert np.isfinite(result).all()
+    assert result.any() == (keys > 0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_epilogue_moves_heads_inwards(level: str) -> None:
     text = """func.func @region(%q: tensor<2x3x20x16xf32>, %k: tensor<2x3x30x16xf32>, %v: tensor<2x3x30x16xf32>)
     -> tensor<2x20x3x16xf32> {
-  %r = "lk.attention"(%q, %k, %v) {scale = 0.25 : f64, causal = false, operandSegmentSizes = array<i32: 1, 1, 1, 0>}
+  %r = "lk.attention"(%q, %k, %v) {scale = 0.25 : f64, causal = false, masking = "add",
+    fill = 0.0 : f64, empty_rows = "zero", operandSegmentSizes = array<i32: 1, 1, 1, 0>}
     : (tensor<2x3x20x16xf32>, tensor<2x3x30x16xf32>, tensor<2x3x30x16xf32>) -> tensor<2x3x20x16xf32>
   %e = tensor.empty() : tensor<2x20x3x16xf32>
   %o = linalg.generic {indexing_maps = [affine_map<(b, s, h, d) -> (b, h, s, d)>,

@@ -39,6 +39,13 @@ def test_negative_padding_cuts(pads: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(compiled(x), torch.nn.functional.pad(x, pads, value=2.5).numpy())
 
 
+@pytest.mark.parametrize("pads", [(-1, 1, -2, 1), (0, 0, -2, 1), (2, -1, 0, 0), (-2, 2, 1, -3)])
+def test_circular_padding_repeats_what_is_left(pads: tuple[int, ...]) -> None:
+    x = torch.randn(1, 2, 4, 4)
+    compiled = lowerkit.compile(Function(lambda x: torch.nn.functional.pad(x, pads, "circular")).eval(), (x,))
+    np.testing.assert_array_equal(compiled(x), torch.nn.functional.pad(x, pads, "circular").numpy())
+
+
 DIVISIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "floor": lambda x, y: x // y,
     "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
@@ -75,3 +82,12 @@ def test_a_nan_on_either_side_is_kept(function: Callable[..., torch.Tensor], dty
     )
     compiled = lowerkit.compile(Function(function).eval(), (x, y))
     np.testing.assert_array_equal(compiled(x, y).astype(np.float32), function(x, y).float().numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_sine_and_the_cosine_of_one_value(dtype: torch.dtype) -> None:
+    """LLVM makes one call of both, which the runtime offers."""
+    x = torch.linspace(-40, 40, 77, dtype=dtype)
+    function = torch.special.shifted_chebyshev_polynomial_w
+    compiled = lowerkit.compile(Function(lambda x: function(x / 50, x / 50)).eval(), (x,))
+    torch.testing.assert_close(torch.from_numpy(compiled(x)), function(x / 50, x / 50), equal_nan=True)

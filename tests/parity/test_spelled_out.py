@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,46 @@ def test_distances_of_pairs_and_antialiased_resizing() -> None:
 def test_reductions_of_scalars() -> None:
     x = torch.randn(())
     same(lambda x: (x.amax(0), x.cumsum(0), *x.max(0), torch.logsumexp(x, 0), x.gather(0, torch.tensor([0, 0]))), x)
+    same(lambda x: (x.argmax(0), x.argmin(), x.cumprod(0), x.softmax(0), x.log_softmax(-1)), x)
+    same(lambda x: (torch.count_nonzero(x, 0), torch.any(x, 0), torch.all(x, -1, True), x.std(0, correction=0)), x)
+    same(lambda x: (*torch.var_mean(x, dim=0, correction=0), x.softmax(-1), x.log_softmax(0)), x)
+
+
+def test_medians_of_nothing() -> None:
+    same(lambda x: (x.median(), x.nanmedian()), torch.empty(3, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_deviations_whose_squares_have_no_f32(dtype: torch.dtype) -> None:
+    rows = [
+        [1e25, -1e25, 3e25],
+        [1e-25, -1e-25, 3e-25],
+        [5, 5, 5],
+        [0, 0, 0],
+        [1, -2, 4],
+        [1, 2, math.inf],
+        [1, 2, math.nan],
+    ]
+    x = torch.tensor(rows, dtype=dtype)
+    for options in ({}, {"keepdim": True}, {"correction": 0}):
+        function = partial(torch.std, dim=1, **options)
+        holds(function, x)
+    holds(partial(torch.std, dim=(2, 0)), torch.randn(3, 4, 5).to(dtype) + 7)
+    holds(torch.std, torch.randn(3, 4).to(dtype))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_every_reduction_along_the_dim_of_a_scalar(keep: bool) -> None:
+    names = ("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "any", "all", "logsumexp", "nansum")
+    orders = (1, 2, 3, float("inf"))
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        reduced = [getattr(torch, name)(x, dim=dim, keepdim=keep) for name in names for dim in (0, -1)]
+        norms = [torch.linalg.vector_norm(x, order, dim=0, keepdim=keep) for order in orders]
+        deviations = torch.std_mean(x, dim=-1, correction=0, keepdim=keep)
+        return (*reduced, *norms, *deviations, torch.var(x, dim=0, correction=0, keepdim=keep))
+
+    same(function, torch.randn(()))
 
 
 @pytest.mark.parametrize("ends", [[2, 2, 9], [0, 9, 9], [3, 4, 7]], ids=str)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.capture.dtypes import to_torch
+from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
 from lowerkit.compiler import compile_program
 from tests.parity.test_spelled_out import holds, same
 
@@ -98,7 +99,44 @@ def test_bags_of_embeddings(options: dict[str, Any]) -> None:
         torch.testing.assert_close(torch.from_numpy(compiled(indices, torch.tensor(offsets))), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("padding", [None, 3, -1])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_bags_that_end_before_the_last_index(mode: int, padding: int | None, dtype: torch.dtype) -> None:
+    """All four results, as PyTorch's kernels have them: they differ with the dtype and the padding."""
+    table, indices = torch.randn(10, 3, dtype=dtype), torch.tensor([1, 2, 4, 9, 4, 3, 2, 9])
+    own = OWN_DECOMPOSITIONS[torch.ops.aten.embedding_bag.padding_idx]
+    for ends, offsets in (
+        (False, [0, 2, 2, 5]),
+        (True, [0, 2, 2, 5, 8]),
+        (True, [0, 2, 2, 5, 6]),
+        (True, [0, 0, 3, 3]),
+    ):
+        arguments = (table, indices, torch.tensor(offsets), False, mode, False, None, ends, padding)
+        for ours, eager in zip(own(*arguments)[::2], torch.embedding_bag(*arguments)[::2], strict=True):
+            torch.testing.assert_close(ours, eager)
+
+
 def test_a_bag_for_each_row_and_weights_for_each_sample() -> None:
     bags = nn.EmbeddingBag(11, 8, mode="sum").eval()
     holds(lambda i: bags(i), torch.randint(0, 11, (3, 5)))
     holds(lambda i, w: bags(i, per_sample_weights=w), torch.randint(0, 11, (3, 5)), torch.randn(3, 5))
+
+
+def test_codes_of_nan_and_infinity_are_those_of_eager() -> None:
+    """Codes of a NaN are 0; fake quantization takes it for the least number, and of channels an infinity too."""
+    x = torch.tensor([float("nan"), 1.0, float("inf"), float("-inf"), 0.26, -3e20] * 5 + [float("nan")])
+    scales, points = torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32)
+
+    def codes(x: Tensor) -> tuple[Tensor, ...]:
+        ranges = ((torch.int8, -128, 127), (torch.uint8, 0, 255), (torch.int16, -32768, 32767))
+        row = x.view(1, -1)
+        return (
+            *(DECOMPOSED.quantize_per_tensor(x, 0.1, 3, low, high, dtype) for dtype, low, high in ranges),
+            DECOMPOSED.quantize_per_channel(row, scales, points, 0, *INT8),
+            torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -128, 127),
+            torch.fake_quantize_per_channel_affine(row, scales, points, 0, -128, 127),
+            per_token(x.view(-1, 1))[2],
+        )
+
+    same(codes, x)

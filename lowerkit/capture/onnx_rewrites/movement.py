@@ -89,5 +89,5 @@ def tensor_scatter(b: Rewriter) -> None:
     relative = b.reshape(relative, [rows, *[length if index == axis else 1 for index in range(1, len(cache))]])
     inside = b.op("And", b.op("GreaterOrEqual", relative, b.constant(0)), b.op("Less", relative, b.constant(written)))
     places = b.op("Max", b.op("Min", relative, b.constant(written - 1)), b.constant(0))
-    found = b.op("GatherElements", b.input(1), b.op("Expand", places, b.constant(cache)), axis=axis)
+    found = b.look_up(b.input(1), b.op("Expand", places, b.constant(cache)), axis)
     b.give(b.op("Where", inside, found, b.input(0)))

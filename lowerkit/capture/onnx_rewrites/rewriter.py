@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+IN_RANGE = "lowerkit.in_range"
+"""Marks a node whose indices are in range."""
+
+
 class NoRewriteError(Exception):
     """The rule does not take this node; it stays as it is, and is refused by name if nothing else takes it."""
 
@@ -178,6 +182,12 @@ class Rewriter:
     def gather(self, name: str, indices: Any, axis: int) -> str:
         """Takes constant positions along an axis; an int drops the axis."""
         return self.op("Gather", name, self.constant(indices), axis=axis)
+
+    def look_up(self, name: str, indices: str, axis: int) -> str:
+        """Takes elements along an axis, at positions that were computed to be in range: they are not checked."""
+        found = self.op("GatherElements", name, indices, axis=axis)
+        self.nodes[-1].metadata_props.add(key=IN_RANGE)
+        return found
 
     def slice(self, name: str, axis: int, start: int, end: int) -> str:
         """Takes ``start:end`` along an axis."""

@@ -61,7 +61,7 @@ def sample(b: Rewriter, image: str, places: Sequence[str], count: int, sampling:
         for tap, extent in zip(taps[1:], dims[1:], strict=True):
             index = b.op("Add", b.op("Mul", index, b.constant(extent)), tap.index)
         index = b.op("Expand", b.unsqueeze(index, [1]), b.constant([batch, channels, count]))
-        value = b.op("GatherElements", flat, index, axis=2)
+        value = b.look_up(flat, index, 2)
         for tap in taps:
             if tap.valid is not None:
                 value = b.op("Where", b.unsqueeze(tap.valid, [1]), value, b.scalar(0.0, image))

@@ -8,26 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.loops import run_while
 
-aten = torch.ops.aten
-
-_INTEGER_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16}
+_INTEGER_OF = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 _FRACTION_BITS, _BIAS = 52, 1022
 """Of a float64, for a fraction of 0.5 to 1."""
 
 
 def _greatest_common_divisor(left: Tensor, right: Tensor) -> Tensor:
-    """Euclid's algorithm on all elements at once, until the last has no remainder."""
+    """Euclid's algorithm on all elements at once, until the last has no remainder.
+
+    In PyTorch's order, and with remainders of C: the smallest integer has no magnitude, and its sign must come out.
+    """
     dtype = torch.result_type(left, right)
-    left, right = torch.broadcast_tensors(left.to(dtype).abs(), right.to(dtype).abs())
+    right, left = torch.broadcast_tensors(left.to(dtype).abs(), right.to(dtype).abs())
 
     def more(one: Tensor, other: Tensor) -> Tensor:
         return (other != 0).any()
 
     def body(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         going = other != 0
-        rest = torch.remainder(one, torch.where(going, other, 1))
+        rest = torch.fmod(one, torch.where(going, other, 1))
         return torch.where(going, other, one), torch.where(going, rest, 0)
 
     return run_while(more, body, (left.clone(), right.clone()), ())[0]
@@ -35,9 +42,10 @@ def _greatest_common_divisor(left: Tensor, right: Tensor) -> Tensor:
 
 def _least_common_multiple(left: Tensor, right: Tensor) -> Tensor:
     divisor = _greatest_common_divisor(left, right)
-    dtype = divisor.dtype
-    quotient = torch.div(left.to(dtype), torch.where(divisor == 0, 1, divisor), rounding_mode="trunc")
-    return (quotient * right.to(dtype)).abs()
+    dtype, wide = divisor.dtype, torch.promote_types(divisor.dtype, torch.int32)  # as C computes with small integers
+    divisor = divisor.to(wide)
+    quotient = torch.div(left.to(dtype).to(wide), torch.where(divisor == 0, 1, divisor), rounding_mode="trunc")
+    return (quotient * right.to(dtype).to(wide)).abs().to(dtype)
 
 
 def _fraction_and_exponent(value: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +82,7 @@ def _sign_bit(value: Tensor) -> Tensor:
     """Whether the sign is set, that of a zero or a NaN too."""
     if not value.is_floating_point():
         return value < 0 if value.dtype is not torch.bool else torch.zeros_like(value)
-    return value.to(torch.float64).view(torch.int64) < 0
+    return value.contiguous().view(_INTEGER_OF[value.dtype]) < 0
 
 
 def _fmod_by_number(value: Tensor, divisor: float) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 _MIDDLE = (
     (

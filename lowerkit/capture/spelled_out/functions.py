@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 
 def _angle(value: Tensor) -> Tensor:
@@ -41,12 +42,47 @@ def _hypot(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _copysign(value: Tensor, sign: Tensor) -> Tensor:
-    """The magnitude of one with the sign of the other; the sign of 0 shows in its reciprocal."""
-    wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-    magnitude, other = _common(wide, sign)
-    negative = (other < 0) | ((other == 0) & (torch.reciprocal(other) < 0))
+    """The magnitude of one with the sign of the other, that of a zero or a NaN too."""
+    dtype = torch.result_type(value, sign)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    magnitude, other = torch.broadcast_tensors(value.to(dtype), sign.to(dtype))
     size = magnitude.abs()
-    return torch.where(negative, -size, size)
+    return torch.where(torch.signbit(other), -size, size)
+
+
+def _is_close(value: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Equal, or finite and no further apart than ``atol + |rtol * other|``."""
+    close = value == other
+    if equal_nan and value.is_floating_point():
+        close = close | (torch.isnan(value) & torch.isnan(other))
+    if rtol == 0 and atol == 0:
+        return close
+    default = torch.get_default_dtype()
+    left = value.to(default) if value.dtype is torch.bool else value
+    right = other if other.is_floating_point() else other.to(default)
+    allowed, actual = atol + (rtol * right).abs(), (left - right).abs()
+    return close | (torch.isfinite(actual) & (actual <= allowed))
+
+
+def _log_add_exp(left: Tensor, right: Tensor) -> Tensor:
+    """``larger + log1p(exp(-distance))``; of equal infinities, themselves."""
+    return _log_add(left, right, torch.exp, 1.0)
+
+
+def _log_add_exp2(left: Tensor, right: Tensor) -> Tensor:
+    """The same to base 2."""
+    return _log_add(left, right, torch.exp2, 1 / math.log(2))
+
+
+def _log_add(left: Tensor, right: Tensor, power: Callable[[Tensor], Tensor], scale: float) -> Tensor:
+    left, right = _common(left, right)
+    if not left.is_floating_point():
+        return NotImplemented
+    wide = torch.float32 if left.element_size() == 2 else left.dtype
+    one, other = left.to(wide), right.to(wide)
+    rest = torch.log1p(power(-(one - other).abs()))
+    total = torch.maximum(one, other) + (rest if scale == 1 else rest * scale)
+    return torch.where(torch.isinf(one) & (one == other), one, total).to(left.dtype)
 
 
 def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,9 +90,57 @@ def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return torch.broadcast_tensors(left.to(dtype), right.to(dtype))
 
 
+def _computed(*values: Tensor) -> tuple[torch.dtype, list[Tensor]]:
+    """The type that tensors promote to, and they in the type that PyTorch computes in: f32 for 16-bit floats."""
+    dtype = functools.reduce(torch.promote_types, [torch.result_type(value, values[0]) for value in values])
+    wide = torch.float32 if dtype.is_floating_point and dtype.itemsize == 2 else dtype
+    return dtype, [value.to(wide) for value in values]
+
+
+def _elu_backward(
+    gradient: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, value: Tensor
+) -> Tensor:
+    """The gradient of elu: a NaN counts as below zero, as in PyTorch's vector loops."""
+    dtype, (grad, x) = _computed(gradient, value)
+    below = x + alpha * scale if is_result else alpha * scale * torch.exp(x * input_scale)
+    return torch.where(x > 0, grad * scale, grad * input_scale * below).to(dtype)
+
+
+def _hardtanh_backward(gradient: Tensor, value: Tensor, low: float, high: float) -> Tensor:
+    """The gradient of hardtanh: 0 for a NaN, as in PyTorch's vector loops."""
+    dtype, (grad, x) = _computed(gradient, value)
+    return torch.where((x > low) & (x < high), grad, 0.0).to(dtype)
+
+
+def _sigmoid_backward(gradient: Tensor, value: Tensor) -> Tensor:
+    """``gradient * (1 - y) * y`` in PyTorch's order, which decides about infinities."""
+    dtype, (grad, y) = _computed(gradient, value)
+    return (grad * (1 - y) * y).to(dtype)
+
+
+def _to_degrees(value: Tensor) -> Tensor:
+    """torch-mlir's factor is wrong in the sixth digit."""
+    return value * (180 / math.pi)
+
+
+def _round_decimals(value: Tensor, *, decimals: int) -> Tensor:
+    """Rounded to a decimal place, or to a power of ten: by a product and a quotient, in PyTorch's order."""
+    if not value.is_floating_point():
+        return NotImplemented
+    dtype, (wide,) = _computed(value)
+    power = 10.0 ** abs(decimals)
+    if decimals == 0:
+        return torch.round(value)
+    found = torch.round(wide / power) * power if decimals < 0 else torch.round(wide * power) / power
+    return found.to(dtype)
+
+
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """The p-norm of the difference of each row of ``left`` and each of ``right``."""
-    return torch.linalg.vector_norm(left.unsqueeze(-2) - right.unsqueeze(-3), p, dim=-1)
+    difference = left.unsqueeze(-2) - right.unsqueeze(-3)
+    if p == 0:  # a count that a NaN makes NaN
+        return torch.clamp(torch.ceil(difference.abs()), max=1.0).sum(-1)
+    return torch.linalg.vector_norm(difference, p, dim=-1)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -65,6 +149,14 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.fmax.default: _fmax,
     aten.hypot.default: _hypot,
     aten.copysign.Tensor: _copysign,
+    aten.isclose.default: _is_close,
+    aten.logaddexp.default: _log_add_exp,
+    aten.logaddexp2.default: _log_add_exp2,
     aten._cdist_forward.default: _cdist_forward,
+    aten.elu_backward.default: _elu_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.sigmoid_backward.default: _sigmoid_backward,
+    aten.rad2deg.default: _to_degrees,
+    aten.round.decimals: _round_decimals,
 }
 """By overload."""

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.loops import run_while
-
-aten = torch.ops.aten
 
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 _DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
@@ -53,6 +52,7 @@ def log_gamma(value: Tensor) -> Tensor:
     """log |gamma(x)| of a float64: infinite at 0, -1, -2, ..."""
     reflected = value < 0.5
     x = torch.where(reflected, 1 - value, value)
+    is_zero = (x == 1) | (x == 2)
     product = torch.ones_like(x)
     for _ in range(_RAISED):
         small = x < _RAISED
@@ -60,6 +60,7 @@ def log_gamma(value: Tensor) -> Tensor:
         x = torch.where(small, x + 1, x)
     stirling = (x - 0.5) * torch.log(x) - x + 0.5 * math.log(2 * math.pi) + _series(1 / (x * x), _STIRLING) / x
     positive = torch.where(torch.isinf(x), math.inf, stirling - torch.log(product))
+    positive = torch.where(is_zero, 0.0, positive)
     sine = torch.sin(math.pi * _from_whole(value).abs())
     negative = math.log(math.pi) - torch.log(sine) - positive
     negative = torch.where(torch.isinf(value), math.inf, negative)
@@ -114,13 +115,19 @@ def _polygamma(n: int, value: Tensor) -> Tensor:
     for _ in range(n):
         slope = [power * factor for power, factor in enumerate(polynomial)][1:]
         polynomial = [-(one + other) for one, other in zip([*slope, 0.0, 0.0], [0.0, 0.0, *slope], strict=True)]
-    cotangent = 1 / torch.tan(math.pi * _from_whole(x))
+    # Beyond a quarter by the complement: the cotangent of a half is 0, and pi has no exact half to be 0 at.
+    distance = _from_whole(x)
+    complement = torch.sign(distance) * torch.tan(math.pi * (0.5 - distance.abs()))
+    cotangent = torch.where(distance.abs() > 0.25, complement, 1 / torch.tan(math.pi * distance))
     derivative = torch.full_like(x, polynomial[-1])
     for factor in reversed(polynomial[:-1]):
         derivative = derivative * cotangent + factor
     negative = -(math.pi ** (n + 1)) * derivative - sign * positive
     found = torch.where(reflected, negative, positive)
-    return _result(torch.where((x <= 0) & (torch.trunc(x) == x), sign * math.inf, found), value)
+    found = torch.where((x <= 0) & (torch.trunc(x) == x), sign * math.inf, found)
+    if n == 1:  # eager's own series for it ends where the other derivatives give NaN, and begins where they do not
+        found = torch.where(x == math.inf, 0.0, torch.where(x == -math.inf, math.nan, found))
+    return _result(found, value)
 
 
 def _zeta(s: Any, q: Any) -> Tensor:

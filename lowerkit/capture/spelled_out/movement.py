@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 
 def _put(value: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:

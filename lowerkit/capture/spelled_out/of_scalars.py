@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 
 def _itself(value: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -36,12 +36,23 @@ def _log_of_sum(value: Tensor, *_: Any, **__: Any) -> Tensor:
     return value.clone() if value.is_floating_point() else value.to(torch.get_default_dtype())
 
 
+def _running_product(value: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return NotImplemented if value.dim() else torch.prod(value, dtype=dtype)
+
+
+def _count_nonzero(value: Tensor, *_: Any, **__: Any) -> Tensor:
+    return NotImplemented if value.dim() else (value != 0).to(torch.int64)
+
+
 OF_SCALARS: dict[Any, Callable[..., Any]] = {
     aten.amax.default: _itself,
     aten.amin.default: _itself,
     aten.max.dim: _with_place,
     aten.min.dim: _with_place,
     aten.cumsum.default: _running_sum,
+    aten.cumprod.default: _running_product,
+    aten.count_nonzero.default: _count_nonzero,
+    aten.count_nonzero.dim_IntList: _count_nonzero,
     aten.gather.default: _gather,
     aten.logsumexp.default: _log_of_sum,
 }

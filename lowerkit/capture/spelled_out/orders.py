@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 
 def _kth_value(value: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -35,6 +35,8 @@ def _median_along(value: Tensor, dim: int, keepdim: bool = False) -> tuple[Tenso
 
 
 def _median(value: Tensor) -> Tensor:
+    if 0 in value.shape and value.is_floating_point():
+        return torch.full((), math.nan, dtype=value.dtype)
     return _median_along(value.reshape(-1), 0)[0]
 
 
@@ -50,6 +52,8 @@ def _nan_median_along(value: Tensor, dim: int, keepdim: bool = False) -> tuple[T
 
 
 def _nan_median(value: Tensor) -> Tensor:
+    if 0 in value.shape and value.is_floating_point():
+        return torch.full((), math.nan, dtype=value.dtype)
     return _nan_median_along(value.reshape(-1), 0)[0]
 
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.loops import run_while
-
-aten = torch.ops.aten
 
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(k, x, q, p) -> the value of the next degree; k is a float."""

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
+
+_BEYOND_INT64 = 2.0**63
 
 
 def _choose_per_token(value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -53,7 +55,9 @@ def _fake_quantize_per_channel(
     shape = [1] * value.dim()
     shape[axis] = value.shape[axis]
     scale, zero_point = scale.reshape(shape), zero_point.reshape(shape).to(torch.float32)
-    codes = torch.clamp(torch.round(value * (1.0 / scale)) + zero_point, low, high)
+    codes = torch.round(value * (1.0 / scale)) + zero_point
+    # PyTorch goes through int64: what that cannot hold, NaN and infinity too, is the least number there.
+    codes = torch.where(codes < _BEYOND_INT64, torch.clamp(codes, low, high), low)
     return (codes - zero_point) * scale
 
 
@@ -68,24 +72,33 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums (mode 0) and means (1) of rows; bags begin at ``offsets``, which may be data."""
+    """Sums (mode 0) and means (1) of rows; bags begin at ``offsets``, which may be data.
+
+    With ``include_last_offset``, rows behind the last of ``offsets`` belong to the last bag: PyTorch's kernels count
+    them in its size, and its fast one (without ``padding_idx``, not in f64) alone leaves them out of the sum.
+    """
     if mode == 2:
         return NotImplemented
-    offsets = offsets[:-1] if include_last_offset else offsets
-    bags, places = offsets.shape[0], torch.arange(indices.shape[0])
-    bag = (offsets.unsqueeze(0) <= places.unsqueeze(1)).sum(1) - 1
+    unused = torch.zeros_like(offsets)
+    places = torch.arange(indices.shape[0])
+    counts = torch.ones_like(indices, dtype=torch.bool)
     rows = aten.embedding(weight, indices)
-    counted = torch.ones_like(indices)
-    if padding_idx is not None and padding_idx >= 0:
-        counts = indices != padding_idx
-        rows, counted = torch.where(counts.unsqueeze(1), rows, 0.0), counts.to(indices.dtype)
+    if padding_idx is not None:
+        counts = indices != padding_idx % weight.shape[0]
+        rows = torch.where(counts.unsqueeze(1), rows, 0.0)
+    elif include_last_offset and weight.dtype != torch.float64:
+        rows = torch.where((places < offsets[-1:]).unsqueeze(1), rows, 0.0)
+    offsets = offsets[:-1] if include_last_offset else offsets
+    bags = offsets.shape[0]
+    bag = (offsets.unsqueeze(0) <= places.unsqueeze(1)).sum(1) - 1
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
     total = aten.index_add(weight.new_zeros([bags, weight.shape[1]]), 0, bag, rows)
-    size = aten.index_add(offsets.new_zeros([bags]), 0, bag, counted)
-    if mode == 1:
-        total = total / torch.clamp(size, min=1).to(total.dtype).unsqueeze(1)
-    return total, bag, size, torch.zeros_like(size)
+    if mode == 0:
+        return total, bag, unused, unused
+    size = aten.index_add(offsets.new_zeros([bags]), 0, bag, counts.to(offsets.dtype))
+    total = total / torch.clamp(size, min=1).to(total.dtype).unsqueeze(1)
+    return total, bag, size, size
 
 
 TABLE: dict[Any, Callable[..., Any]] = {

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.loops import column_of, places_of, row_of, run_turns
-
-aten = torch.ops.aten
 
 
 def _reflector(a: Tensor, turn: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from lowerkit.capture.operators import aten
 
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]]
 """(what stands before, what stands after) -> the two taken together; associative."""

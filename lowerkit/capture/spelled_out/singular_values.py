@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.loops import run_while
-
-aten = torch.ops.aten
 
 _SWEEPS = 40
 _ORTHOGONAL = 1e-15

@@ -7,7 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lowerkit.codegen.c_interface.bad_index_text import (
+    BAD_INDEX_STATUS,
+    RUN,
+    RUN_WITH_CHECKS,
+    bad_index_text,
+    checked_places,
+)
 from lowerkit.codegen.c_interface.layout import Layout
+from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import Expr, to_text
 from lowerkit.runtimes.manifest import ITEM_SIZES, Manifest, TensorSpec
 
@@ -21,7 +29,7 @@ _C_WORDS = frozenset({
     "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
     "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
 })  # fmt: skip
-_RESERVED = ("state", "arena", "parallel", "pool")
+_RESERVED = ("state", "arena", "parallel", "pool", "bad_index")
 
 
 def identifier(text: str) -> str:
@@ -78,6 +86,9 @@ def header_text(name: str, manifest: Manifest, layout: Layout, source: str) -> s
         f"    {name}_parallel *parallel; /* NULL: the thread that calls does all the work */",
         "    void *pool; /* handed to parallel as it is */",
     ]
+    checks = checked_places(manifest)
+    if checks:
+        fields.append(f"    {name}_bad_index *bad_index; /* NULL, or written where a run returns 3 */")
     sizes = [
         f"#define {upper}_{field.upper()}_BYTES(a) ((size_t)({_size(spec, name, names)}))"
         for spec, field in zip([*signature.inputs, *signature.outputs], [*names.inputs, *names.outputs], strict=True)
@@ -98,6 +109,9 @@ def header_text(name: str, manifest: Manifest, layout: Layout, source: str) -> s
         scratch=layout.scratch_bytes,
         fields="\n".join(fields),
         sizes="\n".join(sizes),
+        guards=_guards(manifest),
+        statuses=BAD_INDEX_STATUS if checks else ".",
+        bad_index=bad_index_text(name, checks),
         arithmetic=_ARITHMETIC.format(name=name) if _divides(manifest) else "",
         states=states,
         supported=_supported(name, manifest),
@@ -123,7 +137,12 @@ def example_text(name: str, manifest: Manifest) -> str:
         f'    write_values("{field}.bin", a.{field}, {upper}_{field.upper()}_BYTES(a));' for field in names.outputs
     ]
     return _EXAMPLE.format(
-        name=name, count=len(fields) + 1, arguments=arguments, body="\n".join(body), writes="\n".join(writes)
+        name=name,
+        count=len(fields) + 1,
+        arguments=arguments,
+        body="\n".join(body),
+        run=(RUN_WITH_CHECKS if checked_places(manifest) else RUN).format(name=name),
+        writes="\n".join(writes),
     )
 
 
@@ -160,6 +179,12 @@ def _has_call(expr: Expr) -> bool:
     if isinstance(expr, (int, str)) or len(expr) == 2:
         return False
     return expr[0] not in ("add", "sub", "mul") or _has_call(expr[1]) or _has_call(expr[2])
+
+
+def _guards(manifest: Manifest) -> str:
+    """Returns the conditions on dims as a part of a sentence."""
+    texts = [condition_text(guard.condition) for guard in manifest.signature.guards]
+    return f" or one of these does not hold:\n   {_safe('; '.join(texts))};\n   " if texts else ""
 
 
 def _supported(name: str, manifest: Manifest) -> str:
@@ -203,13 +228,13 @@ typedef void {name}_parallel(void *pool, int64_t count, {name}_task *task, void 
 /* Bytes of the arena for a number of threads. */
 #define {upper}_ARENA_BYTES(threads) ((size_t){arena} + (size_t){scratch} * (threads))
 
-typedef struct {{
+{bad_index}typedef struct {{
 {fields}
 }} {name}_arguments;
 
 {arithmetic}{sizes}
 
-/* Runs the model. Returns 0, 1 where a dim is out of its range, 2 where a pointer is NULL. */
+/* Runs the model. Returns 0, 1 where a dim is out of its range{guards}, 2 where a pointer is NULL{statuses} */
 int {name}_run(const {name}_arguments *arguments);
 {states}
 {supported}
@@ -255,7 +280,7 @@ int main(int argc, char **argv) {{
     if (argc != {count}) return fprintf(stderr, "usage: %s {arguments}\\n", argv[0]), 2;
     if (!{name}_supported()) return fprintf(stderr, "this CPU lacks what {name} was compiled for\\n"), 1;
 {body}
-    if ({name}_run(&a) != 0) return fprintf(stderr, "a dim is out of its range\\n"), 1;
+{run}
 {writes}
     return 0;
 }}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lowerkit.codegen.c_interface.bounds import Range, bounds
 from lowerkit.errors import UsageError
+from lowerkit.runtimes.expression_bounds import Range, bounds
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import ITEM_SIZES, Buffer, Manifest
 from lowerkit.runtimes.memory_plan import arena_lives, plan_memory

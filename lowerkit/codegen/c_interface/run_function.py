@@ -4,7 +4,7 @@ Vocabulary
     arguments  the struct of the header: slots of eight bytes, in the order of :class:`Arguments`
     bases      arena, states, inputs, outputs: pointers of the arguments; weights and code lie in the object itself
 
-``int NAME_run(const NAME_arguments *)``: checks dims and pointers, then for each step stores its dims and the
+``int NAME_run(const NAME_arguments *)``: checks dims, guards and pointers, then for each step stores its dims and the
 pointers of its buffers on the stack and calls its kernel: over all tasks at once, or through the caller's ``parallel``.
 Jumps of the step table become branches between blocks, one block a step.
 """
@@ -14,11 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lowerkit.codegen.c_interface.guard_checks import failures
+from lowerkit.codegen.c_interface.index_check_ir import SEARCH
 from lowerkit.codegen.c_interface.layout import Layout
+from lowerkit.codegen.c_interface.shared_ir import SHARED
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import COPY_KERNEL, JUMP_KERNEL, Manifest, Signature, Step
+from lowerkit.runtimes.manifest import (
+    CHECK_KERNEL,
+    COPY_KERNEL,
+    ITEM_SIZES,
+    JUMP_KERNEL,
+    IndexCheck,
+    Manifest,
+    Signature,
+    Step,
+)
 
-BAD_DIM, NULL_POINTER = 1, 2
+BAD_DIM, NULL_POINTER, BAD_INDEX = 1, 2, 3
 """What ``NAME_run`` returns beside 0."""
 
 
@@ -33,17 +45,18 @@ class Arguments:
     arena: int
     parallel: int
     pool: int
+    bad_index: int
 
     @classmethod
     def of(cls, signature: Signature) -> Arguments:
-        """Numbers the slots: dims, inputs, outputs, state (where there are states), arena, parallel, pool."""
+        """Numbers the slots: dims, inputs, outputs, state (where there are any), arena, parallel, pool, bad_index."""
         dims = {dim.name: number for number, dim in enumerate(signature.dims)}
         inputs = [len(dims) + number for number in range(len(signature.inputs))]
         outputs = [len(dims) + len(inputs) + number for number in range(len(signature.outputs))]
         next_slot = len(dims) + len(inputs) + len(outputs)
         state = next_slot if signature.states else -1
         next_slot += bool(signature.states)
-        return cls(dims, inputs, outputs, state, next_slot, next_slot + 1, next_slot + 2)
+        return cls(dims, inputs, outputs, state, next_slot, next_slot + 1, next_slot + 2, next_slot + 3)
 
 
 @dataclass
@@ -88,12 +101,14 @@ class RunFunction:
 
     def text(self) -> str:
         """Returns the IR of both functions and of what they need."""
-        return _SHARED.format(name=self.name, scratch=self.layout.scratch_bytes) + self._run() + self._reset()
+        checked = any(step.check is not None for step in self.manifest.steps)
+        shared = SHARED.format(name=self.name, scratch=self.layout.scratch_bytes)
+        return shared + (SEARCH.format(name=self.name) if checked else "") + self._run() + self._reset()
 
     def _run(self) -> str:
         writer = self.writer = _Writer()
         most_buffers = max((len(step.buffers) for step in self.manifest.steps), default=1)
-        most_dims = max((len(step.dims) for step in self.manifest.steps), default=1)
+        most_dims = max((len(_dims(step)) for step in self.manifest.steps), default=1)
         writer.line(f"%buffers = alloca [{max(1, most_buffers)} x ptr], align 8")
         writer.line(f"%dims = alloca [{max(1, most_dims)} x i64], align 8")
         arguments = self.arguments
@@ -103,6 +118,9 @@ class RunFunction:
             below = writer.value(f"icmp slt i64 {found}, {low}")
             above = writer.value(f"icmp sgt i64 {found}, {high}")
             self._leave_if(writer.value(f"or i1 {below}, {above}"), BAD_DIM)
+        for guard in self.manifest.signature.guards:
+            for failed in failures(guard.condition, self._expression, writer.value):
+                self._leave_if(failed, BAD_DIM)
         self.inputs = [self._slot(slot, "ptr") for slot in arguments.inputs]
         self.outputs = [self._slot(slot, "ptr") for slot in arguments.outputs]
         self.state = self._slot(arguments.state, "ptr") if arguments.state >= 0 else ""
@@ -113,6 +131,9 @@ class RunFunction:
             self._leave_if(writer.value(f"icmp eq ptr {pointer}, null"), NULL_POINTER)
         self.parallel, self.pool = self._slot(arguments.parallel, "ptr"), self._slot(arguments.pool, "ptr")
         self.scratch = writer.offset(self.arena, str(self.layout.arena_bytes))
+        self.checks = 0
+        checked = any(step.check is not None for step in self.manifest.steps)
+        self.bad_index = self._slot(arguments.bad_index, "ptr") if checked else ""
         steps = self.manifest.steps
         if any(step.kernel == JUMP_KERNEL for step in steps):
             self._steps_with_jumps(steps)
@@ -139,9 +160,9 @@ class RunFunction:
         for step in steps:
             for number in step.buffers:
                 self._pointer(number)
-            if step.kernel == COPY_KERNEL:
+            if step.kernel in (COPY_KERNEL, CHECK_KERNEL):
                 self._expression(self.manifest.buffers[step.buffers[0]].size)
-            for expression in (*step.dims, step.tasks):
+            for expression in (*_dims(step), step.tasks):
                 self._expression(expression)
         for number, step in enumerate(steps):
             writer.line(f"br label %step{number}")
@@ -168,6 +189,9 @@ class RunFunction:
                 f"call void @llvm.memmove.p0.p0.i64(ptr {pointers[1]}, ptr {pointers[0]}, i64 {size}, i1 false)"
             )
             return
+        if step.check is not None:
+            self._check(step, step.check, pointers[0])
+            return
         for number, pointer in enumerate(pointers):
             writer.line(f"store ptr {pointer}, ptr {writer.offset('%buffers', str(8 * number))}, align 8")
         for number, dim in enumerate(step.dims):
@@ -178,6 +202,37 @@ class RunFunction:
             f"call void @{self.name}_dispatch(ptr {kernel}, ptr %buffers, ptr %dims, "
             f"i64 {self._expression(step.tasks)}, ptr {self.scratch}, ptr {self.parallel}, ptr {self.pool})"
         )
+
+    def _check(self, step: Step, check: IndexCheck, indices: str) -> None:
+        """Leaves with :data:`BAD_INDEX` where an index is out of range; says which where the caller wants to know."""
+        writer = self.writer
+        for number, extent in enumerate(check.extents):
+            value = self._expression(extent)
+            writer.line(f"store i64 {value}, ptr {writer.offset('%dims', str(8 * number))}, align 8")
+        item, count = ITEM_SIZES[check.dtype], len(check.extents)
+        size = self._expression(self.manifest.buffers[step.buffers[0]].size)
+        exempt = "i1 false, i64 0" if check.exempt is None else f"i1 true, i64 {check.exempt}"
+        elements = writer.value(f"sdiv i64 {size}, {item}")
+        fault = writer.value(
+            f"call i64 @{self.name}_first_fault(ptr {indices}, i64 {elements}, i64 {item}, "
+            f"i1 {str(check.wraps).lower()}, {exempt}, ptr %dims, i64 {count})"
+        )
+        found = writer.value(f"icmp sge i64 {fault}, 0")
+        wanted = writer.value(f"icmp ne ptr {self.bad_index}, null")
+        writer.count += 1
+        labels = [f"{label}{writer.count}" for label in ("fault", "told", "leave", "stay")]
+        writer.line(f"br i1 {found}, label %{labels[0]}, label %{labels[3]}")
+        writer.lines.append(f"{labels[0]}:")
+        writer.line(f"br i1 {wanted}, label %{labels[1]}, label %{labels[2]}")
+        writer.lines.append(f"{labels[1]}:")
+        index = writer.value(f"call i64 @{self.name}_index(ptr {indices}, i64 {fault}, i64 {item})")
+        which = writer.value(f"srem i64 {fault}, {count}")
+        extent = writer.value(f"load i64, ptr {writer.value(f'getelementptr i64, ptr %dims, i64 {which}')}, align 8")
+        for number, value in enumerate((str(self.checks), fault, index, extent)):
+            writer.line(f"store i64 {value}, ptr {writer.offset(self.bad_index, str(8 * number))}, align 8")
+        writer.line(f"br label %{labels[2]}")
+        writer.lines += [f"{labels[2]}:", f"  ret i32 {BAD_INDEX}", f"{labels[3]}:"]
+        self.checks += 1
 
     def _pointer(self, number: int) -> str:
         place = self.layout.places[number]
@@ -237,78 +292,6 @@ class RunFunction:
         return f"define void @{self.name}_reset(ptr %state) {{\n{body}\n  ret void\n}}\n"
 
 
-_SHARED = """
-@{name}_code = external hidden global i8
-@{name}_weights = external hidden global i8
-
-declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare i64 @llvm.smin.i64(i64, i64)
-declare i64 @llvm.smax.i64(i64, i64)
-
-define internal i64 @{name}_floordiv(i64 %a, i64 %b) {{
-  %quotient = sdiv i64 %a, %b
-  %rest = srem i64 %a, %b
-  %below = icmp slt i64 %rest, 0
-  %down = sext i1 %below to i64
-  %floor = add i64 %quotient, %down
-  ret i64 %floor
-}}
-
-define internal i64 @{name}_ceildiv(i64 %a, i64 %b) {{
-  %negative = sub i64 0, %a
-  %floor = call i64 @{name}_floordiv(i64 %negative, i64 %b)
-  %ceiling = sub i64 0, %floor
-  ret i64 %ceiling
-}}
-
-define internal i64 @{name}_mod(i64 %a, i64 %b) {{
-  %rest = srem i64 %a, %b
-  %below = icmp slt i64 %rest, 0
-  %more = select i1 %below, i64 %b, i64 0
-  %mod = add i64 %rest, %more
-  ret i64 %mod
-}}
-
-define internal void @{name}_task(ptr %work, i64 %begin, i64 %end, i32 %thread) {{
-  %kernel = load ptr, ptr %work, align 8
-  %buffers_at = getelementptr i8, ptr %work, i64 8
-  %buffers = load ptr, ptr %buffers_at, align 8
-  %dims_at = getelementptr i8, ptr %work, i64 16
-  %dims = load ptr, ptr %dims_at, align 8
-  %scratch_at = getelementptr i8, ptr %work, i64 24
-  %scratch = load ptr, ptr %scratch_at, align 8
-  %number = sext i32 %thread to i64
-  %offset = mul i64 %number, {scratch}
-  %own = getelementptr i8, ptr %scratch, i64 %offset
-  call void %kernel(ptr %buffers, ptr %dims, i64 %begin, i64 %end, ptr %own)
-  ret void
-}}
-
-define internal void @{name}_dispatch(ptr %kernel, ptr %buffers, ptr %dims, i64 %tasks, ptr %scratch, ptr %parallel,
-                                      ptr %pool) noinline {{
-  %some = icmp sgt i64 %tasks, 0
-  br i1 %some, label %work, label %done
-work:
-  %alone = icmp eq ptr %parallel, null
-  br i1 %alone, label %here, label %spread
-here:
-  call void %kernel(ptr %buffers, ptr %dims, i64 0, i64 %tasks, ptr %scratch)
-  br label %done
-spread:
-  %call = alloca [4 x ptr], align 8
-  store ptr %kernel, ptr %call, align 8
-  %buffers_at = getelementptr i8, ptr %call, i64 8
-  store ptr %buffers, ptr %buffers_at, align 8
-  %dims_at = getelementptr i8, ptr %call, i64 16
-  store ptr %dims, ptr %dims_at, align 8
-  %scratch_at = getelementptr i8, ptr %call, i64 24
-  store ptr %scratch, ptr %scratch_at, align 8
-  call void %parallel(ptr %pool, i64 %tasks, ptr @{name}_task, ptr %call)
-  br label %done
-done:
-  ret void
-}}
-
-"""
+def _dims(step: Step) -> list[Expr]:
+    """What a step has in its array of dims."""
+    return step.dims if step.check is None else step.check.extents

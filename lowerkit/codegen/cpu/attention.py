@@ -57,11 +57,14 @@ class AttentionFamily(KernelFamily):
             return Refusal("the feature dimensions are dynamic")
         if isinstance(heads, int) != isinstance(key_heads, int):
             return Refusal("one of the head counts is dynamic")
+        if 0 in (keys, depth):
+            return Refusal("there are no keys, or no features to compare")
         group = heads // key_heads if isinstance(heads, int) and isinstance(key_heads, int) else 1
         epilogue = make_epilogue(region, frame)
         if isinstance(epilogue, Refusal):
             return epilogue
         causal = ir.BoolAttr(operation.attributes["causal"]).value
+        masking = ir.StringAttr(operation.attributes["masking"]).value
         tiling = choose_tiling(cpu, queries, keys, group)
         stacked = group > 1 and isinstance(queries, int) and queries < tiling.block_rows
         shape = AttentionShape(
@@ -72,6 +75,8 @@ class AttentionFamily(KernelFamily):
             value_depth=value_depth,
             scale=ir.FloatAttr(operation.attributes["scale"]).value,
             causal=causal,
+            fill=ir.FloatAttr(operation.attributes["fill"]).value if masking == "select" else None,
+            empty_rows=ir.StringAttr(operation.attributes["empty_rows"]).value,
             stacked=stacked,
         )
         mask_strides = broadcast_strides(text, sources[3].sizes, 4) if len(sources) == 4 else None
@@ -137,7 +142,7 @@ def choose_tiling(cpu: CpuFeatures, queries: Index, keys: Index, group: int) -> 
         vectors, tile_rows = 2, 14 if wide else 6
     if isinstance(keys, int):
         blocks = 1 if keys <= _WHOLE_ROW_KEYS else -(-keys // _BLOCK_KEYS)
-        block_keys = -(-keys // blocks)
+        block_keys = max(-(-keys // blocks), 1)
     else:
         block_keys = _BLOCK_KEYS
     return AttentionTiling(lanes, vectors, tile_rows, block_keys)

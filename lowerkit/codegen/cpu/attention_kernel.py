@@ -14,6 +14,9 @@ Steps of a task
     4. O^T[value dim, rows] += V^T P, the values as broadcast scalars.
     5. O^T / sum, transposed back, through the epilogue, to memory.
 
+Causal rows do not visit the keys behind their block, whose weights are 0. Values there that are NaN or infinite show
+all the same, 0 times them being NaN: as in eager, where keys are taken 512 at a time, those of the last 512 do.
+
 Bytes: K and V are read once per task (they stay in L2 over the tasks of one head); Q and the output once. S^T, at most
 ``block_keys * block_rows`` floats, stays in L1 or L2. FLOPs run in a rows x vectors register tile at 0.57 loads
 per FMA with 32 registers.
@@ -34,6 +37,8 @@ from lowerkit.codegen.cpu.vector_math import exp_normal
 
 __all__ = ["emit_attention_task", "scratch_floats"]
 
+_EAGER_KEYS = 512  # keys that eager takes at a time: those of a block that holds a visible key have a weight, be it 0
+
 
 def scratch_floats(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool, widened: bool) -> int:
     """Returns the f32 elements of scratch that a task needs."""
@@ -46,7 +51,7 @@ def _scratch_parts(shape: AttentionShape, tiling: AttentionTiling, packed_mask: 
     queries = max(shape.depth, padded) * rows
     scores = tiling.block_keys * rows
     wide = -(-tiling.block_keys * max(shape.depth, shape.value_depth) // 16) * 16 if widened else 0
-    return [queries, scores, shape.value_depth * rows, scores if packed_mask else 0, wide]
+    return [queries, scores, shape.value_depth * rows, scores if packed_mask else 0, wide, padded * shape.causal]
 
 
 def emit_attention_task(
@@ -90,7 +95,7 @@ class _Task:
         self.first_row = first_row
         parts = _scratch_parts(shape, tiling, needs_packing(mask, shape), key.element != "f32")
         starts = [sum(parts[:index]) for index in range(len(parts))]
-        self.packed_query, self.scores, self.output, packed_mask, self.wide = (
+        self.packed_query, self.scores, self.output, packed_mask, self.wide, self.hidden = (
             text.part(scratch, start) for start in starts
         )
         self.mask = ScoreMask(text, shape, tiling, mask, first_row, packed_mask)
@@ -104,7 +109,7 @@ class _Task:
         lowest = text.constant(-math.inf, "f32", tiling.lanes)
         zero = text.constant(0.0, "f32", tiling.lanes)
         keys = self._visible_keys()
-        if isinstance(shape.keys, int) and shape.keys <= tiling.block_keys:
+        if isinstance(shape.keys, int) and 0 < shape.keys <= tiling.block_keys:
             sums = self._key_block(0, keys, [lowest] * tiling.vectors, [zero] * tiling.vectors, only=True)[1]
         else:
             self._clear_output()
@@ -116,6 +121,8 @@ class _Task:
                 highest, partial = self._key_block(loop.index, count, highest, partial, only=False)
                 text.yield_([*highest, *partial])
             sums = loop.results[tiling.vectors :]
+        if shape.causal:
+            self._add_hidden(keys)
         for vector, total in enumerate(sums):
             self._unpack_output(vector, total)
         with text.span(0, self.rows_here) as loop:
@@ -242,12 +249,28 @@ class _Task:
 
         cover_rows(text, depth, self.tiling.tile_rows, tile, [])
 
-    def _unpack_output(self, vector: int, total: Value) -> None:
+    def _add_hidden(self, visible: Index) -> None:
+        """Sums 0 times the values of the keys from ``visible`` on: 0, or NaN in features that are not finite there."""
+        text, lanes, depth = self.text, self.tiling.lanes, self.shape.value_depth
+        zero = text.constant(0.0, "f32", lanes)
+        end = text.imin(self.shape.keys, text.imul(text.iceildiv(visible, _EAGER_KEYS), _EAGER_KEYS))
+
+        def column(start: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
+            with text.span(visible, end, 1, [zero]) as loop:
+                at = text.iadd(text.imul(loop.index, depth), start)
+                value = text.widen(text.read(self.value, at, lanes, mask))
+                text.yield_([text.add(loop.carried[0], text.mul(value, zero))])
+            text.write(loop.results[0], self.hidden, start)
+            return carried
+
+        text.strip(depth, lanes, column)
+
+    def _unpack_output(self, vector: int, weights: Value) -> None:
         """Writes O[row, value dim] = O^T / sum over the scratch of the queries, which are no longer needed."""
         text, lanes, depth = self.text, self.tiling.lanes, self.shape.value_depth
-        one, zero = text.constant(1.0, "f32", lanes), text.constant(0.0, "f32", lanes)
-        # A row that sees no key at all has the sum 0 and gives zeros.
-        inverse = text.select(text.compare("oeq", total, zero), zero, text.div(one, total))
+        zero = text.constant(0.0, "f32", lanes)
+        inverse = self._inverse(weights)
+        is_number = text.compare("ord", weights, weights) if self.shape.empty_rows == "guarded" else None
 
         def columns(start: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
             tile: list[Value] = []
@@ -256,12 +279,28 @@ class _Task:
                     tile.append(zero)
                     continue
                 place = text.iadd(text.imul(text.iadd(start, lane), self.tiling.block_rows), vector * lanes)
-                tile.append(text.mul(text.read(self.output, place, lanes), inverse))
+                weighed = text.mul(text.read(self.output, place, lanes), inverse)
+                tile.append(weighed if is_number is None else text.select(is_number, weighed, zero))
+            hidden = text.read(self.hidden, start, lanes) if self.shape.causal else None
             for lane, row in enumerate(transpose_tile(text, tile)):
-                text.write(row, self.packed_query, text.iadd(start, (vector * lanes + lane) * self._padded_depth()))
+                total = row if hidden is None else text.add(row, hidden)
+                text.write(total, self.packed_query, text.iadd(start, (vector * lanes + lane) * self._padded_depth()))
             return carried
 
         text.strip(depth, lanes, columns)
+
+    def _inverse(self, total: Value) -> Value:
+        """One by the sum of the weights, which is 0 in a row of -inf, and in all rows where there are no keys."""
+        text, lanes, keys = self.text, self.tiling.lanes, self.shape.keys
+        one, zero = text.constant(1.0, "f32", lanes), text.constant(0.0, "f32", lanes)
+        inverse = text.div(one, total)
+        without = text.compare("oeq", total, zero)
+        if self.shape.empty_rows == "nan":
+            if isinstance(keys, int):
+                return inverse if keys else zero  # 0 * (1 / 0) is NaN
+            counts = text.broadcast(text.as_value(keys), lanes)
+            without = text.compare("eq", counts, text.like(0, counts))
+        return text.select(without, zero, inverse)
 
     # --- pieces -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""The mask of attention on transposed scores: an additive or boolean tensor, and causality.
+"""The mask of attention on transposed scores: a tensor that is added or that selects, and causality.
+
+A boolean mask is read as 0 and -inf; to select is to put the fill wherever that is not 0.
 
 A mask that is the same for all rows of a task is read as one number per key and broadcast. Any other is transposed into
 scratch once per key block, so that it meets the scores lane by lane.
@@ -73,11 +75,15 @@ class ScoreMask:
         if mask is not None:
             if self.is_packed:
                 where = text.iadd(text.imul(at, self.tiling.block_rows), vector * lanes)
-                score = text.add(score, text.read(self.packed, where, lanes))
+                bias = text.read(self.packed, where, lanes)
             else:
                 where = text.iadd(mask.base, text.imul(text.iadd(first, at), mask.key_stride))
-                bias = self._mask_as_float(text.read(mask.buffer, where))
-                score = text.add(score, text.broadcast(bias, lanes))
+                bias = text.broadcast(self._mask_as_float(text.read(mask.buffer, where)), lanes)
+            if self.shape.fill is None:
+                score = text.add(score, bias)
+            else:
+                kept = text.compare("oeq", bias, text.constant(0.0, "f32", lanes))
+                score = text.select(kept, score, text.constant(self.shape.fill, "f32", lanes))
         if self.shape.causal:
             key = text.broadcast(text.as_value(text.iadd(first, at)), lanes)
             visible = text.compare("sle", key, self._query_numbers(vector))

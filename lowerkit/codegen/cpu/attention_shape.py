@@ -28,6 +28,8 @@ class AttentionTiling:
 class AttentionShape:
     """Sizes of one attention: ``rows`` queries in a row of memory share one key/value head.
 
+    ``fill`` and ``empty_rows`` are those of ``lk.attention``; ``fill`` is None where the mask is added.
+
     ``rows`` is the number of queries M, or group * M where the query heads of a group are ``stacked``: with few
     queries (decoding) that fills the lanes. ``queries`` is M.
     """
@@ -39,6 +41,8 @@ class AttentionShape:
     value_depth: int
     scale: float
     causal: bool
+    fill: float | None = None
+    empty_rows: str = "zero"
     stacked: bool = False
 
 

@@ -3,8 +3,9 @@
 Steps
     1. equal texts share one key (:func:`kernel_key`);
     2. keys found in the cache are done;
-    3. a few misses are compiled here; more of them in worker processes, longest text first. A worker that dies (LLVM
-       may crash on a kernel) fails that kernel alone;
+    3. a few misses of hand-written families are compiled here; more of them, and plain loops, in worker processes
+       (:mod:`lowerkit.worker_process`), longest text first. A worker that dies (LLVM may crash on a kernel) or uses
+       more than :data:`KERNEL_SECONDS` fails that kernel alone;
     4. new objects go to the cache.
 
 The result depends on the plans only: not on the number of workers, nor on what was cached.
@@ -16,12 +17,8 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -30,14 +27,20 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from lowerkit.codegen.cpu.cache import KernelCache
-from lowerkit.codegen.cpu.compile_worker import Reply, Request, compile_request, read_message, write_message
+from lowerkit.codegen.cpu.compile_worker import Reply, Request, compile_request
 from lowerkit.codegen.cpu.features import CpuFeatures
 from lowerkit.codegen.kernel import KernelPlan
 from lowerkit.errors import CodegenError
+from lowerkit.reproducers import file_name, write_reproducer
+from lowerkit.worker_process import Worker, WorkerDiedError, borrowed_worker
 
-# Starting a worker costs about half a second of imports: what this many kernels cost in this process.
+# Starting a worker costs about a second of imports: what this many kernels cost in this process.
 MISSES_WORTH_WORKERS = 8
-WORKER_COMMAND: tuple[str, ...] = ("-m", "lowerkit.codegen.cpu.compile_worker")
+COMPILE_TASK = "lowerkit.codegen.cpu.compile_worker:compile_bytes"
+KERNEL_SECONDS = 240.0
+"""Processor time for one kernel; the largest of ours takes a few seconds."""
+_FAMILIES_APART = ("generic",)
+"""Their text comes out of the model's own ops through the upstream passes: combinations that nobody has tried."""
 
 
 @dataclass
@@ -62,7 +65,7 @@ def compile_kernels(
     workers: int | None = None,
     *,
     report: CompileReport | None = None,
-    reproducer_folder: Path = Path(),
+    reproducer_folder: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> list[bytes]:
     """Returns the object of each plan.
@@ -71,9 +74,9 @@ def compile_kernels(
         plans: the kernels; equal texts are compiled once and share one bytes object.
         cpu: the level to compile for.
         cache: where objects are looked up and kept; None compiles everything.
-        workers: processes; None is one for each core this process may use, 1 compiles here.
+        workers: processes; None is one for each core this process may use, 1 compiles everything here.
         report: filled with counts and times.
-        reproducer_folder: where the text of a failing kernel is written.
+        reproducer_folder: where the text of a failing kernel is written; None is :func:`reproducers.default_folder`.
         on_progress: called with a line for people as kernels are done.
 
     Raises:
@@ -107,7 +110,8 @@ def compile_kernels(
 
     if count <= 1 or len(missing) < MISSES_WORTH_WORKERS:
         for index, request in enumerate(requests):
-            on_reply(index, compile_request(request))
+            apart = workers != 1 and unique[missing[index]].family in _FAMILIES_APART
+            on_reply(index, _compile_apart(request) if apart else compile_request(request))
     else:
         _compile_in_workers(requests, count, on_reply)
     if cache is not None and missing:
@@ -125,63 +129,20 @@ def kernel_key(mlir: str, cpu: CpuFeatures) -> str:
 def _versions() -> tuple[str, ...]:
     """The tools between text and object, and the code of our own lowering (which changes between releases too)."""
     folder = Path(__file__).parent
-    files = ("guarded_division.py", "llvm_compat.py", "lower.py")
+    files = ("guarded_division.py", "library_functions.py", "llvm_compat.py", "lower.py", "narrow_conversions.py")
     own = hashlib.sha256(b"".join((folder / name).read_bytes() for name in files)).hexdigest()
     return (importlib.metadata.version("llvmlite"), importlib.metadata.version("torch-mlir"), own)
 
 
-def _failure(plan: KernelPlan, reason: str, folder: Path) -> CodegenError:
-    digest = hashlib.sha256(plan.mlir.encode()).hexdigest()[:12]
-    path = folder / f"lowerkit-kernel-{plan.family}-{digest}.mlir"
+def _failure(plan: KernelPlan, reason: str, folder: Path | None) -> CodegenError:
+    first = reason.splitlines()[0]
+    text = f"// a kernel of family {plan.family} that does not compile: {first}\n{plan.mlir}"
     try:
-        first = reason.splitlines()[0]
-        path.write_text(f"// a kernel of family {plan.family} that does not compile: {first}\n{plan.mlir}")
+        path = write_reproducer(file_name(f"kernel-{plan.family}", plan.mlir), text, folder)
         hint = f"the text of the kernel is in {path}; please report it"
     except OSError as error:
-        hint = f"the text of the kernel could not be written to {path}: {error.strerror}"
+        hint = f"the text of the kernel could not be written: {error}"
     return CodegenError("LK5001", f"a kernel of family {plan.family} could not be compiled: {reason}", hint=hint)
-
-
-class _Worker:
-    """One child process."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        # A session of its own: Ctrl-C goes to the caller alone, who then ends its workers.
-        self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-            [sys.executable, *WORKER_COMMAND],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-
-    def compile(self, request: Request) -> Reply | None:
-        """Returns the reply; None when the process died."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            write_message(self.process.stdin, request)  # type: ignore[arg-type]
-            data = read_message(self.process.stdout)  # type: ignore[arg-type]
-        except (BrokenPipeError, ValueError):
-            data = None
-        return None if data is None else msgspec.msgpack.decode(data, type=Reply)
-
-    def cause_of_death(self) -> str:
-        """Says how the process ended."""
-        code = self.process.wait()
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-    def close(self) -> None:
-        """Ends the process now."""
-        with suppress(OSError):
-            self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        self.process.wait()
 
 
 def _compile_in_workers(requests: Sequence[Request], count: int, on_reply: Callable[[int, Reply], None]) -> None:
@@ -190,24 +151,23 @@ def _compile_in_workers(requests: Sequence[Request], count: int, on_reply: Calla
     done: SimpleQueue[tuple[int, Reply]] = SimpleQueue()
     for index in range(len(requests)):
         todo.put(index)
-    workers: list[_Worker] = []
+    busy: set[Worker] = set()
     stopping = threading.Event()
 
     def serve() -> None:
-        worker = _Worker()
-        workers.append(worker)
         while not stopping.is_set():
+            index = -1
             try:
-                index = todo.get_nowait()
-            except Empty:
-                return
-            reply = worker.compile(requests[index])
-            if reply is None:
-                reply = Reply(error=f"the compiler process died ({worker.cause_of_death()})")
-                worker.close()
-                worker = _Worker()
-                workers.append(worker)
-            done.put((index, reply))
+                with borrowed_worker() as worker:
+                    busy.add(worker)
+                    while not stopping.is_set():
+                        try:
+                            index = todo.get_nowait()
+                        except Empty:
+                            return
+                        done.put((index, _reply_of(worker, requests[index])))
+            except WorkerDiedError as error:
+                done.put((index, Reply(error=str(error))))
 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(count)]
     for thread in threads:
@@ -215,14 +175,27 @@ def _compile_in_workers(requests: Sequence[Request], count: int, on_reply: Calla
     try:
         for _ in requests:
             on_reply(*_next_reply(done, threads))
-    finally:
+    except BaseException:
         stopping.set()
-        for worker in list(workers):
+        for worker in list(busy):
             worker.close()
+        raise
+    finally:
         for thread in threads:
             thread.join(timeout=5)
-        for worker in list(workers):
-            worker.close()
+
+
+def _reply_of(worker: Worker, request: Request) -> Reply:
+    data = worker.call(COMPILE_TASK, msgspec.msgpack.encode(request), KERNEL_SECONDS)
+    return msgspec.msgpack.decode(data, type=Reply)
+
+
+def _compile_apart(request: Request) -> Reply:
+    try:
+        with borrowed_worker() as worker:
+            return _reply_of(worker, request)
+    except WorkerDiedError as error:
+        return Reply(error=str(error))
 
 
 def _next_reply(done: SimpleQueue[tuple[int, Reply]], threads: Sequence[threading.Thread]) -> tuple[int, Reply]:

@@ -68,7 +68,7 @@ def apply_body(
                 return text.add(base, text.lane_numbers(lanes)) if number == group else base
         return text.constant(0, "i64", lanes)
 
-    return nest.body.emit(text, arguments, coordinates)
+    return nest.body.emit(text, arguments, coordinates, lanes=lanes)
 
 
 def emit_rows(frame: KernelFrame, nest: ElementwiseNest, lanes: int) -> KernelExpr:

@@ -112,7 +112,12 @@ class Epilogue:
                 self._argument(source, number, value, place, lane_dim, mask)
                 for number, source in enumerate(self.inputs)
             ]
-            outputs = self.body.emit(text, arguments, lambda dim: self._coordinates(dim, place, lane_dim, value.lanes))
+            outputs = self.body.emit(
+                text,
+                arguments,
+                lambda dim: self._coordinates(dim, place, lane_dim, value.lanes),
+                lanes=value.lanes,
+            )
         for number, access in self.stores:
             result = value if number is None else outputs[number]
             stride = 1 if lane_dim is None else access.strides[lane_dim]

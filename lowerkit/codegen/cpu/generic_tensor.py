@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from lowerkit.codegen.region_view import REGION_FUNCTION
 from lowerkit.errors import CodegenError
-from lowerkit.mlir import ir, run_pipeline, transform_interpreter
+from lowerkit.mlir import ir, run_pipeline, transform_interpreter, walk
 
 BODY_FUNCTION = "generic_body"
 TASK_LOOP = "lowerkit.task_loop"
@@ -85,7 +85,7 @@ def tile_root(module: ir.Module) -> Tiling | None:
     """Tiles the root for the thread pool and fuses its producers; None where the body stays one task."""
     function = _function(module)
     root = _root(function)
-    if root is None:
+    if root is None or _has_empty_tensor(function):
         return None
     tiling = _choose_tiling(root)
     if tiling is None:
@@ -224,6 +224,14 @@ def _root(function: ir.Operation) -> ir.Operation | None:
     return sources.pop() if len(sources) == 1 else None
 
 
+def _has_empty_tensor(function: ir.Operation) -> bool:
+    """Whether a tensor has a static extent of 0: tiling crashes on loops without iterations, the producers' too."""
+    found: list[ir.Operation] = []
+    walk(function, found.append)
+    types = [value.type for op in found for value in (*op.operands, *op.results)]
+    return any(isinstance(type_, ir.RankedTensorType) and 0 in type_.shape for type_ in types)
+
+
 def _choose_tiling(root: ir.Operation) -> Tiling | None:
     """Cuts the outermost parallel loop that has iterations to share out."""
     extents = _loop_extents(root)
@@ -234,7 +242,7 @@ def _choose_tiling(root: ir.Operation) -> Tiling | None:
     if total < 2 * _POINTS_PER_TASK and None not in extents:
         return None
     for dimension, (extent, parallel) in enumerate(zip(extents, kinds, strict=True)):
-        if not parallel or extent in (0, 1):
+        if not parallel or extent == 1:
             continue
         count = _ASSUMED_DYNAMIC_EXTENT if extent is None else extent
         inner = max(total // count, 1)

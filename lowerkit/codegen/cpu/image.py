@@ -55,8 +55,8 @@ _BINARY = (
 )  # fmt: skip
 IMPORTABLE: frozenset[str] = frozenset(
     [name + suffix for name in (*_UNARY, *_BINARY, "fma") for suffix in ("", "f")]
-    + ["memcpy", "memmove", "memset", "__truncsfhf2", "__truncdfhf2", "__truncsfbf2", "__truncdfbf2"]
-    + ["__extendhfsf2", "__extendhfdf2"]
+    + ["sincos", "sincosf", "memcpy", "memmove", "memset"]
+    + ["__truncsfhf2", "__truncdfhf2", "__truncsfbf2", "__truncdfbf2", "__extendhfsf2", "__extendhfdf2"]
 )
 """What the runtime can bind: the names of ``runtimes/native/support_routines.cpp``."""
 

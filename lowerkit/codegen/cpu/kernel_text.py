@@ -81,11 +81,12 @@ class KernelText(IndexText):
         # Narrow elements have no gather instruction: one scalar load a lane.
         result = self.constant(0, buffer.element, lanes)
         for lane in range(lanes):
-            at = self.iadd(index, self.imul(stride, lane))
+            place = self.offset(buffer.pointer, self.iadd(index, self.imul(stride, lane)), buffer.element)
             if mask is not None:
+                # A masked lane reads what always stands: with nothing left, even lane 0 lies behind the buffer.
                 bit = self.op(f"vector.extract {mask}[{lane}] : i1 from {mask.type}", "i1")
-                at = self.select(bit, self.as_value(at), self.as_value(index))
-            element = self.read(buffer, at)
+                place = self.op(f"arith.select {bit}, {place}, %buffers : !llvm.ptr", "!llvm.ptr")
+            element = self.load(place, buffer.element)
             result = self.op(
                 f"vector.insert {element}, {result}[{lane}] : {element.type} into {result.type}", result.type
             )

@@ -17,7 +17,9 @@ import llvmlite.binding as llvm
 from lowerkit.codegen.cpu.abi import KERNEL
 from lowerkit.codegen.cpu.features import CpuFeatures
 from lowerkit.codegen.cpu.guarded_division import guard_divisions
+from lowerkit.codegen.cpu.library_functions import call_library_functions
 from lowerkit.codegen.cpu.llvm_compat import to_llvm_22
+from lowerkit.codegen.cpu.narrow_conversions import widen_conversions
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir, llvm_ir_text, passmanager
 
@@ -57,6 +59,8 @@ def lower_to_llvm_ir(mlir_text: str) -> str:
         try:
             module = ir.Module.parse(mlir_text)
             guard_divisions(module)
+            call_library_functions(module)
+            widen_conversions(module)
             passmanager.PassManager.parse(_TO_LLVM).run(module.operation)
         except ir.MLIRError as error:
             raise CodegenError("LK5001", f"the kernel text was rejected: {_first_lines(str(error))}") from error

@@ -85,7 +85,8 @@ def cascade_sum(
 ) -> list[tuple[Value, Value]]:
     """Adds ``block(start)`` for start = 0, step, 2 step, ... below ``count``.
 
-    Returns ``(sum, what its additions lost)`` for each of the values that a block gives.
+    Returns ``(sum, what its additions lost)`` for each of the values that a block gives; an infinite sum, whose
+    difference to the sum before is none, lost nothing.
     """
     width = len(zeros)
     with text.span(0, count, step, [*zeros, *zeros]) as loop:
@@ -99,4 +100,8 @@ def cascade_sum(
             after.append(result)
             lost.append(text.add(loss, error))
         text.yield_([*after, *lost])
-    return list(zip(loop.results[:width], loop.results[width:], strict=True))
+    totals, losses = loop.results[:width], loop.results[width:]
+    return [
+        (total, text.select(text.compare("ord", loss, loss), loss, zero))
+        for total, loss, zero in zip(totals, losses, zeros, strict=True)
+    ]

@@ -58,7 +58,7 @@ class SizeBounds:
             case "arith.constant":
                 return ir.IntegerAttr(op.attributes["value"]).value
             case "memref.dim":
-                return self._memref_dim(op)
+                return self._memref_dim(op, upper)
             case "arith.index_cast" | "arith.index_castui":
                 return self._evaluate(op.operands[0], upper)
             case "affine.apply" | "affine.min" | "affine.max":
@@ -66,14 +66,35 @@ class SizeBounds:
             case _:
                 return self._arith(op, upper)
 
-    def _memref_dim(self, op: ir.Operation) -> KernelExpr | None:
+    def _memref_dim(self, op: ir.Operation, upper: bool) -> KernelExpr | None:
         axis = self._evaluate(op.operands[1], upper=False)
-        if not isinstance(axis, int):
-            return None
-        type_ = ir.MemRefType(op.operands[0].type)
+        return self._extent(op.operands[0], axis, upper) if isinstance(axis, int) else None
+
+    def _extent(self, buffer: ir.Value, axis: int, upper: bool) -> KernelExpr | None:
+        """Returns an extent of a buffer: an argument's is a dim of the kernel, others have it from what made them."""
+        type_ = ir.MemRefType(buffer.type)
         if not type_.is_dynamic_dim(axis):
             return type_.get_dim_size(axis)
-        return self._dims.get((op.operands[0], axis))
+        if (buffer, axis) in self._dims or isinstance(buffer.owner, ir.Block):
+            return self._dims.get((buffer, axis))
+        op = buffer.owner.operation
+        dynamic_before = sum(type_.is_dynamic_dim(before) for before in range(axis))
+        match op.name:
+            case "memref.alloc" | "memref.alloca":
+                return self._evaluate(op.operands[dynamic_before], upper)
+            case "memref.cast":
+                return self._extent(op.operands[0], axis, upper)
+            case "memref.expand_shape":
+                return self._evaluate(op.operands[1 + dynamic_before], upper)
+            case "memref.collapse_shape":
+                groups = ir.ArrayAttr(op.attributes["reassociation"])
+                total: KernelExpr | None = 1
+                for source_axis in ir.ArrayAttr(groups[axis]):
+                    factor = self._extent(op.operands[0], ir.IntegerAttr(source_axis).value, upper)
+                    total = _both("mul", total, factor)
+                return total
+            case _:
+                return None
 
     def _loop_limit(self, block: ir.Block, value: ir.Value) -> KernelExpr | None:
         loop = block.owner

@@ -22,7 +22,7 @@ from lowerkit.codegen.cpu.select import select_kernel
 from lowerkit.codegen.ledger import LedgerEntry
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.codegen.weight_table import StoredWeight
-from lowerkit.runtimes.manifest import JUMP_KERNEL, KernelEntry, Manifest
+from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, KernelEntry, Manifest
 
 if TYPE_CHECKING:
     from lowerkit.capture.program import Program
@@ -130,7 +130,7 @@ class CpuTarget:
 
 def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: Sequence[int]) -> Manifest:
     return Manifest(
-        signature=program.signature,
+        signature=replace(program.signature, guards=[*program.signature.guards, *schedule.guards]),
         buffers=schedule.buffers,
         steps=schedule.steps,
         kernels=[
@@ -152,7 +152,10 @@ def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: S
 def _features(program: Program, schedule: Schedule) -> list[str]:
     """What a runtime must be able to do, beyond running steps in order."""
     jumps = any(step.kernel == JUMP_KERNEL for step in schedule.steps)
-    return [*(["states"] if program.signature.states else []), *(["control_flow"] if jumps else [])]
+    guards = [*program.signature.guards, *schedule.guards]
+    checks = any(step.kernel == CHECK_KERNEL for step in schedule.steps)
+    needed = {"states": program.signature.states, "control_flow": jumps, "guards": guards, "index_checks": checks}
+    return [feature for feature, present in needed.items() if present]
 
 
 def _producer() -> dict[str, str]:

@@ -252,7 +252,7 @@ class TileEpilogue:
                         arguments.append(operands[number][v])
                     else:
                         arguments.append(None if source is None else rounded)
-                outputs = body.emit(text, arguments)
+                outputs = body.emit(text, arguments, lanes=lanes)
             for (number, rows), (buffer, at) in zip(self._stores, places, strict=True):
                 value = rounded if number is None else outputs[number]
                 stride = rows.channel_stride

@@ -15,6 +15,7 @@ from typing import Any
 
 from lowerkit.codegen.cpu import vector_math
 from lowerkit.codegen.cpu.text_builder import TextBuilder, Value, vector_type
+from lowerkit.codegen.cpu.vector_remainder import remainder
 from lowerkit.mlir import ir
 
 __all__ = ["VectorBody"]
@@ -32,7 +33,7 @@ _SAME_TYPE = {
 _CASTS = {"arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "arith.trunci", "arith.sitofp", "arith.uitofp",
           "arith.fptosi", "arith.fptoui", "arith.bitcast"}  # fmt: skip
 _SPECIAL = {"arith.constant", "arith.cmpf", "arith.cmpi", "arith.select", "arith.index_cast", "math.powf", "math.fpowi",
-            "linalg.index", "linalg.yield"}  # fmt: skip
+            "arith.remf", "linalg.index", "linalg.yield"}  # fmt: skip
 _CMPF = ("false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno",
          "true")  # fmt: skip
 _CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
@@ -63,7 +64,7 @@ class VectorBody:
         self.outputs = [_element(value.type) for value in self._operations[-1].operands]
         self.unsupported = self._check()
         self.op_count = sum(
-            20 if op.name in vector_math.FUNCTIONS or op.name == "math.powf" else 1
+            20 if op.name in vector_math.FUNCTIONS or op.name in ("math.powf", "arith.remf") else 1
             for op in self._operations
             if op.name not in ("arith.constant", "linalg.yield")
         )
@@ -82,6 +83,8 @@ class VectorBody:
             if op.name in vector_math.FUNCTIONS or op.name == "math.powf":
                 if "f64" in {_element(type_) for type_ in types} and op.name != "math.sqrt":
                     return f"{op.name} on f64 has no vector form"
+            elif op.name == "arith.remf" and _element(op.results[0].type) == "f64":
+                return "arith.remf on f64 has no vector form"
             elif op.name not in _SAME_TYPE | _CASTS | _SPECIAL:
                 return f"{op.name} has no vector form"
             if op.name == "math.fpowi" and _constant_of(op.operands[1]) is None:
@@ -96,7 +99,12 @@ class VectorBody:
         return owner != self._block if isinstance(owner, ir.Block) else owner.operation.block != self._block
 
     def emit(
-        self, b: TextBuilder, values: Sequence[Value | None], index: Callable[[int], Value] | None = None
+        self,
+        b: TextBuilder,
+        values: Sequence[Value | None],
+        index: Callable[[int], Value] | None = None,
+        *,
+        lanes: int = 1,
     ) -> list[Value]:
         """Writes the body for one vector (or scalar) of points and returns the yielded values.
 
@@ -106,9 +114,10 @@ class VectorBody:
                 body does not read may be None. ``i1`` arguments are ``i1``, not bytes.
             index: gives the coordinates of the points along one iteration dimension, as ``i64`` lanes; needed when
                 :attr:`uses_index`.
+            lanes: the width of a body that reads no argument.
         """
         assert self.unsupported is None, self.unsupported
-        lanes = next((value.lanes for value in values if value is not None), 1)
+        lanes = next((value.lanes for value in values if value is not None), lanes)
         known: dict[Any, Value] = {}
         for argument, value in zip(self._block.arguments, values, strict=True):
             if value is not None:
@@ -181,6 +190,8 @@ def _emit_op(b: TextBuilder, op: ir.Operation, operands: list[Value]) -> Value:
         result = b.unary(name, operands[0]) if name == "math.sqrt" else vector_math.FUNCTIONS[name](b, operands[0])
     elif name == "math.powf":
         result = vector_math.power(b, *operands)
+    elif name == "arith.remf":
+        result = remainder(b, *operands)
     else:
         result = b.op(f"{name} {', '.join(map(str, operands))} : {operands[0].type}", operands[0].type)
     return b.narrow(result, element) if narrow else result

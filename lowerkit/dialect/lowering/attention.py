@@ -6,6 +6,8 @@ Loops: batch b, key head h, query head g within it, query row m, key t, feature 
 
 from __future__ import annotations
 
+import math
+
 from lowerkit.dialect import linalg_builder as build
 from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.dialect.lowering.matmul import multiply_accumulate
@@ -16,9 +18,18 @@ _B, _H, _G, _M, _T, _D = range(6)
 
 
 def attention(
-    query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, *, scale: float, causal: bool
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None,
+    *,
+    scale: float,
+    causal: bool,
+    masking: str,
+    fill: float,
+    empty_rows: str,
 ) -> ir.Value:
-    """Scaled dot-product attention; a row without keys gives zeros."""
+    """Scaled dot-product attention; see ``lk.attention`` for masks and rows without keys."""
     element = query.type.element_type
     wide = compute_type(element)
     key_heads = build.size_of(key, 1)
@@ -41,8 +52,10 @@ def attention(
         hidden = scalar.lowest(wide)
         if rest:
             keep = rest[0]
-            if is_bool(keep.type):
-                result = scalar.select(keep, result, hidden)
+            if masking == "select":
+                result = scalar.select(keep, result, scalar.constant(fill, wide))
+            elif is_bool(keep.type):
+                result = scalar.add(result, scalar.select(keep, scalar.constant(0, wide), hidden))
             else:
                 result = scalar.add(result, scalar.convert(keep, wide))
         if causal:
@@ -72,8 +85,15 @@ def attention(
 
     def finish(item: ir.Value, weight: ir.Value) -> ir.Value:
         nothing = scalar.compare("eq", weight, scalar.constant(0, wide))
-        divisor = scalar.select(nothing, scalar.constant(1, wide), weight)
-        return scalar.convert(scalar.divide(item, divisor), element)
+        # A sum of weights of 0 has no keys at all, or -inf for all of them.
+        instead = scalar.constant(1, wide)
+        if empty_rows == "nan":
+            no_keys = scalar.compare("eq", build.as_index(columns), build.as_index(0))
+            instead = scalar.select(no_keys, instead, scalar.constant(math.nan, wide))
+        quotient = scalar.divide(item, scalar.select(nothing, instead, weight))
+        if empty_rows == "guarded":
+            quotient = scalar.select(scalar.is_nan(weight), scalar.constant(0, wide), quotient)
+        return scalar.convert(quotient, element)
 
     result = build.map_elements([(sums, every), (total, row)], build.sizes_of(sums), element, finish)
     return build.collapse_dimensions(result, 1, 2)

@@ -7,11 +7,12 @@ three tensors are then split in two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lowerkit.dialect import linalg_builder as build
 from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.dialect.lowering.matmul import Body, multiply_accumulate
+from lowerkit.dialect.types import is_float
 from lowerkit.dialect.window import channel_axis, padding_pairs, spatial_axes
 from lowerkit.mlir import ir
 
@@ -74,7 +75,8 @@ def conv_transpose(
     """Scatters through ``[Cin, Cout/groups, kernel...]``, written as a gather over a zero-stuffed input.
 
     The input goes to every stride-th position of a zero tensor with a margin of ``dilation * (kernel - 1)`` on each
-    side, so that output o reads it at ``o + low + dilation * (kernel - 1 - k)`` for filter tap k.
+    side, so that output o reads it at ``o + low + dilation * (kernel - 1 - k)`` for filter tap k. A tap that meets an
+    inserted zero counts as 0 there: nothing is scattered, so an infinite or NaN weight must not show.
     """
     kernel = filters.type.shape[2:]
     count = len(kernel)
@@ -91,24 +93,47 @@ def conv_transpose(
     for d, axis in enumerate(axes):
         offsets[axis], steps[axis] = span[d], strides[d]
     stuffed = build.insert_slice(source, zeros, offsets, steps)
+    positions = [
+        build.loop(_position(groups, d))
+        + build.loop(_position(groups, d) + count + 1) * -dilation[d]
+        + (padding[2 * d] + span[d])
+        for d in range(count)
+    ]
+    marks = [
+        (_marked(build.size_of(source, axis), stuffed_sizes[axis], span[d], strides[d]), [positions[d]])
+        for d, axis in enumerate(axes)
+        if is_float(filters.type.element_type) and (strides[d] > 1 or span[d] or output_padding[d])
+    ]
     if groups > 1:
         filters = build.expand_dimension(filters, 0, [groups, build.divide_size(build.size_of(filters, 0), groups)])
     total = _contract(
         _split_channels(stuffed, groups, channels_last),
         filters,
         outputs,
-        [
-            build.loop(_position(groups, d))
-            + build.loop(_position(groups, d) + count + 1) * -dilation[d]
-            + (padding[2 * d] + span[d])
-            for d in range(count)
-        ],
+        positions,
         grouped=groups > 1,
         filter_output_first=False,
         channels_last=channels_last,
         accumulate=accumulate,
+        body=_multiply_marked,
+        marks=marks,
     )
     return build.convert_elements(_join_channels(total, groups, channels_last), result_element)
+
+
+def _marked(count: build.Size, size: build.Size, offset: int, step: int) -> ir.Value:
+    """A vector of bools, true at the ``count`` positions ``offset``, ``offset + step``, ..."""
+    element = ir.IntegerType.get_signless(1)
+    marks = build.filled([count], scalar.constant(1, element))
+    return build.insert_slice(marks, build.filled([size], scalar.constant(0, element)), [offset], [step])
+
+
+def _multiply_marked(data: ir.Value, tap: ir.Value, *rest: ir.Value) -> ir.Value:
+    """:func:`multiply_accumulate` with a tap of 0 unless all marks are true; the total comes last."""
+    *marks, total = rest
+    for mark in marks:
+        tap = scalar.select(mark, tap, scalar.constant(0, tap.type))
+    return multiply_accumulate(data, tap, total)
 
 
 def _position(groups: int, dimension: int) -> int:
@@ -126,9 +151,13 @@ def _contract(
     filter_output_first: bool,
     channels_last: bool,
     accumulate: ir.Type,
-    body: Body = multiply_accumulate,
+    body: Callable[..., ir.Value] = multiply_accumulate,
+    marks: Sequence[tuple[ir.Value, list[ir.AffineExpr]]] = (),
 ) -> ir.Value:
-    """Sums over input channels and kernel positions; ``positions`` index the spatial dimensions of the input."""
+    """Sums over input channels and kernel positions; ``positions`` index the spatial dimensions of the input.
+
+    ``body`` gets an element of the input, one of the filter, those of ``marks`` at their indices, and the total.
+    """
     count = len(outputs)
     group = [1] if grouped else []
     channel = 1 + len(group)
@@ -148,7 +177,7 @@ def _contract(
         shape, order = [build.size_of(source, 0), *result_channels, *outputs], [0, *channel_loops, *spatial]
     sums = build.filled(shape, scalar.constant(0, accumulate))
     iterators = ["parallel"] * reduced + ["reduction"] * (1 + count)
-    return build.generic([(source, data), (filters, taps)], [(sums, build.loops(order))], iterators, body)[0]
+    return build.generic([(source, data), (filters, taps), *marks], [(sums, build.loops(order))], iterators, body)[0]
 
 
 def _pad_spatial(source: ir.Value, padding: Sequence[int], channels_last: bool, value: int) -> ir.Value:

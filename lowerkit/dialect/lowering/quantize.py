@@ -37,9 +37,11 @@ def quantize(
             inverse = scalar.divide(scalar.constant(1.0, f64), scalar.convert(factor, f64))
             quotient = scalar.multiply(wide, scalar.convert(inverse, f32))
         shifted = scalar.add(math.RoundEvenOp(quotient).result, scalar.convert(offset, f32))
-        # maxnum and minnum let the bound win over a NaN.
-        lower = arith.MaxNumFOp(shifted, scalar.constant(minimum, f32)).result
-        bounded = arith.MinNumFOp(lower, scalar.constant(maximum, f32)).result
+        # The minimum is chosen where the comparison fails, so by a NaN too.
+        bounded = _select_float("gt", shifted, scalar.constant(minimum, f32))
+        bounded = _select_float("lt", bounded, scalar.constant(maximum, f32))
+        if formula == "reciprocal":
+            bounded = scalar.select(scalar.is_nan(shifted), scalar.constant(0.0, f32), bounded)
         return scalar.convert(scalar.convert(bounded, ir.IntegerType.get_signless(32)), element)
 
     return _map([(x, None), (scale, axis), (zero_point, axis)], element, body)

@@ -90,9 +90,9 @@ def _taps(mode: str, rounding: str, position: ir.Value, length: build.Size) -> l
     if mode == "linear":
         zero = scalar.constant(0, real)
         last = scalar.convert(scalar.subtract(build.as_index(length), build.constant_index(1)), real)
-        inside = scalar.minimum(scalar.maximum(position, zero), last)
-        low = scalar.floor(inside)
-        fraction = scalar.subtract(inside, low)
+        inside = scalar.maximum(position, zero)
+        low = scalar.minimum(scalar.floor(inside), last)
+        fraction = scalar.minimum(scalar.subtract(inside, low), one)
         first = scalar.convert(low, index)
         second = scalar.add(first, build.constant_index(1))
         return [(first, scalar.subtract(one, fraction)), (_clamp(second, length), fraction)]

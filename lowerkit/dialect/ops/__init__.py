@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowerkit.dialect.ops.attention import AttentionOp
 from lowerkit.dialect.ops.call import CallOp
+from lowerkit.dialect.ops.check_indices import CheckIndicesOp
 from lowerkit.dialect.ops.control_flow import CondOp, WhileOp
 from lowerkit.dialect.ops.conv import ConvOp
 from lowerkit.dialect.ops.conv_transpose import ConvTransposeOp
@@ -29,6 +30,7 @@ __all__ = [
     "AttentionOp",
     "AvgPoolOp",
     "CallOp",
+    "CheckIndicesOp",
     "CondOp",
     "ConvOp",
     "ConvTransposeOp",

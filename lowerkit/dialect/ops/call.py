@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.dialect.base import LkOperation, Operands, Results
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS, create_ragged, ragged_fields
 from lowerkit.dialect.shapes import fail
 from lowerkit.mlir import ir
@@ -56,6 +57,6 @@ class CallOp(LkOperation, name="call"):
         if not self.callee.value:
             fail("attribute callee must name a kernel, found an empty string")
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns None: the callee is unknown."""
         return None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.dialect.base import LkOperation, Operand, Operands, Results
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS, create_ragged, ragged_fields
 from lowerkit.dialect.shapes import compatible_types, fail, ranked
 from lowerkit.dialect.types import is_bool
@@ -76,7 +77,7 @@ class CondOp(LkOperation, name="cond", traits=[ext.Pure]):
         for name in ("then_function", "else_function"):
             _check_function(self.operation, name, taken, given)
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns None: they depend on the predicate."""
         return None
 
@@ -147,7 +148,7 @@ class WhileOp(LkOperation, name="while", traits=[ext.Pure]):
                 fail(f"the condition gives {len(results)} values, expected one bool")
             _require_one_bool("the result of the condition", results[0])
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns None: they depend on the number of turns."""
         return None
 

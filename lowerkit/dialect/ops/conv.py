@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import conv as lowering
 from lowerkit.dialect.ops.matmul import check_accumulate
 from lowerkit.dialect.reference import window as numpy_window
@@ -128,9 +129,9 @@ class ConvOp(LkOperation, name="conv", traits=[ext.Pure]):
         element = self.result.type.element_type
         return [lowering.conv(self.input, self.filter, **self.parameters(), result_element=element)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * N * Cout * out... * Cin/groups * kernel...``."""
-        products = element_count([*self.result.type.shape, *self.filter.type.shape[1:]])
+        products = element_count([*shape(self.result), *shape(self.filter)[1:]])
         return None if products is None else 2 * products
 
 

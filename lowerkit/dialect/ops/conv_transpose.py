@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import conv as lowering
 from lowerkit.dialect.ops.conv import check_conv_operands
 from lowerkit.dialect.ops.matmul import check_accumulate
@@ -160,9 +161,9 @@ class ConvTransposeOp(LkOperation, name="conv_transpose", traits=[ext.Pure]):
         element = self.result.type.element_type
         return [lowering.conv_transpose(self.input, self.filter, **self.parameters(), result_element=element)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * N * Cin * spatial... * Cout/groups * kernel...``."""
-        products = element_count([*self.input.type.shape, *self.filter.type.shape[1:]])
+        products = element_count([*shape(self.input), *shape(self.filter)[1:]])
         return None if products is None else 2 * products
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import cumulative as lowering
 from lowerkit.dialect.reference import ordering as numpy_ordering
 from lowerkit.dialect.reference.numeric import quiet
@@ -85,6 +86,6 @@ class CumulativeOp(LkOperation, name="cumulative", traits=[ext.Pure]):
         """Builds a loop along the axis inside loops over the rows."""
         return [lowering.cumulative(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 1 for each element."""
-        return element_count(self.input.type.shape)
+        return element_count(shape(self.input))

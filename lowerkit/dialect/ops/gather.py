@@ -15,7 +15,7 @@ class GatherOp(LkOperation, name="gather", traits=[ext.Pure]):
 
     ``result[a..., i..., b...] = data[a..., indices[i...], b...]``; an index below 0 counts from the end. An index
     outside ``-size ... size - 1`` is an error in the numpy reference; compiled code clamps it, so that it never
-    reads outside of the table.
+    reads outside of the table. ``lk.check_indices`` refuses it.
 
     Operands:
         data: the table.

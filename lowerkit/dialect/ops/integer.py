@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import integer as lowering
 from lowerkit.dialect.ops.conv import ConvOp
 from lowerkit.dialect.ops.matmul import MatmulOp
@@ -82,11 +83,11 @@ class IntegerMatmulOp(LkOperation, name="integer_matmul", traits=[ext.Pure]):
         """Builds one linalg.generic."""
         return [lowering.matmul(self.lhs, self.rhs, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * batch * M * N * K``."""
-        depth = self.rhs.type.shape[-1 if self.transpose_rhs.value else -2]
-        depth = self.lhs.type.shape[-1] if is_dynamic(depth) else depth
-        products = element_count([*self.result.type.shape, depth])
+        depth = shape(self.rhs)[-1 if self.transpose_rhs.value else -2]
+        depth = shape(self.lhs)[-1] if is_dynamic(depth) else depth
+        products = element_count([*shape(self.result), depth])
         return None if products is None else 2 * products
 
 
@@ -205,9 +206,9 @@ class IntegerConvOp(LkOperation, name="integer_conv", traits=[ext.Pure]):
         """Builds a padded input and one linalg.generic."""
         return [lowering.conv(self.input, self.filter, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * N * Cout * out... * Cin/groups * kernel...``."""
-        products = element_count([*self.result.type.shape, *self.filter.type.shape[1:]])
+        products = element_count([*shape(self.result), *shape(self.filter)[1:]])
         return None if products is None else 2 * products
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import matmul as lowering
 from lowerkit.dialect.reference.numeric import matrix_product, quiet, widen
 from lowerkit.dialect.shapes import broadcast_shapes, compatible, element_count, fail, is_dynamic, ranked, tensor_type
@@ -93,10 +95,10 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
         }
         return cls.create({"lhs": lhs, "rhs": rhs}, parameters, loc=loc, ip=ip).result
 
-    def contraction_size(self) -> int:
+    def contraction_size(self, shape: Shapes = static_shape) -> Any:
         """Returns K, or DYNAMIC; from whichever operand knows it."""
-        left = _matrix(self.lhs.type.shape, self.transpose_lhs.value)[1]
-        right = _matrix(self.rhs.type.shape, self.transpose_rhs.value)[0]
+        left = _matrix(shape(self.lhs), self.transpose_lhs.value)[1]
+        right = _matrix(shape(self.rhs), self.transpose_rhs.value)[0]
         return right if is_dynamic(left) else left
 
     @quiet
@@ -113,9 +115,9 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
         """Builds one linalg.generic that sums in ``accumulate``, and a rounding one where the types differ."""
         return [lowering.matmul(self.lhs, self.rhs, **self.parameters(), result_element=self.result.type.element_type)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * batch * M * N * K``."""
-        outputs = element_count([*self.result.type.shape, self.contraction_size()])
+        outputs = element_count([*shape(self.result), self.contraction_size(shape)])
         return None if outputs is None else 2 * outputs
 
 
@@ -129,6 +131,6 @@ def check_accumulate(element: ir.Type, accumulate: ir.Type) -> None:
         fail(f"attribute accumulate is {accumulate}, narrower than the operands' {element}")
 
 
-def _matrix(shape: list[int], transpose: bool) -> tuple[int, int]:
+def _matrix(shape: Sequence[Any], transpose: bool) -> tuple[int, int]:
     rows, columns = shape[-2], shape[-1]
     return (columns, rows) if transpose else (rows, columns)

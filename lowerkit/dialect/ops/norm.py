@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, OptionalOperand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import rows as lowering
 from lowerkit.dialect.reference import rows as numpy_rows
 from lowerkit.dialect.reference.numeric import quiet
@@ -85,9 +86,9 @@ class LayerNormOp(LkOperation, name="layer_norm", traits=[ext.Pure]):
         """Builds mean, variance and one pass over the elements."""
         return [lowering.layer_norm(self.input, self.scale, self.bias, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 8 for each element."""
-        return _per_element(self.input.type, 8)
+        return _per_element(shape(self.input), 8)
 
 
 class RmsNormOp(LkOperation, name="rms_norm", traits=[ext.Pure]):
@@ -149,9 +150,9 @@ class RmsNormOp(LkOperation, name="rms_norm", traits=[ext.Pure]):
         """Builds the mean square and one pass over the elements."""
         return [lowering.rms_norm(self.input, self.scale, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 4 for each element."""
-        return _per_element(self.input.type, 4)
+        return _per_element(shape(self.input), 4)
 
 
 class GroupNormOp(LkOperation, name="group_norm", traits=[ext.Pure]):
@@ -244,9 +245,9 @@ class GroupNormOp(LkOperation, name="group_norm", traits=[ext.Pure]):
         """Splits the channels, then builds mean, variance and one pass over the elements."""
         return [lowering.group_norm(self.input, self.scale, self.bias, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 8 for each element."""
-        return _per_element(self.input.type, 8)
+        return _per_element(shape(self.input), 8)
 
 
 def _check_row_norm(input: ir.Type, affine: dict[str, ir.Type | None], rank: int, epsilon: float) -> ir.Type:
@@ -274,6 +275,6 @@ def _check_affine(affine: dict[str, ir.Type | None], shape: Sequence[int], what:
             fail(f"operand {name} has shape {show(tensor.shape)}, but {what} of the input are {show(shape)}")
 
 
-def _per_element(kind: ir.RankedTensorType, count: int) -> int | None:
-    elements = element_count(kind.shape)
+def _per_element(shape: Sequence[Any], count: int) -> Count | None:
+    elements = element_count(shape)
     return None if elements is None else count * elements

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import pool as lowering
 from lowerkit.dialect.reference import window as numpy_window
 from lowerkit.dialect.reference.numeric import quiet
@@ -107,9 +108,9 @@ class MaxPoolOp(LkOperation, name="max_pool", traits=[ext.Pure]):
         """Builds a padded input and one linalg.generic over the window."""
         return [lowering.max_pool(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``N * C * out... * kernel...``."""
-        return element_count([*self.result.type.shape, *self.kernel])
+        return element_count([*shape(self.result), *self.kernel])
 
 
 class AvgPoolOp(LkOperation, name="avg_pool", traits=[ext.Pure]):
@@ -217,9 +218,9 @@ class AvgPoolOp(LkOperation, name="avg_pool", traits=[ext.Pure]):
         """Builds a padded input and one linalg.generic over the window, then the division."""
         return [lowering.avg_pool(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``N * C * out... * (kernel... + 1)``."""
-        outputs, window = element_count(self.result.type.shape), element_count(list(self.kernel))
+        outputs, window = element_count(shape(self.result)), element_count(list(self.kernel))
         return None if outputs is None or window is None else outputs * (window + 1)
 
 

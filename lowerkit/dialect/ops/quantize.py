@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import quantize as lowering
 from lowerkit.dialect.reference import quantize as numpy_quantize
 from lowerkit.dialect.reference.numeric import quiet
@@ -19,7 +20,7 @@ class QuantizeOp(LkOperation, name="quantize", traits=[ext.Pure]):
     ``result = clamp(round(x / scale) + zero_point, minimum, maximum)``. The formula of the source is kept, because the
     two give different integers near ties: ``divide`` is ONNX's ``round(x / scale)``, ``reciprocal`` is
     ``round(x * (1 / scale))`` of PyTorch's ``quantized_decomposed`` (1 / scale in f64, rounded to f32). A NaN gives
-    the minimum.
+    what its framework gives: the minimum by ``divide`` (ONNX Runtime), 0 by ``reciprocal``.
 
     Operands:
         input: a float tensor.
@@ -119,9 +120,9 @@ class QuantizeOp(LkOperation, name="quantize", traits=[ext.Pure]):
         element = parameters.pop("storage")
         return [lowering.quantize(self.input, self.scale, self.zero_point, element=element, **parameters)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 5 for each element."""
-        count = element_count(self.input.type.shape)
+        count = element_count(shape(self.input))
         return None if count is None else 5 * count
 
 
@@ -192,9 +193,9 @@ class DequantizeOp(LkOperation, name="dequantize", traits=[ext.Pure]):
         element = self.result.type.element_type
         return [lowering.dequantize(self.input, self.scale, self.zero_point, element=element, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 2 for each element."""
-        count = element_count(self.input.type.shape)
+        count = element_count(shape(self.input))
         return None if count is None else 2 * count
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import reduce as lowering
 from lowerkit.dialect.reference import ordering as numpy_ordering
 from lowerkit.dialect.reference.numeric import quiet
@@ -99,9 +100,9 @@ class ReduceOp(LkOperation, name="reduce", traits=[ext.Pure]):
         """Builds one linalg.generic, for mean a division after it."""
         return [lowering.reduce(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 1 for each element of the input."""
-        return element_count(self.input.type.shape)
+        return element_count(shape(self.input))
 
 
 def _result_element(kind: str, element: ir.Type) -> ir.Type:

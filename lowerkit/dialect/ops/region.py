@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.dialect.base import LkOperation, Operands, Results
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS, create_ragged, ragged_fields
 from lowerkit.dialect.shapes import fail
 from lowerkit.mlir import ext, ir
@@ -99,11 +100,11 @@ class RegionOp(LkOperation, name="region", traits=[ext.Pure, ir.IsIsolatedFromAb
         if yielded != results:
             fail(f"the body yields ({_join(yielded)}), but the results are ({_join(results)})")
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns the sum over the lk ops of the body."""
         total = 0
         for op in self.block.operations:
-            count = op.flops() if isinstance(op, LkOperation) else 0
+            count = op.flops(shape) if isinstance(op, LkOperation) else 0
             if count is None:
                 return None
             total += count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import quantize as lowering
 from lowerkit.dialect.ops.quantize import check_along, require_stored, storage_range
 from lowerkit.dialect.reference import quantize as numpy_quantize
@@ -169,7 +170,7 @@ class RequantOp(LkOperation, name="requant", traits=[ext.Pure]):
         operands = (self.input, self.multiplier, self.shift, self.zero_point)
         return [lowering.requant(*operands, element=element, **parameters)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 6 for each element."""
-        count = element_count(self.input.type.shape)
+        count = element_count(shape(self.input))
         return None if count is None else 6 * count

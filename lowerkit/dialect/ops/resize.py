@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import resize as lowering
 from lowerkit.dialect.reference import resize as numpy_resize
 from lowerkit.dialect.reference.numeric import quiet
@@ -130,10 +131,10 @@ class ResizeOp(LkOperation, name="resize", traits=[ext.Pure]):
         """Builds one linalg.generic over the result that extracts the taps."""
         return [lowering.resize(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``2 * taps^spatial`` for each element of the result, 0 for nearest."""
         taps = _TAPS[self.mode.value]
-        count = element_count(self.result.type.shape)
+        count = element_count(shape(self.result))
         if taps == 1:
             return 0
         return None if count is None else 2 * count * taps ** len(self.size)

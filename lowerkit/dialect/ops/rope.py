@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import rope as lowering
 from lowerkit.dialect.reference import rows as numpy_rows
 from lowerkit.dialect.reference.numeric import quiet
@@ -85,7 +86,7 @@ class RopeOp(LkOperation, name="rope", traits=[ext.Pure]):
         """Builds one linalg.generic that reads each feature's partner and angle."""
         return [lowering.rope(self.input, self.cos, self.sin, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 3 for each element."""
-        count = element_count(self.input.type.shape)
+        count = element_count(shape(self.input))
         return None if count is None else 3 * count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import scatter as lowering
 from lowerkit.dialect.reference import ordering as numpy_ordering
 from lowerkit.dialect.shapes import axis_index, compatible_types, element_count, fail, ranked, require_axis, tensor_type
@@ -19,7 +20,7 @@ class ScatterOp(LkOperation, name="scatter", traits=[ext.Pure]):
     each i in row-major order, so that of equal indices the last one stands under ``set``, and the sum of ``add`` is
     rounded to the element type after each term, in that order. The inverse of ``lk.gather``. An index below 0 counts
     from the end. An index outside ``-size ... size - 1`` is an error in the numpy reference; compiled code leaves its
-    update out, so that it never writes outside of the table.
+    update out, so that it never writes outside of the table. ``lk.check_indices`` refuses it.
 
     Operands:
         data: the table.
@@ -89,9 +90,9 @@ class ScatterOp(LkOperation, name="scatter", traits=[ext.Pure]):
         """Builds a copy of the table and loops over the updates."""
         return [lowering.scatter(self.data, self.indices, self.updates, self.axis.value, self.kind.value)]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns the number of combined elements."""
-        return 0 if self.kind.value == "set" else element_count(self.updates.type.shape)
+        return 0 if self.kind.value == "set" else element_count(shape(self.updates))
 
     def bytes_moved(self) -> int | None:
         """Returns twice the table, the indices, and three times the updates."""

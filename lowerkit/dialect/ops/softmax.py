@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import rows as lowering
 from lowerkit.dialect.reference import rows as numpy_rows
 from lowerkit.dialect.reference.numeric import quiet
@@ -68,7 +69,7 @@ class SoftmaxOp(LkOperation, name="softmax", traits=[ext.Pure]):
         """Builds maximum, exponentials, sum and quotient."""
         return [lowering.softmax(self.input, **self.parameters())]
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns 5 for each element."""
-        count = element_count(self.input.type.shape)
+        count = element_count(shape(self.input))
         return None if count is None else 5 * count

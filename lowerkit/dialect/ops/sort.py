@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
+from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import sort as lowering
 from lowerkit.dialect.reference import ordering as numpy_ordering
 from lowerkit.dialect.reference.numeric import quiet
@@ -75,9 +77,9 @@ class SortOp(LkOperation, name="sort", traits=[ext.Pure]):
         """Builds a bottom-up merge sort."""
         return lowering.sort(self.input, self.axis.value, self.descending.value)
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``n * ceil(log2 n)`` for each row of n."""
-        return _comparisons(self.input.type, self.axis.value)
+        return _comparisons(shape(self.input), self.axis.value)
 
 
 class TopkOp(LkOperation, name="topk", traits=[ext.Pure]):
@@ -152,11 +154,12 @@ class TopkOp(LkOperation, name="topk", traits=[ext.Pure]):
         """Builds a bottom-up merge sort and keeps the first k."""
         return lowering.topk(self.input, self.k.value, self.axis.value, self.largest.value)
 
-    def flops(self) -> int | None:
+    def flops(self, shape: Shapes = static_shape) -> Count | None:
         """Returns ``n * ceil(log2 n)`` for each row of n."""
-        return _comparisons(self.input.type, self.axis.value)
+        return _comparisons(shape(self.input), self.axis.value)
 
 
-def _comparisons(kind: ir.RankedTensorType, axis: int) -> int | None:
-    count = element_count(kind.shape)
-    return None if count is None else count * math.ceil(math.log2(max(kind.shape[axis], 1)))
+def _comparisons(shape: Sequence[Any], axis: int) -> Count | None:
+    count, length = element_count(shape), shape[axis]
+    # The logarithm of a symbolic length is no expression of the artifact.
+    return None if count is None or not isinstance(length, int) else count * math.ceil(math.log2(max(length, 1)))

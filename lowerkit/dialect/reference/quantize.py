@@ -38,7 +38,10 @@ def read_stored(array: Array, *, unsigned: bool) -> Array:
 def quantize(
     x: Array, scale: Array, zero_point: Array, *, axis: int, formula: str, minimum: int, maximum: int
 ) -> Array:
-    """Returns ``saturate(round(x / scale) + zero_point)`` in int64; float32 throughout, NaN gives the minimum."""
+    """Returns ``saturate(round(x / scale) + zero_point)`` in int64; float32 throughout.
+
+    A NaN gives the minimum by ``divide``, 0 by ``reciprocal``: what ONNX Runtime and PyTorch give.
+    """
     factor, offset = along(scale, x.ndim, axis), along(zero_point, x.ndim, axis)
     wide = x.astype(np.float32)
     if formula == "divide":
@@ -46,7 +49,10 @@ def quantize(
     else:
         quotient = wide * (1.0 / factor.astype(np.float64)).astype(np.float32)
     shifted = np.rint(quotient).astype(np.float32) + offset.astype(np.float32)
-    return np.fmin(np.fmax(shifted, np.float32(minimum)), np.float32(maximum)).astype(np.int64)
+    bounded = np.fmin(np.fmax(shifted, np.float32(minimum)), np.float32(maximum))
+    if formula == "reciprocal":
+        bounded = np.where(np.isnan(shifted), np.float32(0.0), bounded)
+    return bounded.astype(np.int64)
 
 
 def dequantize(numbers: Array, scale: Array, zero_point: Array, *, axis: int) -> Array:

@@ -69,10 +69,13 @@ def round_position(position: Array, rounding: str) -> Array:
 
 
 def linear_taps(position: Array, length: int) -> list[tuple[Array, Array]]:
-    """Returns (index, weight) of the two neighbours; positions are clamped into the input first."""
-    inside = np.clip(position, 0, length - 1)
-    low = np.floor(inside)
-    fraction = inside - low
+    """Returns (index, weight) of the two neighbours, which beyond the last element both are that one.
+
+    The weights then stay apart, as in PyTorch: 0 times an infinite element would be NaN.
+    """
+    inside = np.maximum(position, 0)
+    low = np.minimum(np.floor(inside), length - 1)
+    fraction = np.minimum(inside - low, 1)
     return [(low.astype(np.int64), 1 - fraction), (low.astype(np.int64) + 1, fraction)]
 
 

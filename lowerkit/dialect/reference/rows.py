@@ -33,20 +33,39 @@ def rms_norm(source: Array, scale: Array | None, axes: tuple[int, ...], epsilon:
     return result if scale is None else result * widen(scale)
 
 
-def attention(query: Array, key: Array, value: Array, mask: Array | None, *, scale: float, causal: bool) -> Array:
-    """Scaled dot-product attention with grouped queries, in float64; a row without keys gives zeros."""
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    *,
+    scale: float,
+    causal: bool,
+    masking: str,
+    fill: float,
+    empty_rows: str,
+) -> Array:
+    """Scaled dot-product attention with grouped queries, in float64; see ``lk.attention``."""
     groups = query.shape[1] // key.shape[1]
     keys, values = np.repeat(widen(key), groups, axis=1), np.repeat(widen(value), groups, axis=1)
     scores = np.matmul(widen(query), np.swapaxes(keys, -1, -2)) * scale
-    if mask is not None:
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + widen(mask)
+    if mask is not None and masking == "select":
+        scores = np.where(mask, scores, fill)
+    elif mask is not None:
+        scores = scores + (np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else widen(mask))
     if causal:
         rows, columns = scores.shape[-2:]
         scores = np.where(np.tri(rows, columns, dtype=np.bool_), scores, -np.inf)
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(peak == -np.inf, 0.0, peak))
     total = weights.sum(axis=-1, keepdims=True)
-    return np.matmul(weights, values) / np.where(total == 0.0, 1.0, total)
+    without = total == 0.0
+    if empty_rows == "nan" and scores.shape[-1]:
+        total = np.where(without, np.nan, total)
+    else:
+        total = np.where(without, 1.0, total)
+    result = np.matmul(weights, values) / total
+    return np.where(np.isnan(total), 0.0, result) if empty_rows == "guarded" else result
 
 
 def rope(source: Array, cos: Array, sin: Array, interleaved: bool) -> Array:

@@ -24,7 +24,7 @@ from lowerkit.parity.metrics import compare
 if TYPE_CHECKING:
     from torch import fx
 
-    from lowerkit.capture.fx_functional import FunctionalProgram
+    from lowerkit.capture.functional_program import FunctionalProgram
     from lowerkit.capture.program import Program
 
 
@@ -72,7 +72,7 @@ def _run(program: FunctionalProgram, inputs: Sequence[Array], count: int, *, flo
 
 def exported_values(program: Program, inputs: Sequence[Array]) -> GraphValues:
     """Runs the graph as it was exported, before capture rewrote it, in float64; empty where it cannot be run so."""
-    from lowerkit.capture.fx_functional import FunctionalProgram
+    from lowerkit.capture.functional_program import FunctionalProgram
 
     if program.exported is None:
         return GraphValues({}, [], "")
@@ -104,7 +104,7 @@ def decomposition_finding(
         name: all(any(same(value, other, limit) for other in by_size.get(value.size, ())) for value in values)
         for name, values in exported.nodes.items()
     }
-    node = _first_unsound(program.exported.graph, agreed)
+    node = first_unsound(program.exported.graph, agreed)
     if node is None:
         return None
     value = exported.nodes[node.name][0]
@@ -118,7 +118,10 @@ def eager_finding(
 ) -> Finding | None:
     """Compares eager with the export in the model's element types; None where gate A holds between them."""
     specs = program.signature.outputs
-    verdicts = [judge_model(spec.dtype, *pair) for spec, *pair in zip(specs, own.outputs, eager, strict=False)]
+    verdicts = [
+        judge_model(spec.dtype, actual, expected)
+        for spec, actual, expected in zip(specs, own.outputs, eager, strict=False)
+    ]
     if all(verdict.passed for verdict in verdicts) or program.functional is None:
         return None
     hooked = _hooked(program, inputs)
@@ -126,7 +129,7 @@ def eager_finding(
         (path for path, values in hooked if values and not any(_near(value, own.nodes) for value in values)), None
     )
     nodes = [node for node in program.functional.graph.nodes if node.name in own.nodes]
-    inside = [node for node in nodes if path is not None and _origin(node).module == path] or nodes[-1:]
+    inside = [node for node in nodes if path is not None and origin_of_node(node).module == path] or nodes[-1:]
     if not inside:
         return None
     return _finding("torch.export", inside[-1], own.nodes[inside[-1].name][0], None)
@@ -169,7 +172,11 @@ def _near(value: Array, nodes: Mapping[str, Sequence[Array]]) -> bool:
     )
 
 
-def _first_unsound(graph: fx.Graph, agreed: Mapping[str, bool]) -> fx.Node | None:
+def first_unsound(graph: fx.Graph, agreed: Mapping[str, bool]) -> fx.Node | None:
+    """Returns the first node that does not agree and of which something that does not agree is computed, or an output.
+
+    A node that is not in ``agreed`` agrees where all that reads it does.
+    """
     sound: dict[fx.Node, bool] = {}
     for node in reversed(list(graph.nodes)):
         if node.op == "output":
@@ -181,7 +188,8 @@ def _first_unsound(graph: fx.Graph, agreed: Mapping[str, bool]) -> fx.Node | Non
     return next((node for node in graph.nodes if not sound.get(node, True) and node.name in agreed), None)
 
 
-def _origin(node: fx.Node) -> Origin:
+def origin_of_node(node: fx.Node) -> Origin:
+    """Returns the name of a node, the path of its module, and the user's call stack."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((value[0] for value in reversed(list(stack.values()))), "")
     return Origin(
@@ -190,7 +198,7 @@ def _origin(node: fx.Node) -> Origin:
 
 
 def _finding(culprit: str, node: fx.Node, reference: Array, actual: Array | None) -> Finding:
-    origin = _origin(node)
+    origin = origin_of_node(node)
     return Finding(
         stage="exported",
         culprit=culprit,

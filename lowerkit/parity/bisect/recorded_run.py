@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lowerkit.codegen.index_checks import checks_first
 from lowerkit.codegen.memory import VIEW_OPS
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.types import floats_as_float64, numpy_dtype
@@ -27,7 +28,7 @@ from lowerkit.parity.bisect.torch_ops import MixedInterpreter
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.taps import last_op
-from lowerkit.runtimes.manifest import COPY_KERNEL, JUMP_KERNEL, Manifest
+from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, Manifest
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
 
@@ -76,11 +77,12 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
         fused: its evaluation in the model's element types, with values.
     """
     manifest = session.manifest
-    regions = [op.operation for op in fused.block.operations if op.operation.name == "lk.region"]
+    in_order = checks_first([op.operation for op in fused.block.operations])
+    regions = [op for op in in_order if op.name == "lk.region"]
     if any(step.kernel == JUMP_KERNEL for step in manifest.steps):
         whole = "branches and loops are run as a whole: only the outputs were compared"
         return RecordedRun(session.run(*inputs), notes=[whole])
-    kernel_steps = [number for number, step in enumerate(manifest.steps) if step.kernel != COPY_KERNEL]
+    kernel_steps = [number for number, step in enumerate(manifest.steps) if step.kernel >= 0]
     run = StepwiseRun(session, *inputs)
     recorded = RecordedRun(run.outputs)
     if len(regions) != len(kernel_steps):
@@ -92,6 +94,8 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
         region = region_of.get(number)
         operands = None if region is None else _operands(run, manifest, number, region, fused)
         run.run_step(number)
+        if manifest.steps[number].kernel == CHECK_KERNEL:  # it writes nothing
+            continue
         overwritten = watch.after(number) if recorded.fault is None else None
         if overwritten is not None:
             buffer, maker, before, now = overwritten

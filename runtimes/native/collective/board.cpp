@@ -1,5 +1,6 @@
 #include "board.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -8,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "fetched.h"
+#include "interruption.h"
 #include "shared_futex.h"
 
 namespace lowerkit::collective {
@@ -43,13 +46,14 @@ int64_t chosen(int64_t tuned, int64_t standard) { return tuned > 0 ? tuned : sta
 }  // namespace
 
 Board::Board(Membership &membership, std::vector<int> local_ranks, int index, std::unique_ptr<Segment> segment,
-             const lk_tuning &tuning, std::vector<int> connections)
+             const lk_tuning &tuning, std::vector<int> connections, std::vector<int> processes)
     : membership_(membership),
       local_ranks_(std::move(local_ranks)),
       index_(index),
       ranks_(int(local_ranks_.size())),
       segment_(std::move(segment)),
       connections_(std::move(connections)),
+      processes_(std::move(processes)),
       one_shot_limit_(std::clamp(chosen(tuning.one_shot_limit, kOneShotLimit), kLinePayload, kOneShotBytes)),
       streaming_limit_(chosen(tuning.streaming_limit, kStreamingLimit)),
       spin_nanoseconds_(chosen(tuning.spin_nanoseconds, kSpin)),
@@ -57,7 +61,10 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
       arrived_(size_t(ranks_), 0),
       unread_(size_t(ranks_), 0),
       sources_(size_t(ranks_)),
-      rounds_(size_t(ranks_), 0) {
+      rounds_(size_t(ranks_), 0),
+      table_(size_t(ranks_), 0),
+      arena_inputs_(size_t(ranks_), -1),
+      arena_outputs_(size_t(ranks_), -1) {
   segment_->add_processors();
 }
 
@@ -67,7 +74,7 @@ Board::~Board() {
 
 void *Board::attach_arena(int descriptor, int64_t bytes) {
   if (!arenas_.empty()) throw Failure(LK_INVALID, "group '" + membership_.name + "' has an arena already");
-  if (bytes <= 0 || bytes % kPage)
+  if (bytes <= 0 || bytes % kPage || bytes > INT64_MAX / ranks_)
     throw Failure(LK_INVALID, "an arena is a positive multiple of 4096 bytes for each rank");
   void *mapped = mmap(nullptr, size_t(bytes) * size_t(ranks_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED)
@@ -234,10 +241,10 @@ void Board::adapt_patience(int64_t slept) {
 }
 
 void Board::note_failure() {
-  const SegmentHeader &shared = segment_->header();
-  if (shared.failed.load(std::memory_order_acquire) == 2)
-    membership_.abort(LK_ABORTED, "rank " + std::to_string(shared.failed_rank) + ": " + shared.failure,
-                      shared.failed_rank);
+  const auto failure = segment_->reported_failure();
+  if (!failure) return;
+  const bool of_group = failure->rank() >= 0 && failure->rank() < membership_.size;
+  membership_.abort(LK_ABORTED, failure->what(), of_group ? failure->rank() : -1);
 }
 
 void Board::check_failure() {
@@ -250,7 +257,14 @@ void Board::look_after(int peer) {
   if (connection_ended(peer)) membership_.mark_dead(rank_of(peer));
 }
 
+bool Board::process_ended(int peer) const {
+  pollfd process{processes_[size_t(peer)], POLLIN, 0};
+  return process.fd >= 0 && poll(&process, 1, 0) > 0 && (process.revents & POLLIN);
+}
+
 bool Board::connection_ended(int peer) const {
+  // A child that the rank forked may hold its connections for as long as it lives.
+  if (process_ended(peer)) return true;
   int connection = connections_[size_t(peer)];
   if (connection < 0) return false;
   char byte;
@@ -267,10 +281,23 @@ void Board::check_peer(Execution &execution, int peer, const std::atomic<uint64_
     if (word.load(std::memory_order_acquire) >= target) return;
     const std::string name = "rank " + std::to_string(rank_of(peer));
     throw Failure(LK_PEER_LOST,
-                  name_of(execution) + ": " + name + " has ended (its connection is closed)" + last_seen(peer),
+                  name_of(execution) + ": " + name + " has ended (its " +
+                      (process_ended(peer) ? "process is gone)" : "connection is closed)") + last_seen(peer),
                   rank_of(peer));
   }
+  if (interrupted())
+    throw Failure(LK_INTERRUPTED,
+                  name_of(execution) + ": interrupted while it waited for rank " + std::to_string(rank_of(peer)),
+                  membership_.rank);
   if (execution.deadline.passed(monotonic_nanoseconds())) throw_timeout(execution, peer);
+}
+
+// For loops that may wait for nobody.
+void Board::check_time(Execution &execution) {
+  execution.begin();
+  check_failure();
+  if (execution.deadline.passed(monotonic_nanoseconds()))
+    throw Failure(LK_TIMEOUT, name_of(execution) + ": not done within " + in_seconds(execution.deadline.timeout));
 }
 
 // --- errors
@@ -286,7 +313,7 @@ std::string Board::last_seen(int peer) const {
                                  block.lines[1].sequence.load(std::memory_order_acquire));
   const std::string name = "; rank " + std::to_string(rank_of(peer));
   if (last == 0) return name + " has entered no operation of this group yet";
-  const Announcement &announced = block.announcements[last & 1];
+  const Announcement announced = fetched(block.announcements[last & 1]);
   return name + " was last seen in " + to_string(announced.descriptor) + " #" + std::to_string(announced.number);
 }
 
@@ -310,7 +337,7 @@ void Board::throw_timeout(const Execution &execution, int peer) const {
 
 void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence) const {
   auto call_of = [&](int index) {
-    const Announcement &announced = segment_->block(index).announcements[sequence & 1];
+    const Announcement announced = fetched(segment_->block(index).announcements[sequence & 1]);
     return to_string(announced.descriptor) + " #" + std::to_string(announced.number);
   };
   const std::string here = call_of(index_), there = call_of(peer);
@@ -320,6 +347,13 @@ void Board::throw_desync(const Execution &execution, int peer, uint64_t sequence
              " " + there;
   if (here == there) message += " with parts of other sizes";
   throw Failure(LK_DESYNC, message, rank_of(peer));
+}
+
+void Board::throw_damaged(const Execution &execution, int peer, const char *what) const {
+  throw Failure(LK_PROTOCOL,
+                name_of(execution) + ": in the memory of rank " + std::to_string(rank_of(peer)) + " " + what +
+                    " are none that a rank writes; something in its process, or in another local rank's, wrote there",
+                rank_of(peer));
 }
 
 }  // namespace lowerkit::collective

@@ -13,6 +13,8 @@
 //     at s-1; then nobody reads what it wrote in s-2, and that copy is free.
 //   2 a tile slot is written again when every reader of its earlier content has counted it as consumed.
 //   3 fingerprints are compared before data is read: ranks that called different operations learn so from each other.
+//   4 what another rank wrote is not believed: sizes and offsets are copied and checked before they are used, tile numbers
+//     are taken modulo the slots, counters are compared alone. What this rank needs again it keeps in memory of its own.
 //
 // Bytes moved by each of p ranks (n: its buffer), read and written: one-shot all_reduce (p+3)n, two-shot (5-2/p)n,
 // buffers in the arena 2n, all_gather (2p+2)n.
@@ -32,9 +34,10 @@ struct Pull;
 
 class Board {
  public:
-  // `local_ranks` names the ranks by index; `connections[index]` tells of a rank's death, -1: unwatched.
+  // `local_ranks` names the ranks by index; `connections[index]` and `processes[index]` (a pidfd) tell of a rank's death,
+  // -1: unwatched.
   Board(Membership &membership, std::vector<int> local_ranks, int index, std::unique_ptr<Segment> segment,
-        const lk_tuning &tuning, std::vector<int> connections);
+        const lk_tuning &tuning, std::vector<int> connections, std::vector<int> processes);
 
   // Runs `call`, whose root and parts count by index. Throws Failure, having told the other ranks if all of the group
   // are here.
@@ -76,8 +79,10 @@ class Board {
   void adapt_patience(int64_t slept);
   void await_free_tiles(Execution &execution);
   void check_peer(Execution &execution, int peer, const std::atomic<uint64_t> &word, uint64_t target);
+  void check_time(Execution &execution);
   void note_failure();
   bool connection_ended(int peer) const;
+  bool process_ended(int peer) const;
   std::string last_seen(int peer) const;
   [[noreturn]] void throw_timeout(const Execution &execution, int peer) const;
   [[noreturn]] void throw_desync(const Execution &execution, int peer, uint64_t sequence) const;
@@ -96,6 +101,8 @@ class Board {
   void read_staged(Execution &execution, Pull &pull, int peer);
   void write_tile(const Pull &pull, int64_t round);
   void check_bytes(const Execution &execution, int peer, int64_t there, int64_t here) const;
+  void read_table(const Execution &execution, int peer);
+  [[noreturn]] void throw_damaged(const Execution &execution, int peer, const char *what) const;
 
   // board_reduce.cpp: operations that reduce
   void all_reduce(Execution &execution, const lk_call &call);
@@ -106,6 +113,7 @@ class Board {
   void reduce_scatter_tiles(Execution &execution, const lk_call &call);
   bool all_in_arena(Execution &execution, const lk_call &call);
   int64_t offset_in_arena(const void *data, int64_t bytes) const;
+  int64_t checked_offset(const Execution &execution, int peer, int64_t offset, int64_t bytes) const;
 
   Announcement &announcement() { return segment_->block(index_).announcements[sequence_ & 1]; }
 
@@ -115,6 +123,7 @@ class Board {
   const int ranks_;
   std::unique_ptr<Segment> segment_;
   const std::vector<int> connections_;
+  const std::vector<int> processes_;
   int64_t one_shot_limit_;
   int64_t streaming_limit_;
   int64_t spin_nanoseconds_;
@@ -132,6 +141,11 @@ class Board {
   std::vector<uint64_t> unread_;   // by peer: `consumed` at which it has read all my tiles
   std::vector<const void *> sources_;
   std::vector<int64_t> rounds_;
+  Place place_ = Place::kLine;              // where this rank's data lies
+  int64_t bytes_ = 0;                       // that each reader gets, see Announcement
+  std::vector<int64_t> table_;              // sizes of one rank's parts, by reader
+  std::vector<int64_t> arena_inputs_;       // of the running operation, by rank; checked
+  std::vector<int64_t> arena_outputs_;
   uint64_t written_ = 0;
   uint64_t reduced_ = 0;
   uint64_t consumed_ = 0;

@@ -12,6 +12,7 @@
 
 #include "board.h"
 #include "copy.h"
+#include "fetched.h"
 
 namespace lowerkit::collective {
 
@@ -96,6 +97,11 @@ int64_t part_unit(int ranks, int64_t tile_bytes) { return tile_bytes / ranks / k
 
 int64_t rounds_of(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit; }
 
+// No part is larger than a process's memory; up to here sums of sizes do not overflow.
+constexpr int64_t kMostPart = int64_t(1) << 47;
+// How many tiles a rank counts as read that hold nothing for it before it looks at the clock.
+constexpr int64_t kTilesUnlooked = 1024;
+
 }  // namespace
 
 void Board::barrier(Execution &execution) {
@@ -156,33 +162,36 @@ void Board::all_to_all(Execution &execution, const lk_call &call) {
 
 // Decides where this rank's data lies, and puts it there unless it goes through tiles.
 void Board::stage(Pull &plan) {
+  place_ = Place::kLine;
+  bytes_ = 0;
   if (!plan.gives(index_)) return;
   Announcement &own = announcement();
   uint8_t *area = segment_->one_shot(index_, sequence_);
   if (!plan.per_reader) {
-    own.bytes = plan.shared_bytes;
+    own.bytes = bytes_ = plan.shared_bytes;
     if (plan.shared_bytes <= kLinePayload) {
-      own.place = Place::kLine;
       std::memcpy(segment_->block(index_).lines[sequence_ & 1].payload, plan.shared, size_t(plan.shared_bytes));
     } else if (plan.shared_bytes <= kOneShotBytes) {
-      own.place = Place::kOneShot;
+      place_ = Place::kOneShot;
       std::memcpy(area, plan.shared, size_t(plan.shared_bytes));
     } else {
-      own.place = Place::kTiles;
+      place_ = Place::kTiles;
     }
+    own.place = place_;
     return;
   }
   uint8_t *payload = segment_->block(index_).lines[sequence_ & 1].payload;
-  auto *sizes = reinterpret_cast<int64_t *>(ranks_ * 8 <= kLinePayload ? payload : area);
-  for (int reader = 0; reader < ranks_; ++reader) sizes[reader] = plan.parts[reader].count * plan.element;
-  const Parts parts(sizes, index_, ranks_);
-  own.bytes = parts.most;
-  own.place = parts.place;
-  if (own.place == Place::kTiles) return;
   for (int reader = 0; reader < ranks_; ++reader)
-    if (reader != index_ && sizes[reader])
-      std::memcpy((own.place == Place::kLine ? payload : area) + parts.offset(reader), plan.parts[reader].data,
-                  size_t(sizes[reader]));
+    table_[size_t(reader)] = plan.parts[reader].count * plan.element;
+  std::memcpy(ranks_ * 8 <= kLinePayload ? payload : area, table_.data(), table_.size() * sizeof(int64_t));
+  const Parts parts(table_.data(), index_, ranks_);
+  own.bytes = bytes_ = parts.most;
+  own.place = place_ = parts.place;
+  if (place_ == Place::kTiles) return;
+  for (int reader = 0; reader < ranks_; ++reader)
+    if (reader != index_ && table_[size_t(reader)])
+      std::memcpy((place_ == Place::kLine ? payload : area) + parts.offset(reader), plan.parts[reader].data,
+                  size_t(table_[size_t(reader)]));
 }
 
 void Board::check_bytes(const Execution &execution, int peer, int64_t there, int64_t here) const {
@@ -193,6 +202,17 @@ void Board::check_bytes(const Execution &execution, int peer, int64_t there, int
                 rank_of(peer));
 }
 
+// Copies the sizes of `peer`'s parts. Offsets follow from all of them: none may be one that no part has.
+void Board::read_table(const Execution &execution, int peer) {
+  const uint8_t *payload = segment_->block(peer).lines[sequence_ & 1].payload;
+  const uint8_t *there = ranks_ * 8 <= kLinePayload ? payload : segment_->one_shot(peer, sequence_);
+  std::memcpy(table_.data(), there, table_.size() * sizeof(int64_t));
+  asm volatile("" ::: "memory");  // the compiler may not read again
+  uint64_t all = 0;
+  for (int64_t size : table_) all |= uint64_t(size);
+  if (all >= uint64_t(kMostPart)) throw_damaged(execution, peer, "the sizes of its parts");
+}
+
 // Awaits `peer`, compares sizes and reads what needs no tiles. Leaves in rounds_[peer] how many tiles it has for us.
 void Board::read_staged(Execution &execution, Pull &plan, int peer) {
   await_line(execution, peer, sequence_);
@@ -201,7 +221,7 @@ void Board::read_staged(Execution &execution, Pull &plan, int peer) {
   const int64_t expected = plan.bytes_from(peer);
   void *target = plan.target_of(peer);
   if (!plan.per_reader) {
-    if (plan.sizes_vary) check_bytes(execution, peer, block.announcements[sequence_ & 1].bytes, expected);
+    if (plan.sizes_vary) check_bytes(execution, peer, fetched(block.announcements[sequence_ & 1].bytes), expected);
     if (expected <= kLinePayload)
       copy(target, block.lines[sequence_ & 1].payload, expected, false);
     else if (expected <= kOneShotBytes)
@@ -210,15 +230,15 @@ void Board::read_staged(Execution &execution, Pull &plan, int peer) {
       rounds_[size_t(peer)] = rounds_of(expected, shared_unit(expected, segment_->tile_bytes()));
     return;
   }
-  const uint8_t *payload = block.lines[sequence_ & 1].payload;
-  const auto *sizes = reinterpret_cast<const int64_t *>(ranks_ * 8 <= kLinePayload ? payload : area);
-  check_bytes(execution, peer, sizes[index_], expected);
-  const Parts parts(sizes, peer, ranks_);
+  read_table(execution, peer);
+  check_bytes(execution, peer, table_[size_t(index_)], expected);
+  const Parts parts(table_.data(), peer, ranks_);
   if (parts.place == Place::kTiles)
     // As many as its largest part takes: the writer waits until all have counted them.
     rounds_[size_t(peer)] = rounds_of(parts.most, part_unit(ranks_, segment_->tile_bytes()));
   else
-    copy(target, (parts.place == Place::kLine ? payload : area) + parts.offset(index_), expected, false);
+    copy(target, (parts.place == Place::kLine ? block.lines[sequence_ & 1].payload : area) + parts.offset(index_),
+         expected, false);
 }
 
 void Board::write_tile(const Pull &plan, int64_t round) {
@@ -244,10 +264,10 @@ void Board::pull(Execution &execution, Pull &plan) {
   publish_line(execution);
 
   int64_t own_rounds = 0;
-  if (plan.gives(index_) && announcement().place == Place::kTiles) {
+  if (plan.gives(index_) && place_ == Place::kTiles) {
     const int64_t unit = plan.per_reader ? part_unit(ranks_, segment_->tile_bytes())
                                          : shared_unit(plan.shared_bytes, segment_->tile_bytes());
-    own_rounds = rounds_of(announcement().bytes, unit);
+    own_rounds = rounds_of(bytes_, unit);
   }
   if (plan.reads(index_) && plan.gives(index_)) {  // from itself
     const void *own = plan.per_reader ? plan.parts[index_].data : plan.shared;
@@ -284,6 +304,7 @@ void Board::pull(Execution &execution, Pull &plan) {
       publish(own.written, ++written_);
     }
     if (round >= reading_rounds) continue;
+    if (round % kTilesUnlooked == kTilesUnlooked - 1) check_time(execution);
     for (int step = 1; step < ranks_; ++step) {
       const int peer = (index_ + step) % ranks_;
       const int64_t bytes = plan.bytes_from(peer);

@@ -13,6 +13,7 @@
 
 #include "board.h"
 #include "copy.h"
+#include "fetched.h"
 #include "reduce.h"
 
 namespace lowerkit::collective {
@@ -183,18 +184,32 @@ int64_t Board::offset_in_arena(const void *data, int64_t bytes) const {
   return address >= own && address + bytes <= own + arena_bytes_ ? address - own : -1;
 }
 
+int64_t Board::checked_offset(const Execution &execution, int peer, int64_t offset, int64_t bytes) const {
+  if (offset != -1 && (offset < 0 || offset > arena_bytes_ - bytes))
+    throw_damaged(execution, peer, "offsets in the arena");
+  return offset;
+}
+
 // Publishes the line, with the offsets of this rank's buffers, and awaits those of all.
 bool Board::all_in_arena(Execution &execution, const lk_call &call) {
   const int64_t bytes = call.count * kDtypeBytes[call.dtype];
   Announcement &own = announcement();
-  own.arena_input = offset_in_arena(call.input, bytes);
-  own.arena_output = offset_in_arena(call.output, bytes);
-  bool all = own.arena_input >= 0 && own.arena_output >= 0 && call.reduction != LK_PREMUL_SUM;
+  const int64_t input = offset_in_arena(call.input, bytes), output = offset_in_arena(call.output, bytes);
+  own.arena_input = input;
+  own.arena_output = output;
+  bool all = call.reduction != LK_PREMUL_SUM;
   publish_line(execution);
   await_all_lines(execution);
+  arena_inputs_[size_t(index_)] = input;
+  arena_outputs_[size_t(index_)] = output;
   for (int peer = 0; peer < ranks_; ++peer) {
-    const Announcement &theirs = segment_->block(peer).announcements[sequence_ & 1];
-    all = all && theirs.arena_input >= 0 && theirs.arena_output >= 0;
+    const auto at = size_t(peer);
+    if (peer != index_) {
+      const Announcement &theirs = segment_->block(peer).announcements[sequence_ & 1];
+      arena_inputs_[at] = checked_offset(execution, peer, fetched(theirs.arena_input), bytes);
+      arena_outputs_[at] = checked_offset(execution, peer, fetched(theirs.arena_output), bytes);
+    }
+    all = all && arena_inputs_[at] >= 0 && arena_outputs_[at] >= 0;
   }
   return all;
 }
@@ -208,14 +223,13 @@ void Board::all_reduce_arena(Execution &execution, const lk_call &call) {
     const int64_t bytes = std::min(kArenaBlock, end - offset);
     for (int peer = 0; peer < ranks_; ++peer)
       sources_[size_t(peer)] =
-          arenas_[size_t(peer)] + segment_->block(peer).announcements[sequence_ & 1].arena_input + offset;
+          arenas_[size_t(peer)] + arena_inputs_[size_t(peer)] + offset;
     alignas(kCacheLine) uint8_t block[kArenaBlock];
     reduce(block, sources_.data(), nullptr, ranks_, bytes / element, call.dtype, call.reduction);
     if (call.reduction == LK_AVG) divide(block, ranks_, bytes / element, call.dtype);
     for (int step = 0; step < ranks_; ++step) {
       const int peer = (index_ + step) % ranks_;
-      copy(arenas_[size_t(peer)] + segment_->block(peer).announcements[sequence_ & 1].arena_output + offset, block,
-           bytes, streaming);
+      copy(arenas_[size_t(peer)] + arena_outputs_[size_t(peer)] + offset, block, bytes, streaming);
     }
   }
   const uint64_t reduced = ++reduced_;

@@ -6,14 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "forking.h"
 #include "group.h"
+#include "interruption.h"
 
 using namespace lowerkit::collective;
 
 struct lk_group {
   template <class... Arguments>
-  explicit lk_group(Arguments &&...arguments) : group(std::forward<Arguments>(arguments)...) {}
+  explicit lk_group(Arguments &&...arguments) : group(std::forward<Arguments>(arguments)...) {
+    watch_forks();
+  }
   Group group;
+  const uint32_t forks = fork_count.load();
 };
 
 struct lk_simulation {
@@ -21,13 +26,14 @@ struct lk_simulation {
 };
 
 struct lk_work {
-  Group *group;
+  lk_group *group;
   std::shared_ptr<Work> work;
+  const uint32_t forks;  // the group may be gone before the handle
 };
 
 struct lk_plan {
   struct Step {
-    Group *group;
+    lk_group *group;
     std::unique_ptr<OwnedCall> owned;
   };
   std::vector<Step> steps;
@@ -57,13 +63,30 @@ lk_status guarded(Body body) {
   }
 }
 
+bool is_forked(uint32_t forks) { return forks != fork_count.load(std::memory_order_relaxed); }
+bool is_forked(const lk_group *group) { return is_forked(group->forks); }
+
+std::string reason_of_child(const lk_group *group) {
+  const Membership &membership = group->group.membership();
+  return "this process was forked from rank " + std::to_string(membership.rank) + " of group '" + membership.name +
+         "' and is no rank of it; make groups after the fork";
+}
+
+// The group, for a process that has it.
+Group &own(lk_group *group) {
+  if (is_forked(group)) throw Failure(LK_INVALID, reason_of_child(group));
+  return group->group;
+}
+
 }  // namespace
+
+void lk_set_interruption(lk_interruption hook) { interruption_hook.store(hook); }
 
 const char *lk_last_error(void) { return last_error.c_str(); }
 
 const char *lk_status_name(int32_t status) {
   static const char *const names[] = {"ok",      "invalid",   "timeout",  "peer_lost", "desync",
-                                      "aborted", "resources", "protocol", "pending",   "died"};
+                                      "aborted", "resources", "protocol", "pending",   "died",    "interrupted"};
   return status >= 0 && status < int32_t(sizeof(names) / sizeof(names[0])) ? names[status] : "unknown";
 }
 
@@ -77,15 +100,20 @@ lk_status lk_group_create(const lk_group_config *config, lk_group **group) {
   return guarded([&] { *group = new lk_group(*config); });
 }
 
-void lk_group_destroy(lk_group *group) { delete group; }
+void lk_group_destroy(lk_group *group) {
+  if (group && !is_forked(group)) delete group;
+}
 
-void lk_group_abort(lk_group *group, const char *reason) { group->group.abort(reason); }
+void lk_group_abort(lk_group *group, const char *reason) {
+  if (!is_forked(group)) group->group.abort(reason);
+}
 
 int32_t lk_group_aborted(lk_group *group, char *reason, size_t capacity) {
   const Membership &membership = group->group.membership();
-  if (!membership.aborted()) return 0;
+  const bool forked = is_forked(group);
+  if (!forked && !membership.aborted()) return 0;
   if (reason && capacity) {
-    std::strncpy(reason, membership.reason().c_str(), capacity - 1);
+    std::strncpy(reason, (forked ? reason_of_child(group) : membership.reason()).c_str(), capacity - 1);
     reason[capacity - 1] = 0;
   }
   return 1;
@@ -97,25 +125,25 @@ void lk_group_dead(lk_group *group, uint8_t *dead) {
 }
 
 int64_t lk_group_records(lk_group *group, lk_record *records, int64_t capacity) {
-  return group->group.recorder().read(records, capacity);
+  return is_forked(group) ? 0 : group->group.recorder().read(records, capacity);
 }
 
 lk_status lk_run(lk_group *group, const lk_call *call) {
-  return guarded([&] { group->group.run(*call); });
+  return guarded([&] { own(group).run(*call); });
 }
 
 lk_status lk_start(lk_group *group, const lk_call *call, lk_work **work) {
-  return guarded([&] { *work = new lk_work{&group->group, group->group.start(*call)}; });
+  return guarded([&] { *work = new lk_work{group, own(group).start(*call), fork_count.load()}; });
 }
 
 lk_status lk_work_test(lk_work *work) {
   bool done = false;
-  lk_status status = guarded([&] { done = work->group->test(*work->work); });
+  lk_status status = guarded([&] { done = own(work->group).test(*work->work); });
   return status == LK_OK && !done ? LK_PENDING : status;
 }
 
 lk_status lk_work_wait(lk_work *work, int64_t timeout) {
-  return guarded([&] { work->group->wait(work->work, timeout); });
+  return guarded([&] { own(work->group).wait(work->work, timeout); });
 }
 
 void lk_work_received(lk_work *work, int32_t *source, int64_t *bytes) {
@@ -123,7 +151,9 @@ void lk_work_received(lk_work *work, int32_t *source, int64_t *bytes) {
   *bytes = work->work->bytes;
 }
 
-void lk_work_release(lk_work *work) { delete work; }
+void lk_work_release(lk_work *work) {
+  if (work && !is_forked(work->forks)) delete work;
+}
 
 lk_status lk_plan_create(lk_plan **plan) {
   return guarded([&] { *plan = new lk_plan; });
@@ -131,15 +161,15 @@ lk_status lk_plan_create(lk_plan **plan) {
 
 lk_status lk_plan_add(lk_plan *plan, lk_group *group, const lk_call *call) {
   return guarded([&] {
-    const Membership &membership = group->group.membership();
+    const Membership &membership = own(group).membership();
     validate(*call, membership.name, membership.rank, membership.size);
-    plan->steps.push_back({&group->group, std::make_unique<OwnedCall>(*call, membership.size)});
+    plan->steps.push_back({group, std::make_unique<OwnedCall>(*call, membership.size)});
   });
 }
 
 lk_status lk_plan_run(lk_plan *plan) {
   return guarded([&] {
-    for (auto &step : plan->steps) step.group->run(step.owned->call);
+    for (auto &step : plan->steps) own(step.group).run(step.owned->call);
   });
 }
 
@@ -195,6 +225,6 @@ void lk_simulation_absent(const lk_simulation *simulation, uint8_t *absent) {
   for (int rank : simulation->simulation->ranks.absent()) absent[rank] = 1;
 }
 
-lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own) {
-  return guarded([&] { *own = group->group.attach_arena(descriptor, bytes); });
+lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **address) {
+  return guarded([&] { *address = own(group).attach_arena(descriptor, bytes); });
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "interruption.h"
 #include "local_stream.h"
 #include "reduce.h"
 #include "stream_link.h"
@@ -50,11 +51,6 @@ OwnedCall::OwnedCall(const lk_call &given, int size)
   call.parts = given.parts ? parts.data() : nullptr;
 }
 
-Group::Descriptors::~Descriptors() {
-  for (int descriptor : owned_)
-    if (descriptor >= 0) close(descriptor);
-}
-
 Group::Group(const lk_group_config &config)
     : membership_((check(config), config.name ? config.name : ""), config.rank, config.size),
       timeout_(config.timeout),
@@ -67,9 +63,12 @@ Group::Group(const lk_group_config &config)
     const int64_t tile = config.tuning.tile_bytes > 0 ? config.tuning.tile_bytes : kDefaultTileBytes;
     auto segment = std::make_unique<Segment>(config.segment_descriptor, config.local_count, index, tile,
                                              Deadline::in(config.timeout));
-    std::vector<int> watched;
-    for (int rank : local) watched.push_back(connections[size_t(rank)]);
-    board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched);
+    std::vector<int> watched, processes;
+    for (int rank : local) {
+      watched.push_back(connections[size_t(rank)]);
+      processes.push_back(config.processes ? config.processes[rank] : -1);
+    }
+    board_ = std::make_unique<Board>(membership_, local, index, std::move(segment), config.tuning, watched, processes);
   }
   if (config.size > 1) messenger_ = make_messenger(config);
   if (board_ && config.local_count != config.size) {
@@ -80,7 +79,9 @@ Group::Group(const lk_group_config &config)
     };
   }
   connections.push_back(config.segment_descriptor);
-  descriptors_.own(std::move(connections));
+  if (config.processes) connections.insert(connections.end(), config.processes, config.processes + config.size);
+  descriptors_.reserve(connections.size());
+  for (int descriptor : connections) descriptors_.emplace_back(descriptor);
 }
 
 Group::Group(std::shared_ptr<Simulation> simulation, const char *name, const std::vector<int> &members, int rank,
@@ -171,7 +172,8 @@ void Group::abort(const char *reason) {
 void *Group::attach_arena(int descriptor, int64_t bytes) {
   if (!board_) throw Failure(LK_INVALID, "group '" + membership_.name + "' shares memory with no other rank");
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty() && take_turn(); });
+  if (!await(lock, 0, [&] { return queue_.empty() && take_turn(); }))
+    throw Failure(LK_INTERRUPTED, "interrupted while the arena waited for what was started before it");
   struct Turn {
     Group &group;
     ~Turn() { group.running_.store(false); }
@@ -347,6 +349,26 @@ void Group::work_loop() {
   }
 }
 
+// With the mutex held, but not while it asks whether the caller wants its thread back. False: it does, or `timeout`
+// (0: none) has passed.
+template <class Predicate>
+bool Group::await(std::unique_lock<std::mutex> &lock, int64_t timeout, Predicate holds) {
+  if (network_) {
+    if (timeout > 0) return changed_.wait_for(lock, timeout, holds);
+    changed_.wait(lock, holds);
+    return true;
+  }
+  const Deadline deadline = Deadline::in(timeout > 0 ? timeout : INT64_MAX);
+  for (;;) {
+    const int64_t left = deadline.at - monotonic_nanoseconds();
+    if (changed_.wait_for(lock, std::clamp<int64_t>(left, 0, kInterruptionInterval), holds)) return true;
+    lock.unlock();
+    const bool ends = interrupted() || deadline.passed(monotonic_nanoseconds());
+    lock.lock();
+    if (ends) return holds();
+  }
+}
+
 bool Group::test(Work &work) {
   // Who asks again and again lets time pass.
   if (network_) presence_.ranks()->sleep(presence_.number(), recorder_.now() + kSimulatedTest);
@@ -364,13 +386,12 @@ void Group::wait(const std::shared_ptr<Work> &work, int64_t timeout) {
   // What nobody has begun, the waiter does itself: it saves two changes of threads. Not if it wants to be back earlier.
   if (timeout == 0 && !queue_.empty() && queue_.front() == work && take_turn()) execute_next(lock);
   auto done = [&] { return work->done; };
-  if (timeout > 0) {
-    if (!changed_.wait_for(lock, timeout, done))
-      throw Failure(LK_TIMEOUT,
-                    to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
-                        ": not done after the time waited for it; it goes on");
-  } else {
-    changed_.wait(lock, done);
+  const int64_t start = recorder_.now();
+  if (!await(lock, timeout, done)) {
+    const bool late = timeout > 0 && recorder_.now() - start >= timeout;
+    throw Failure(late ? LK_TIMEOUT : LK_INTERRUPTED,
+                  to_string(describe(work->owned.call), work->sequence, membership_.name, membership_.rank) +
+                      (late ? ": not done after the time waited for it; it goes on" : ": the wait was interrupted"));
   }
   if (work->status != LK_OK) throw Failure(work->status, work->message);
 }

@@ -12,6 +12,7 @@
 
 #include "board.h"
 #include "flight_recorder.h"
+#include "forking.h"
 #include "messenger.h"
 #include "operation.h"
 #include "simulation.h"
@@ -72,20 +73,12 @@ class Group {
   const FlightRecorder &recorder() const { return recorder_; }
 
  private:
-  // Descriptors that are closed with the group.
-  class Descriptors {
-   public:
-    ~Descriptors();
-    void own(std::vector<int> descriptors) { owned_ = std::move(descriptors); }
-
-   private:
-    std::vector<int> owned_;
-  };
-
   Execution execution_of(const lk_call &call, uint64_t sequence);
   void execute(const lk_call &call, uint64_t sequence);
   void execute_alone(const lk_call &call);
   void execute_next(std::unique_lock<std::mutex> &lock);
+  template <class Predicate>
+  bool await(std::unique_lock<std::mutex> &lock, int64_t timeout, Predicate holds);
   void work_loop();
   void start_thread(std::thread &thread, void (Group::*body)());
   bool take_turn() { return !running_.exchange(true); }
@@ -113,7 +106,7 @@ class Group {
 
   const Presence presence_;
   std::shared_ptr<SimulatedNetwork> network_;  // of a simulation
-  Descriptors descriptors_;
+  std::vector<ParentsDescriptor> descriptors_;  // closed with the group
   Membership membership_;
   const int64_t timeout_;
   std::unique_ptr<Board> board_;          // null: no other rank shares memory with this one

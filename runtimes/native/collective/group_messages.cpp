@@ -95,6 +95,7 @@ void Group::wait_for_message(Work &work, int64_t timeout) {
   } catch (const Failure &failure) {
     // Still running: only this call's patience is over.
     if (failure.status() == LK_TIMEOUT && deadline.at < work.execution->deadline.at) throw;
+    if (failure.status() == LK_INTERRUPTED) throw;
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (!work.done) work.execution->waiting = waiting;

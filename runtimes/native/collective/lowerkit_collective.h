@@ -12,6 +12,9 @@
  * names the operation, its sequence number and the rank that is to blame. After a failure that may have left ranks at
  * different places the group is aborted: later calls return LK_ABORTED at once, on every rank. Counts are in elements,
  * times in nanoseconds. No function blocks beyond its timeout.
+ *
+ * Groups belong to the process that made them. In a child of fork() their descriptors are closed, calls return
+ * LK_INVALID, and to destroy or release does nothing: the parent and the other ranks do not notice.
  */
 #ifndef LOWERKIT_COLLECTIVE_H
 #define LOWERKIT_COLLECTIVE_H
@@ -33,7 +36,8 @@ typedef enum lk_status {
   LK_RESOURCES = 6, /* memory, descriptors */
   LK_PROTOCOL = 7,  /* bytes that are not of this protocol */
   LK_PENDING = 8,   /* lk_work_test: not done yet */
-  LK_DIED = 9       /* this rank died, in a simulation: it does nothing any more */
+  LK_DIED = 9,      /* this rank died, in a simulation: it does nothing any more */
+  LK_INTERRUPTED = 10 /* lk_set_interruption's hook ended the wait */
 } lk_status;
 
 typedef enum lk_dtype {
@@ -98,7 +102,9 @@ typedef struct lk_tuning {
 /* What a group is made of. The descriptors stay the caller's until lk_group_create returns LK_OK; then they are the
  * group's. `local_ranks` are ascending and contain `rank`; `segment_descriptor` (-1: none) is a memfd of
  * lk_segment_bytes() that all of them pass. `connections[r]`: a connected stream socket to rank r: it carries messages
- * if r is not local, and tells of r's death in either case; -1 for the rank itself, or to do without. */
+ * if r is not local, and tells of r's death in either case; -1 for the rank itself, or to do without. `processes[r]`: a
+ * pidfd of rank r's process, which tells of its death although a child that it forked holds the connection; -1 or null:
+ * to do without. */
 typedef struct lk_group_config {
   const char *name;
   int32_t rank;
@@ -107,6 +113,7 @@ typedef struct lk_group_config {
   const int32_t *local_ranks;
   int segment_descriptor;
   const int *connections;
+  const int *processes;
   int64_t timeout;        /* of every operation that names none */
   int64_t first_sequence; /* sequence numbers start after it; 0 */
   lk_tuning tuning;
@@ -170,6 +177,13 @@ typedef struct lk_record {
 const char *lk_last_error(void);
 const char *lk_status_name(int32_t status);
 int64_t lk_dtype_bytes(int32_t dtype); /* 0: no such type */
+
+/* A hook that calls ask every 20 ms while they wait, and at once where a signal ended their sleep; it runs on the thread
+ * that waits, and is asked by the library's own threads as well. Where it returns other than 0 the wait ends with
+ * LK_INTERRUPTED: an operation that had begun aborts its group, a work that runs behind its caller goes on. One for the
+ * process; null: none. Simulations do not ask it. */
+typedef int32_t (*lk_interruption)(void);
+void lk_set_interruption(lk_interruption hook);
 
 int64_t lk_segment_bytes(int32_t local_count, int64_t tile_bytes);
 

@@ -55,7 +55,6 @@ Messenger::Messenger(Membership &membership, std::vector<std::unique_ptr<Link>> 
       options_(bounded(options)),
       spin_nanoseconds_(!options.simulated && options.ranks_of_host <= cores_of_process() ? options.spin_nanoseconds
                                                                                           : 0),
-      wake_descriptor_(-1),
       peers_(size_t(membership.size)) {
   for (size_t rank = 0; rank < peers_.size() && rank < links.size(); ++rank) peers_[rank].link = std::move(links[rank]);
   Peer &own = peers_[size_t(membership.rank)];
@@ -67,15 +66,15 @@ Messenger::Messenger(Membership &membership, std::vector<std::unique_ptr<Link>> 
   // Also where nothing else is polled: a thread that drives must be woken somehow.
   if (!options_.simulated && (polls_ || !options_.doorbell)) {
     polls_ = true;
-    wake_descriptor_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (wake_descriptor_ < 0) throw Failure(LK_RESOURCES, std::string("no event descriptor: ") + std::strerror(errno));
+    const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (descriptor < 0) throw Failure(LK_RESOURCES, std::string("no event descriptor: ") + std::strerror(errno));
+    wake_descriptor_.emplace(descriptor);
   }
 }
 
 Messenger::~Messenger() {
   // Requests may outlive the messenger where their operation failed: they must not look for it.
   for (Request *request : open_) request->messenger_ = nullptr;
-  if (wake_descriptor_ >= 0) ::close(wake_descriptor_);
 }
 
 void Messenger::open(Request &request, int peer, const Envelope &envelope, void *data, int64_t bytes) {
@@ -286,7 +285,7 @@ void Messenger::send_abort(lk_status cause, const std::string &reason, int blame
   header.kind = FrameKind::abort;
   header.scope = Scope::operation;
   header.source = membership_.rank;
-  header.tag = cause;
+  header.tag = cause == LK_INTERRUPTED ? LK_ABORTED : cause;  // how this rank was stopped is no matter of the others
   header.bytes = text.size();
   header.fingerprint = 1;
   header.root = blamed;

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "doorbell.h"
+#include "forking.h"
 #include "link.h"
 #include "operation.h"
 #include "simulated_ranks.h"
@@ -198,6 +199,7 @@ class Messenger final : private FrameSink {
   void drive(std::unique_lock<std::mutex> &lock, const Request &awaited, Patience &patience);
   void send_waiting(const Envelope &envelope, int rank);
   void sleep(std::unique_lock<std::mutex> &lock, uint32_t heard, int64_t until);
+  void look_for_interruption(std::unique_lock<std::mutex> &lock, const Request &awaited);
   void sleep_in_simulation(std::unique_lock<std::mutex> &lock, int64_t until);
   void wake_driver();
   std::string follow_those_who_wait(int &blamed, uint64_t &sequence) const;
@@ -206,7 +208,7 @@ class Messenger final : private FrameSink {
   Membership &membership_;
   const MessengerOptions options_;
   int64_t spin_nanoseconds_;
-  int wake_descriptor_;
+  std::optional<ParentsDescriptor> wake_descriptor_;  // where links are polled
   bool polls_ = false;    // some link has a descriptor
   bool listens_ = false;  // some link has none
 

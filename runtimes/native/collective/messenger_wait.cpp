@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "interruption.h"
 #include "messenger_peer.h"
 
 namespace lowerkit::collective {
@@ -138,6 +139,7 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
     ++sleepers_;
     changed_.wait_for(held, std::chrono::nanoseconds(kLongestSleep));
     --sleepers_;
+    look_for_interruption(held, awaited);
     if (awaited.done()) return;
     membership_.check();
     if (patience.deadline.passed(now())) throw_timeout(awaited, patience.deadline);
@@ -177,8 +179,19 @@ void Messenger::drive(std::unique_lock<std::mutex> &held, const Request &awaited
       sleep_in_simulation(held, std::min(patience.deadline.at, patience.tell_at));
     } else {
       sleep(held, heard, patience.deadline.at);
+      look_for_interruption(held, awaited);
     }
   }
+}
+
+// Without the mutex: what a signal's handler does may need it.
+void Messenger::look_for_interruption(std::unique_lock<std::mutex> &held, const Request &awaited) {
+  if (options_.simulated) return;
+  held.unlock();
+  const bool ends = interrupted();
+  held.lock();
+  if (ends && !awaited.done())
+    throw Failure(LK_INTERRUPTED, describe_request(awaited) + ": the wait was interrupted", membership_.rank);
 }
 
 void Messenger::tell_of_waiting(const Envelope &envelope, int rank) {
@@ -214,11 +227,11 @@ void Messenger::sleep(std::unique_lock<std::mutex> &held, uint32_t heard, int64_
   driver_sleeps_ = true;
   held.unlock();
   if (polls_) {
-    descriptors.push_back({wake_descriptor_, POLLIN, 0});
+    descriptors.push_back({wake_descriptor_->get(), POLLIN, 0});
     timespec limit{time_t((until - now) / 1000000000), long((until - now) % 1000000000)};
     ppoll(descriptors.data(), descriptors.size(), &limit, nullptr);
     uint64_t count;
-    if (descriptors.back().revents && ::read(wake_descriptor_, &count, sizeof count) < 0) {
+    if (descriptors.back().revents && ::read(wake_descriptor_->get(), &count, sizeof count) < 0) {
       // Another thread's wake-up was read already: there is nothing to do about it.
     }
   } else {
@@ -246,7 +259,7 @@ void Messenger::wake_driver() {
   } else if (polls_) {
     uint64_t one = 1;
     // Fails only where the counter is full: then it wakes already.
-    if (::write(wake_descriptor_, &one, sizeof one) < 0) return;
+    if (::write(wake_descriptor_->get(), &one, sizeof one) < 0) return;
   } else {
     options_.doorbell->ring();
   }

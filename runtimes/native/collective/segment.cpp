@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "fetched.h"
+#include "interruption.h"
+
 namespace lowerkit::collective {
 namespace {
 
@@ -43,6 +46,7 @@ Segment::Segment(int descriptor, int ranks, int index, int64_t tile_bytes, Deadl
     throw Failure(LK_RESOURCES,
                   "cannot map " + std::to_string(size_) + " bytes of shared memory: " + std::strerror(errno));
   madvise(mapped, size_t(size_), MADV_POPULATE_WRITE);  // else the first operations fault page after page
+  madvise(mapped, size_t(size_), MADV_DONTFORK);        // a child is no rank
   base_ = static_cast<uint8_t *>(mapped);
   SegmentHeader &shared = header();
   if (index == 0) {
@@ -57,12 +61,18 @@ Segment::Segment(int descriptor, int ranks, int index, int64_t tile_bytes, Deadl
       munmap(mapped, size_t(size_));
       throw Failure(LK_TIMEOUT, "the first local rank has not prepared the shared segment");
     }
+    if (interrupted()) {
+      munmap(mapped, size_t(size_));
+      throw Failure(LK_INTERRUPTED, "interrupted while the first local rank prepared the shared segment");
+    }
     sched_yield();
   }
-  if (shared.magic.load(std::memory_order_acquire) != kMagic || shared.version != kVersion || shared.ranks != ranks ||
-      shared.tile_bytes != tile_bytes) {
-    std::string message = "local ranks disagree on the shared segment: " + std::to_string(shared.ranks) +
-                          " ranks with tiles of " + std::to_string(shared.tile_bytes) + " bytes there, " +
+  const int32_t version = fetched(shared.version), there = fetched(shared.ranks);
+  const int64_t tile_there = fetched(shared.tile_bytes);
+  if (shared.magic.load(std::memory_order_acquire) != kMagic || version != kVersion || there != ranks ||
+      tile_there != tile_bytes) {
+    std::string message = "local ranks disagree on the shared segment: " + std::to_string(there) +
+                          " ranks with tiles of " + std::to_string(tile_there) + " bytes there, " +
                           std::to_string(ranks) + " and " + std::to_string(tile_bytes) +
                           " here; all ranks need the same version and tuning";
     munmap(mapped, size_t(size_));
@@ -94,6 +104,16 @@ void Segment::report_failure(int rank, const char *message) const {
   shared.failed_rank = rank;
   std::strncpy(shared.failure, message, sizeof(shared.failure) - 1);
   shared.failed.store(2, std::memory_order_release);
+}
+
+std::optional<Failure> Segment::reported_failure() const {
+  const SegmentHeader &shared = header();
+  if (shared.failed.load(std::memory_order_acquire) != 2) return std::nullopt;
+  char text[sizeof(shared.failure)];
+  std::memcpy(text, shared.failure, sizeof(text));
+  const int rank = fetched(shared.failed_rank);
+  return Failure(LK_ABORTED, "rank " + std::to_string(rank) + ": " + std::string(text, strnlen(text, sizeof(text))),
+                 rank);
 }
 
 }  // namespace lowerkit::collective

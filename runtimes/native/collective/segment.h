@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "doorbell.h"
 #include "operation.h"
@@ -105,6 +106,8 @@ class Segment {
 
   // Tells all ranks of a failure; the first one stays. Callable by any thread.
   void report_failure(int rank, const char *message) const;
+  // What some rank reported. Its rank is whatever stands there.
+  std::optional<Failure> reported_failure() const;
 
  private:
   static int64_t block_bytes();

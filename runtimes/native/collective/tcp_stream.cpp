@@ -9,6 +9,7 @@
 
 #include "byte_stream.h"
 #include "failure.h"
+#include "forking.h"
 
 namespace lowerkit::collective {
 namespace {
@@ -30,13 +31,12 @@ class TcpStream final : public ByteStream {
     int one = 1;
     setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   }
-  ~TcpStream() override { ::close(descriptor_); }
 
   size_t write(const iovec *parts, int count) override {
     msghdr message{};
     message.msg_iov = const_cast<iovec *>(parts);
     message.msg_iovlen = size_t(count);
-    ssize_t moved = sendmsg(descriptor_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t moved = sendmsg(descriptor_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved >= 0) return size_t(moved);
     if (can_wait(errno)) return 0;
     throw lost(std::strerror(errno));
@@ -46,15 +46,15 @@ class TcpStream final : public ByteStream {
     msghdr message{};
     message.msg_iov = const_cast<iovec *>(parts);
     message.msg_iovlen = size_t(count);
-    ssize_t moved = recvmsg(descriptor_, &message, MSG_DONTWAIT);
+    ssize_t moved = recvmsg(descriptor_.get(), &message, MSG_DONTWAIT);
     if (moved > 0) return size_t(moved);
     if (moved == 0) throw lost("it was closed");
     if (can_wait(errno)) return 0;
     throw lost(std::strerror(errno));
   }
 
-  void close() override { shutdown(descriptor_, SHUT_RDWR); }
-  int descriptor() const override { return descriptor_; }
+  void close() override { shutdown(descriptor_.get(), SHUT_RDWR); }
+  int descriptor() const override { return descriptor_.get(); }
 
  private:
   Failure lost(const std::string &why) const {
@@ -62,7 +62,7 @@ class TcpStream final : public ByteStream {
   }
 
   const int peer_;
-  const int descriptor_;
+  const ParentsDescriptor descriptor_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Ranks as threads of one process, over the C interface: what the native tests of collectives share.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -53,17 +54,18 @@ class Ranks {
         config.size = size;
         config.local_count = int(local.size());
         config.local_ranks = local.data();
-        config.segment_descriptor = local.size() > 1 ? dup(segment) : -1;
+        config.segment_descriptor = local.size() > 1 ? fcntl(segment, F_DUPFD_CLOEXEC, 0) : -1;
         config.connections = connections[size_t(rank)].data();
         config.timeout = timeout;
         config.tuning = tuning;
         REQUIRE(lk_group_create(&config, &groups_[size_t(rank)]) == LK_OK, "rank %d", rank);
       }
-      close(segment);
+      segments_.push_back(segment);
     }
   }
   ~Ranks() {
     for (int rank = 0; rank < size_; ++rank) end(rank);
+    for (int segment : segments_) close(segment);
   }
 
   // The rank's process ends, as far as the others can see.
@@ -72,6 +74,8 @@ class Ranks {
     groups_[size_t(rank)] = nullptr;
   }
   lk_group *group(int rank) { return groups_[size_t(rank)]; }
+  // Descriptor of the memory that the ranks of a host share.
+  int segment(int host = 0) const { return segments_[size_t(host)]; }
   int size() const { return size_; }
 
   void run(const std::function<void(int, lk_group *)> &body) {
@@ -84,4 +88,5 @@ class Ranks {
   int size_;
   int hosts_;
   std::vector<lk_group *> groups_;
+  std::vector<int> segments_;
 };

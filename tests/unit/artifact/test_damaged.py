@@ -17,6 +17,7 @@ from lowerkit.errors import ArtifactError, LowerkitError
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.manifest import (
     CODE_ENTRY,
+    FORMAT_MINOR,
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     KernelEntry,
@@ -207,8 +208,8 @@ def with_manifest(sound: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 def test_a_newer_version_is_named_with_ours_and_the_way_out(tmp_path: Path, sound: bytes) -> None:
     data = with_manifest(sound, lambda text: text.replace(b'"format_major":1', b'"format_major":7,"buffers_v7":{}'))
-    error = refuse(tmp_path, data, "LK8002", "format 7.1 ")
-    assert "reads format 1.1" in error.message
+    error = refuse(tmp_path, data, "LK8002", f"format 7.{FORMAT_MINOR} ")
+    assert f"reads format 1.{FORMAT_MINOR}" in error.message
     assert "lowerkit 0.1.0" in error.message
     assert "pip install --upgrade lowerkit" in (error.hint or "")
 

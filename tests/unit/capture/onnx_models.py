@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.capture.onnx import capture_onnx
+from lowerkit.capture.onnx_eager import exact_session
 from tests.unit.capture.running import run_program
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +64,7 @@ def by_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Array]) -> list[Arra
     """Returns what ONNX Runtime computes."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = exact_session(onnxruntime.SessionOptions(), model.SerializeToString())
     feeds = {value.name: array for value, array in zip(session.get_inputs(), inputs, strict=True)}
     return [np.asarray(result) for result in session.run(None, feeds)]
 

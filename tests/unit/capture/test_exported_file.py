@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from lowerkit.capture.exported_file import read_exported
-from lowerkit.capture.torch_export import capture_exported
+from lowerkit.capture.harmless_operators import is_harmless_target
+from lowerkit.capture.torch_export import capture_exported, load_exported
 from tests.unit.capture.running import assert_same_as_eager
 
 
@@ -83,7 +86,8 @@ def test_dynamo_is_not_loaded_and_works_afterwards(path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from lowerkit.capture.torch_export import capture_exported, load_exported
+from lowerkit.capture.harmless_operators import is_harmless_target
+from lowerkit.capture.torch_export import capture_exported, load_exported, load_exported
 program = capture_exported(load_exported(Path({str(path)!r})))
 assert not [name for name in sys.modules if name in ("torch._dynamo", "torch._inductor")], "slow to import"
 import torch
@@ -121,3 +125,44 @@ def test_compressed_entry_is_refused(path: Path, tmp_path: Path) -> None:
             archive.writestr(info.filename, source.read(info))
     with pytest.raises(ValueError, match="compressed or cut"):
         read_exported(packed)
+
+
+class Sized(nn.Module):
+    """Symbolic dims under a condition, keyword arguments, a dict with an order, floats of sizes, control flow."""
+
+    def forward(self, x: torch.Tensor, *, scale: dict[str, torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
+        halves = x.reshape(x.shape[0] // 2, 2, -1) if x.shape[0] % 2 == 0 and x.shape[1] != 7 else x
+        larger = nn.functional.interpolate(halves, scale_factor=1.5) * scale["by"]
+        chosen = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+        return OrderedDict(larger=larger, chosen=torch.vmap(torch.sum)(chosen))
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_symbolic_programs_are_those_that_torch_loads(derived: bool, tmp_path: Path) -> None:
+    half = Dim("half", min=2, max=50)
+    shapes = {"x": {0: 2 * half} if derived else {0: Dim.AUTO, 1: Dim.AUTO}, "scale": {"by": None}}
+    inputs = {"x": torch.randn(4, 6), "scale": {"by": torch.randn(1)}}
+    path = tmp_path / "sized.pt2"
+    torch.export.save(torch.export.export(Sized().eval(), (), inputs, dynamic_shapes=shapes, strict=False), path)
+    ours, theirs = load_exported(path), torch.export.load(str(path))
+    assert ours.graph_module.code == theirs.graph_module.code
+    assert ours.graph_signature == theirs.graph_signature
+    assert ours.call_spec == theirs.call_spec
+    assert str(ours.range_constraints) == str(theirs.range_constraints)
+    assert ours._guards_code == theirs._guards_code  # pyright: ignore[reportPrivateUsage]
+    assert [str(node.meta.get("val")) for node in ours.graph.nodes] == [
+        str(node.meta.get("val")) for node in theirs.graph.nodes
+    ]
+    outputs, expected = ours.module(check_guards=False)(**inputs), theirs.module()(**inputs)
+    assert all(torch.equal(outputs[name], expected[name]) for name in expected)
+
+
+def test_an_operator_of_the_process_is_taken_if_it_takes_tensors(tmp_path: Path) -> None:
+    """As it is registered by code that the user imported; one with text could name a file."""
+    library = torch.library.Library("strangers", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.define("write(Tensor x, str where) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+    assert is_harmless_target("torch.ops.strangers.twice.default")
+    assert not is_harmless_target("torch.ops.strangers.write.default")
+    assert not is_harmless_target("torch.ops.strangers.twice.overloads")

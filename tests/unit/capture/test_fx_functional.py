@@ -135,6 +135,29 @@ def test_symbolic_dims_and_training_are_left_to_torch() -> None:
     assert rewritten(torch.export.export(nn.BatchNorm1d(3), (X,), strict=False)) is None
 
 
+def strided(value: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(value, (3, 2), (2, 1), 1)
+
+
+@pytest.mark.parametrize(
+    "lay_out",
+    [
+        lambda x: x.transpose(0, 2).contiguous(),
+        lambda x: x[:, 1:].contiguous(),
+        lambda x: x[:, :1].expand(2, 3, 4).contiguous(),
+        lambda x: x.unsqueeze(0).to(memory_format=torch.channels_last),
+        lambda x: x.unsqueeze(0).clone(memory_format=torch.channels_last).contiguous(),
+        lambda x: x.transpose(0, 2).reshape(-1),
+        lambda x: x.transpose(0, 2).flatten(),
+        lambda x: x.transpose(0, 2),
+        lambda x: x[1:],
+    ],
+)
+def test_as_strided_reads_the_memory_that_a_copy_laid_out(lay_out: Callable[..., torch.Tensor]) -> None:
+    model = Calls(lambda _, x: strided(lay_out(x))).eval()
+    assert_same_as_eager(capture(model, (X,)), [X.numpy()])
+
+
 @pytest.mark.parametrize("name", benchmark_models().NAMES)
 def test_the_benchmark_models_need_no_second_trace(name: str) -> None:
     module, inputs = benchmark_models().tiny(name)

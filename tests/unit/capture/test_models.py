@@ -49,8 +49,11 @@ def captured(name: str, way: str, folder: Path) -> Program:
 @pytest.mark.parametrize("name", models.NAMES)
 def test_every_way_in(name: str, way: str, tmp_path: Path) -> None:
     program = captured(name, way, tmp_path)
-    counts = op_counts(program)
-    assert counts["torch.operator"] == 0
+    # What torch-mlir knows no op for comes as this one; the look-up of tokens is checked by one of our own.
+    foreign = [str(op.attributes["name"]) for op in operations(program) if op.name == "torch.operator"]
+    looks_up = name in ("bert_base", "gpt2", "llama")
+    assert foreign == ['"torch.lowerkit.checked_indices"'] * len(foreign)
+    assert bool(foreign) == looks_up
     assert program.signature.dims == []
     for operation in operations(program):
         assert not [result for result in operation.results if "?" in str(result.type)], operation.name

@@ -45,9 +45,9 @@ def assert_integer_products(model: Any, count: int) -> None:
     assert "lk.conv" not in text
 
 
-def assert_within_one(model: Any, inputs: Sequence[Array]) -> None:
+def assert_within_one(model: Any, inputs: Sequence[Array], expected: Sequence[Array] | None = None) -> None:
     """Results are bytes: within 1 of ONNX Runtime's, and one of them beside a tie."""
-    for have, want in zip(ours(model, inputs), by_onnxruntime(model, inputs), strict=True):
+    for have, want in zip(ours(model, inputs), expected or by_onnxruntime(model, inputs), strict=True):
         assert (have.dtype, have.shape) == (want.dtype, want.shape)
         apart = np.abs(have.astype(np.int64) - want.astype(np.int64))
         assert apart.max() <= 1
@@ -137,12 +137,13 @@ def test_qlinear_conv(name: str, last: bool) -> None:
         "b": RNG.integers(-900, 900, outputs).astype(np.int32),
     }  # fmt: skip
     x = stored(np.uint8, *image)
-    if last:
+    model = one_node("QLinearConv", {"x": x}, constants, opset=17, **fields)
+    expected = by_onnxruntime(model, [x])
+    if last:  # ONNX Runtime's own kernel for it saturates at 16 bits where the machine has no VNNI
         x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
         model = contributed("QLinearConv", {"x": x}, constants, channels_last=1, **fields)
-    else:
-        model = one_node("QLinearConv", {"x": x}, constants, opset=17, **fields)
-    assert_within_one(model, [x])
+        expected = [np.moveaxis(value, 1, -1) for value in expected]
+    assert_within_one(model, [x], expected)
     assert_integer_products(model, 1)
 
 

@@ -59,6 +59,17 @@ def test_shifts(direction: str, dtype: Unsigned) -> None:
     assert_close(ours(one_node("BitShift", {"x": x, "n": count}, direction=direction), [x, count]), [wanted], 0)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, np.uint8])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_shifts_by_the_width_or_more_leave_nothing(dtype: Unsigned, direction: str) -> None:
+    bits = np.iinfo(dtype).bits
+    x = numbers(dtype)[:6]
+    count = np.array([bits - 1, bits, bits + 1, 2 * bits, 200, np.iinfo(dtype).max], dtype)
+    wanted = np.left_shift(x, count) if direction == "LEFT" else np.right_shift(x, count)
+    wanted[count >= bits] = 0
+    assert_close(ours(one_node("BitShift", {"x": x, "n": count}, direction=direction), [x, count]), [wanted], 0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_not(dtype: Unsigned) -> None:
     x = numbers(dtype)

@@ -173,6 +173,7 @@ def test_nested_inputs_and_outputs() -> None:
     assert found["result"]["logits"].tolist() == [9, 9]
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.10."), reason="torch.export of 2.10 refuses this module itself")
 def test_symbolic_dims_have_names_ranges_and_expressions() -> None:
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -238,6 +239,38 @@ def test_training_mode_is_refused() -> None:
         capture(Training(), (torch.ones(2),))
     assert caught.value.code == "LK2001"
     capture(Training().eval(), (torch.ones(2),))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_dropout_between_recurrent_layers_is_refused_in_training_mode(kind: Any) -> None:
+    inputs = (torch.ones(2, 1, 3),)
+    with pytest.raises(CaptureError, match="training mode") as caught:
+        capture(kind(3, 2, num_layers=2, dropout=0.5).train(), inputs)
+    assert caught.value.code == "LK2001"
+    capture(kind(3, 2, num_layers=2, dropout=0.5).eval(), inputs)
+    capture(kind(3, 2, num_layers=2).train(), inputs)
+
+
+@pytest.mark.parametrize("script", [False, True])
+def test_statistics_of_an_instance_norm_are_refused_in_training_mode(script: bool) -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.InstanceNorm1d(3, track_running_stats=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(x)
+
+    inputs = (torch.ones(2, 3, 4),)
+    for training in (True, False):
+        module = Normed().train(training)
+        model: Any = torch.jit.script(module) if script else module
+        if training:
+            with pytest.raises(CaptureError, match="training mode") as caught:
+                capture(model, inputs)
+            assert caught.value.code == "LK2001"
+        else:
+            capture(model, inputs)
 
 
 def test_values_that_decide_are_refused_with_their_line() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -62,3 +64,19 @@ def test_render_has_op_location_details_and_hint() -> None:
         "  - two",
         "  hint: rewrite it",
     ]
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&- 2>&-"])
+def test_standard_streams_may_be_closed(closed: str) -> None:
+    """Printing goes nowhere then, and not into the first file that is opened."""
+    code = "from lowerkit.cli.main import main; import sys; sys.argv = ['lowerkit', 'targets']; main()"
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_a_terminal_takes_for_commands_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        exit_with_diagnostic(errors.InputError("LK1002", "entry \x1b]0;title\x07 is cut"))
+    assert "entry ?]0;title? is cut" in capsys.readouterr().err

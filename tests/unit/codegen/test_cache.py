@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lowerkit import worker_process
 from lowerkit.codegen.cpu import compile_pool
 from lowerkit.codegen.cpu.cache import KernelCache
 from lowerkit.codegen.cpu.compile_pool import CompileReport, compile_kernels, kernel_key
@@ -53,6 +54,20 @@ def test_a_damaged_entry_is_dropped_and_rebuilt(tmp_path: Path, fault: str) -> N
     assert cache.rejected == 1
     assert report.cached == 0
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("open_to_all", ["entry", "folder"])
+def test_what_everybody_may_write_is_not_read(tmp_path: Path, open_to_all: str) -> None:
+    """A checksum that fits is no proof of who wrote an entry, and kernels are executed."""
+    cache = KernelCache(tmp_path / "kernels")
+    cache.put(KEY, b"object")
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    path = next(cache.folder.glob("??/*"))
+    (path if open_to_all == "entry" else cache.folder).chmod(0o777)
+    assert cache.get(KEY) is None
+    assert cache.rejected == 1
+    (path if open_to_all == "entry" else cache.folder).chmod(0o700)
+    assert cache.get(KEY) == b"object"
 
 
 def test_sixteen_writers_of_one_key(tmp_path: Path) -> None:
@@ -141,14 +156,16 @@ def test_a_crashing_compiler_fails_its_kernel_alone(tmp_path: Path, monkeypatch:
     stand_in = tmp_path / "crash.py"
     stand_in.write_text(
         "import os, signal, lowerkit.codegen.cpu.compile_worker as worker\n"
+        "from lowerkit.worker_process import main\n"
         "original = worker.compile_request\n"
         "def compile_request(request):\n"
         "    if 'constant 3.0' in request.mlir: os.kill(os.getpid(), signal.SIGSEGV)\n"
         "    return original(request)\n"
         "worker.compile_request = compile_request\n"
-        "worker.main()\n"
+        "main()\n"
     )
-    monkeypatch.setattr(compile_pool, "WORKER_COMMAND", (str(stand_in),))
+    worker_process.end_idle_workers()
+    monkeypatch.setattr(worker_process, "WORKER_COMMAND", (str(stand_in),))
     plans = [add_constant(value) for value in range(compile_pool.MISSES_WORTH_WORKERS + 1)]
     with pytest.raises(CodegenError, match="SIGSEGV"):
         compile_kernels(plans, CPU, None, 2, reproducer_folder=tmp_path)
@@ -175,7 +192,7 @@ def _children() -> list[int]:
     """The compile workers among the children of this process: earlier tests may have left others."""
     tasks = Path("/proc/self/task")
     found = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if compile_pool.WORKER_COMMAND[-1] in _command_line(pid)]
+    return [pid for pid in found if worker_process.WORKER_COMMAND[-1] in _command_line(pid)]
 
 
 def _command_line(pid: int) -> str:
@@ -186,7 +203,8 @@ def _command_line(pid: int) -> str:
 
 
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compile_pool, "WORKER_COMMAND", ("-c", "raise SystemExit(9)"))
+    worker_process.end_idle_workers()
+    monkeypatch.setattr(worker_process, "WORKER_COMMAND", ("-c", "raise SystemExit(9)"))
     plans: list[KernelPlan] = [add_constant(value) for value in range(compile_pool.MISSES_WORTH_WORKERS + 1)]
     with pytest.raises(CodegenError, match="exit code 9"):
         compile_kernels(plans, CPU, None, 2, reproducer_folder=tmp_path)

@@ -23,7 +23,6 @@ from torch.export import Dim
 import lowerkit
 from lowerkit.artifact.c_files import write_c
 from lowerkit.cli.main import cli
-from lowerkit.codegen.c_interface.bounds import bounds
 from lowerkit.codegen.c_interface.c_text import identifier
 from lowerkit.codegen.c_interface.emit import EmittedC, emit_c
 from lowerkit.codegen.c_interface.routines import ROUTINES, routine_ir
@@ -31,6 +30,7 @@ from lowerkit.codegen.cpu.features import LEVELS, cpu_features, runs_on_host
 from lowerkit.codegen.cpu.lower import llvm_ir_to_object
 from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.runtimes.expression_bounds import bounds
 from lowerkit.runtimes.expressions import Expr, evaluate
 from tests.support.models import benchmark_models
 from tests.support.native_routines import Routines
@@ -369,3 +369,23 @@ def _low_bits(value: float, result: Any, name: str) -> int:
         int(np.float64(value).view(np.uint64)) if result is ctypes.c_double else int(np.float32(value).view(np.uint32))
     )
     return bits & 0xFFFF if name.startswith("__trunc") else bits
+
+
+@needs_compiler
+def test_a_guard_is_checked_before_anything_runs(tmp_path: Path) -> None:
+    class Even(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (2 if x.shape[0] % 2 == 0 else 3)
+
+    path = tmp_path / "model.lk"
+    lowerkit.compile(Even(), (torch.ones(4, 3),), dynamic_shapes=({0: Dim.AUTO},)).save(path)  # type: ignore[dict-item]
+    emitted = emit_c(open_artifact(path), "model", {"x_0": 64})
+    write_c(emitted, tmp_path)
+    assert "x_0 % 2 == 0" in (tmp_path / "model.h").read_text()
+    assert COMPILER is not None
+    command = [COMPILER, "-O1", "example.c", "model.o", "-lm", "-o", "example"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    for rows, status in ((6, 0), (7, 1)):
+        np.ones((rows, 3), np.float32).tofile(tmp_path / "x.bin")
+        ended = subprocess.run(["./example", str(rows), "x.bin"], cwd=tmp_path, capture_output=True, check=False)
+        assert ended.returncode == status, ended.stderr

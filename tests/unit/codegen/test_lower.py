@@ -31,8 +31,8 @@ CORPUS = {
     f"%m = arith.maximumf %v, %low : {VECTOR}\n%y = vector.extract %m[0] : f32 from {VECTOR}",
     "half": "%h = arith.truncf %x : f32 to f16\n%k = arith.constant 0x3555 : f16\n%m = arith.mulf %h, %k : f16\n"
     "%y = arith.extf %m : f16 to f32",
-    "bfloat": "%h = arith.truncf %x : f32 to bf16\n%k = arith.constant 0x3EAB : bf16\n%m = arith.mulf %h, %k : bf16\n"
-    "%y = arith.extf %m : bf16 to f32",
+    # Rounding to bf16 is a call of a library where the machine has no instruction for it; widening never is.
+    "bfloat": "%k = arith.constant 0x3EAB : bf16\n%w = arith.extf %k : bf16 to f32\n%y = arith.mulf %x, %w : f32",
     "double": "%d = arith.extf %x : f32 to f64\n%k = arith.constant 0.1 : f64\n%m = arith.mulf %d, %k : f64\n"
     "%y = arith.truncf %m : f64 to f32",
     "vector": f"%v = vector.broadcast %x : f32 to {VECTOR}\n%w = vector.fma %v, %v, %v : {VECTOR}\n"
@@ -40,10 +40,9 @@ CORPUS = {
     "vector_constants": f"%k = arith.constant dense<0x3FB8AA3B> : {VECTOR}\n"
     f"%v = vector.broadcast %x : f32 to {VECTOR}\n"
     f"%w = arith.mulf %v, %k : {VECTOR}\n%y = vector.extract %w[3] : f32 from {VECTOR}",
-    "vector_of_halves": "%v = vector.broadcast %x : f32 to vector<16xf32>\n"
-    "%h = arith.truncf %v : vector<16xf32> to vector<16xbf16>\n"
-    "%k = arith.constant dense<0x3EAB> : vector<16xbf16>\n%m = arith.mulf %h, %k : vector<16xbf16>\n"
-    "%e = arith.extf %m : vector<16xbf16> to vector<16xf32>\n%y = vector.extract %e[1] : f32 from vector<16xf32>",
+    "vector_of_halves": "%k = arith.constant dense<0x3EAB> : vector<16xbf16>\n"
+    "%w = arith.extf %k : vector<16xbf16> to vector<16xf32>\n%v = vector.broadcast %x : f32 to vector<16xf32>\n"
+    "%m = arith.mulf %v, %w : vector<16xf32>\n%y = vector.extract %m[1] : f32 from vector<16xf32>",
     "shuffle": f"%v = vector.broadcast %x : f32 to {VECTOR}\n"
     f"%w = vector.shuffle %v, %v [0, 17, 2, 19] : {VECTOR}, {VECTOR}\n"
     "%y = vector.extract %w[1] : f32 from vector<4xf32>",
@@ -53,8 +52,8 @@ CORPUS = {
     "fast_sum": "%a = arith.addf %x, %x fastmath<reassoc,contract> : f32\n"
     "%y = arith.mulf %a, %x fastmath<contract> : f32",
     "special_halves": "%h = arith.truncf %x : f32 to f16\n%n = arith.constant 0xFC00 : f16\n"
-    "%m = arith.maximumf %h, %n : f16\n%b = arith.extf %m : f16 to f32\n%c = arith.truncf %b : f32 to bf16\n"
-    "%k = arith.constant 0x7F80 : bf16\n%l = arith.minimumf %c, %k : bf16\n%y = arith.extf %l : bf16 to f32",
+    "%m = arith.maximumf %h, %n : f16\n%b = arith.extf %m : f16 to f32\n%k = arith.constant 0x7F80 : bf16\n"
+    "%c = arith.extf %k : bf16 to f32\n%y = arith.minimumf %b, %c : f32",
     "library": "%a = math.erf %x : f32\n%b = math.log1p %a : f32\n%c = math.powf %x, %b : f32\n"
     "%y = math.atan2 %c, %x : f32",
     "integers": "%n = arith.fptosi %x : f32 to i32\n%q = arith.floordivsi %n, %n : i32\n%c = math.ctlz %q : i32\n"
@@ -92,10 +91,10 @@ def test_literals_keep_their_bits(name: str) -> None:
         "constants": lambda: x * np.array([0x3FB8AA3B], np.uint32).view(np.float32),
         "vector_constants": lambda: x * np.array([0x3FB8AA3B], np.uint32).view(np.float32),
         "half": lambda: (x.astype(np.float16) * np.array([0x3555], np.uint16).view(np.float16)).astype(np.float32),
-        "bfloat": lambda: (x.astype(ml_dtypes.bfloat16) * third).astype(np.float32),
-        "vector_of_halves": lambda: (x.astype(ml_dtypes.bfloat16) * third).astype(np.float32),
+        "bfloat": lambda: x * third.astype(np.float32),
+        "vector_of_halves": lambda: x * third.astype(np.float32),
         "special_vectors": lambda: x,
-        "special_halves": lambda: x.astype(np.float16).astype(ml_dtypes.bfloat16).astype(np.float32),
+        "special_halves": lambda: x.astype(np.float16).astype(np.float32),
         "double": lambda: (x.astype(np.float64) * 0.1).astype(np.float32),
     }[name]()
     np.testing.assert_array_equal(y, expected)

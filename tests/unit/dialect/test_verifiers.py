@@ -14,6 +14,8 @@ from lowerkit.mlir import func, ir, run_pipeline
 WINDOW = "padding = array<i64: 0, 0, 0, 0>, strides = array<i64: 1, 1>, dilation = array<i64: 1, 1>"
 CONV = f"accumulate = f32, channels_last = false, {WINDOW}"
 POOL = f"channels_last = false, kernel = array<i64: 2, 2>, {WINDOW}"
+ATTENTION = 'scale = 1.0, causal = false, masking = "add", fill = 0.0, empty_rows = "zero"'
+CHECK = 'exempt = array<i64>, operator = "take", wraps = false'
 MATMUL = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
 QUANTIZE = 'axis = 1, formula = "divide", minimum = -128, maximum = 127, unsigned = false, storage = i8'
 REQUANT = (
@@ -28,6 +30,9 @@ REJECTED = [
     ("weight", 'symbol = "w"', [], ["?xf32"], ["static shape", "tensor<?xf32>"]),
     ("state_read", 'symbol = ""', [], ["4xf32"], ["must name a state"]),
     ("state_write", 'symbol = ""', ["4xf32"], [], ["must name a state"]),
+    ("check_indices", CHECK, ["4xi1"], [], ["indices", "8 bits or more", "i1"]),
+    ("check_indices", CHECK, ["4xi64"], [], ["extents", "one index value or more"]),
+    ("check_indices", CHECK, ["4xi64", "4xi64"], [], ["extents", "index value", "tensor<4xi64>"]),
     ("matmul", MATMUL, ["3x4xf32", "5x6xf32"], ["3x6xf32"], ["K = 4", "K = 5"]),
     ("matmul", MATMUL, ["3x4xf32", "4x6xf32"], ["3x7xf32"], ["tensor<3x7xf32>", "tensor<3x6xf32>"]),
     ("matmul", MATMUL, ["3x4xf32", "4x6xf16"], ["3x6xf32"], ["lhs", "f32", "rhs", "f16"]),
@@ -117,21 +122,21 @@ REJECTED = [
     ),
     (
         "attention",
-        "scale = 1.0, causal = false",
+        ATTENTION,
         ["1x3x4x8xf32", "1x2x4x8xf32", "1x2x4x8xf32"],
         ["1x3x4x8xf32"],
         ["3 heads", "value 2"],
     ),
     (
         "attention",
-        "scale = 1.0, causal = false",
+        ATTENTION,
         ["1x2x4x8xf32", "1x2x4x6xf32", "1x2x4x8xf32"],
         ["1x2x4x8xf32"],
         ["feature dimension of query is 8", "key 6"],
     ),
     (
         "attention",
-        "scale = 1.0, causal = false",
+        ATTENTION,
         ["1x2x4x8xf32", "1x2x5x8xf32", "1x2x5x8xf32", "3x5xf32"],
         ["1x2x4x8xf32"],
         ["mask has shape 3x5", "1x2x4x5"],

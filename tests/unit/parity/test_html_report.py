@@ -65,7 +65,7 @@ def test_a_browser_renders_it(failing: Report, tmp_path: Path) -> None:
     # The elements that a browser made of it: what it could not read would be missing or elsewhere.
     dom = _browse("--dump-dom", page.as_uri(), folder=tmp_path)
     sections = re.findall(r'<section id="(\w+)"', dom)
-    assert sections == ["verdict", "finding", "waterfall", "outputs", "ops", "skipped"][: len(sections)]
+    assert sections == ["verdict", "finding", "waterfall", "captures", "outputs", "ops", "skipped"][: len(sections)]
     assert len(sections) >= 5
     assert len(re.findall(r"<tr class=\"fail\">", dom)) == len([r for r in failing.ops if not r.verdict.passed]) + 1
     assert len(re.findall(r"<rect ", dom)) == 13  # eager, exported and compiled have one bar, five stages have two

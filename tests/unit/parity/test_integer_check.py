@@ -46,6 +46,16 @@ def test_a_right_model_passes() -> None:
     assert any(row.sqnr_db is not None for row in report.integers)
 
 
+def test_what_is_not_compared_of_a_quantized_model_is_said() -> None:
+    x = torch.randn(9, 12)
+    report = lowerkit.check(Layers().eval(), (x,), bisect=True, hard=True)
+    assert report.bisection is None
+    assert [line.split(":")[0] for line in report.skipped] == ["the bisection", "special values"]
+    exported = torch.export.export(Layers().eval(), (x,), dynamic_shapes=({0: torch.export.Dim("n", min=2, max=40)},))
+    (line,) = lowerkit.check(exported).skipped
+    assert "symbolic dims" in line
+
+
 def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     program = capture(Layers().eval(), (x := torch.randn(9, 12),))
     lower_program(program, "canonical", CompileOptions())

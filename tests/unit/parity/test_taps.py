@@ -73,7 +73,7 @@ def _compared(value: float, reader: float, *, output_passed: bool = True) -> Rep
     }
     taps = [Tap("a@", "elementwise", "", 1, frozenset({2})), Tap("b@", "elementwise", "", 2, frozenset({0}))]
     report = Report("planted", [], [])
-    compare_taps(program, taps, arrays, references, {0} if output_passed else set(), report)
+    compare_taps(program.signature.outputs, taps, arrays, references, {0} if output_passed else set(), report)
     return report
 
 

@@ -29,7 +29,7 @@ _TOLERANCES: dict[Any, tuple[float, float]] = {
 }
 """rtol and atol of gate A per op; integers and bools are equal."""
 
-_FLOAT64_ATTRIBUTES = re.compile(r"(epsilon|scale) = [^,}]* : f64|scales = array<f64[^>]*>")
+_FLOAT64_ATTRIBUTES = re.compile(r"(epsilon|scale|fill) = [^,}]* : f64|scales = array<f64[^>]*>")
 _FORBIDDEN = ("torch.", "torch_c.", "tm_tensor.", "cf.assert", "tensor.cast", "scf.")
 
 

@@ -151,6 +151,12 @@ def test_unknown_methods_and_percentiles(percent: float) -> None:
         make_method("entropy", 99)
 
 
+def test_a_percentile_belongs_to_its_method() -> None:
+    module, _ = model()
+    with pytest.raises(UsageError, match="'min-max' has no percentile"):
+        lowerkit.quantize(module, [(torch.zeros(3, 12),)], percentile=99.9)
+
+
 def signature() -> Signature:
     return Signature([TensorSpec("x", "f32", [2, 3]), TensorSpec("i", "i64", [4])], [], [], [])
 

@@ -1,0 +1,232 @@
+"""Puts a check before each look-up and write by index of an exported graph, as the user wrote it.
+
+Which values an index may have is a matter of the op: ``embedding``, ``gather``, ``scatter`` and their kin refuse those
+below 0, indexing by brackets, ``index_fill``, ``take`` and ``put`` count them from the end, and a class of ``-100``
+means that a sample has no loss. What an op is written out of says other things, so the graph gets its checks before
+anything is decomposed (:mod:`lowerkit.capture.checked_indices`); internal look-ups of a decomposition get none.
+"""
+
+# torch tells ops and their schemas apart by private names only.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx import node as fx_node
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
+
+from lowerkit.capture.checked_indices import CHECKED_INDICES
+from lowerkit.capture.lifted_states import with_graph
+from lowerkit.capture.operators import aten
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+Extent = Any
+"""An int, or a node that gives one."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    """``index`` is into extents of ``data``, the product of ``dims``; or into ``size`` where there is no data."""
+
+    index: fx.Node
+    data: fx.Node | None
+    dims: Sequence[int] = ()
+    size: int = 0
+    wraps: bool = False
+    exempt: int | None = None
+
+
+_Arguments = Mapping[str, Any]
+_Rule = Callable[[_Arguments], Iterator[_Check]]
+
+
+def with_index_checks(exported: ExportedProgram) -> ExportedProgram:
+    """Returns a program with a check before each look-up by data; ``exported`` itself, unchanged, without look-ups."""
+    if not any(_concerns(graph) for graph in _graphs(exported.graph_module)):
+        return exported
+    module = _copied(exported.graph_module)
+    for graph in _graphs(module):
+        for node in list(graph.nodes):
+            _check_node(node)
+    return with_graph(exported, module, module.graph, copy.deepcopy(exported.graph_signature))
+
+
+def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
+    """Yields the graph of a module and of the bodies that are submodules of it."""
+    yield module.graph
+    for child in module.children():
+        if isinstance(child, fx.GraphModule):
+            yield from _graphs(child)
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of the graphs, with the tensors and names of the original."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for old, new in zip(module.graph.nodes, graph.nodes, strict=True):
+        new.name = old.name
+        new.meta = dict(old.meta)
+    holder = torch.nn.Module()
+    for name, child in module.named_children():
+        holder.add_module(name, _copied(child) if isinstance(child, fx.GraphModule) else child)
+    for name in {str(node.target).partition(".")[0] for node in graph.find_nodes(op="get_attr")}:
+        if name not in dict(holder.named_children()):
+            setattr(holder, name, getattr(module, name))
+    copied = fx.GraphModule(holder, graph)
+    copied.meta = dict(module.meta)
+    return copied
+
+
+def _concerns(graph: fx.Graph) -> bool:
+    return any(_rule(node) is not None for node in graph.nodes)
+
+
+def _operator_name(node: fx.Node) -> str:
+    """``index_put`` of ``aten._index_put_impl_.default``; empty for what is no op of PyTorch."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    space, _, name = node.target._schema.name.partition("::")
+    return name.rstrip("_") if space == "aten" else ""
+
+
+def _rule(node: fx.Node) -> _Rule | None:
+    return _RULES.get(_operator_name(node))
+
+
+def _check_node(node: fx.Node) -> None:
+    rule = _rule(node)
+    if rule is None:
+        return
+    assert isinstance(node.target, torch._ops.OpOverload), "it has a rule"
+    arguments = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    arguments |= dict(zip(arguments, node.args, strict=False)) | node.kwargs
+    for check in rule(arguments):
+        value = check.index.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.dtype not in _INTEGERS:
+            continue
+        with node.graph.inserting_before(node):
+            checked = _insert(node, check)
+        node.args = fx_node.map_arg(node.args, lambda item, c=check, new=checked: new if item is c.index else item)
+        node.kwargs = fx_node.map_arg(node.kwargs, lambda item, c=check, new=checked: new if item is c.index else item)
+
+
+def _insert(node: fx.Node, check: _Check) -> fx.Node:
+    graph = node.graph
+    place = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack", "from_node") if key in node.meta}
+    size: Extent = check.size
+    if check.data is not None:
+        shape = check.data.meta["val"].shape
+        size = 1
+        for dim in check.dims:
+            extent: Extent = int(shape[dim]) if is_concrete_int(shape[dim]) else None
+            if extent is None:
+                extent = graph.call_function(aten.sym_size.int, (check.data, dim))
+                extent.meta = {**place, "val": shape[dim]}
+            size = extent if isinstance(size, int) and size == 1 else _product(graph, size, extent, place)
+    arguments = (check.index, [size], check.wraps, check.exempt, _operator_name(node).removeprefix("_"))
+    name = f"{node.name}_check"
+    checked = graph.create_node("call_function", CHECKED_INDICES, arguments, name=name)
+    value = check.index.meta["val"]
+    with value.fake_mode:
+        checked.meta = {**place, "val": torch.empty_like(value, memory_format=torch.contiguous_format)}
+    return checked
+
+
+def _product(graph: fx.Graph, one: Extent, other: Extent, place: dict[str, Any]) -> Extent:
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    product = graph.call_function(operator.mul, (one, other))
+    values = [item if isinstance(item, int) else item.meta["val"] for item in (one, other)]
+    product.meta = {**place, "val": values[0] * values[1]}
+    return product
+
+
+# The rules, by what the arguments are called in PyTorch's schemas.
+
+
+def _rank(node: fx.Node) -> int:
+    return node.meta["val"].dim()
+
+
+def _along_dim(index: str, *, wraps: bool = False, data: str = "self") -> _Rule:
+    def rule(arguments: _Arguments) -> Iterator[_Check]:
+        value, dim = arguments[data], arguments["dim"]
+        if _rank(value) == 0:
+            yield _Check(arguments[index], None, size=1, wraps=wraps)
+        else:
+            yield _Check(arguments[index], value, (int(dim) % _rank(value),), wraps=wraps)
+
+    return rule
+
+
+def _of_all(index: str, *, wraps: bool) -> _Rule:
+    """Positions in the flattened tensor."""
+
+    def rule(arguments: _Arguments) -> Iterator[_Check]:
+        value = arguments["self"]
+        if arguments.get("dim") is None:
+            yield _Check(arguments[index], value, range(_rank(value)), wraps=wraps)
+
+    return rule
+
+
+def _embedding(arguments: _Arguments) -> Iterator[_Check]:
+    yield _Check(arguments["indices"], arguments["weight"], (0,))
+
+
+def _index(arguments: _Arguments) -> Iterator[_Check]:
+    """A list with a tensor or None for each leading dim; a mask stands for as many dims as it has."""
+    dim = 0
+    for item in arguments["indices"]:
+        if isinstance(item, fx.Node) and item.meta["val"].dtype in (torch.bool, torch.uint8):
+            dim += _rank(item)
+            continue
+        if isinstance(item, fx.Node):
+            yield _Check(item, arguments["self"], (dim,), wraps=True)
+        dim += 1
+
+
+def _classes(arguments: _Arguments) -> Iterator[_Check]:
+    """Losses by class: the classes are dim 1, or dim 0 of a single sample."""
+    scores = arguments["self"]
+    exempt = arguments.get("ignore_index")
+    yield _Check(arguments["target"], scores, (min(1, _rank(scores) - 1),), exempt=exempt)
+
+
+def _one_hot(arguments: _Arguments) -> Iterator[_Check]:
+    if isinstance(arguments["num_classes"], int) and arguments["num_classes"] > 0:
+        yield _Check(arguments["self"], None, size=arguments["num_classes"])
+
+
+def _unpooled(arguments: _Arguments) -> Iterator[_Check]:
+    size = 1
+    for extent in arguments["output_size"]:
+        if not isinstance(extent, int):
+            return
+        size *= extent
+    yield _Check(arguments["indices"], None, size=size)
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), _embedding),
+    **dict.fromkeys(("index", "index_put", "_index_put_impl"), _index),
+    **dict.fromkeys(("index_select", "index_copy", "index_add", "index_reduce", "gather"), _along_dim("index")),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _along_dim("index")),
+    "index_fill": _along_dim("index", wraps=True),
+    **dict.fromkeys(("take", "put"), _of_all("index", wraps=True)),
+    "take_along_dim": _of_all("indices", wraps=False),
+    **dict.fromkeys(("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"), _classes),
+    **dict.fromkeys(("cross_entropy_loss", "multi_margin_loss"), _classes),
+    "one_hot": _one_hot,
+    **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),
+}
+"""By the name of the op, without the underscores of one that changes its argument."""

@@ -1,0 +1,79 @@
+"""Windows of unequal sizes with the places of their maxima, and the convolution over [time, batch, channels]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowerkit.capture.operators import aten
+from lowerkit.capture.symbolic import is_static
+
+
+def _window_places(size: int, count: int) -> Tensor:
+    """Which elements each of ``count`` windows over ``size`` elements covers, [count, longest].
+
+    Window i goes from floor(i size / count) to ceil((i + 1) size / count); a shorter one repeats its last element.
+    """
+    longest = max(-(-((index + 1) * size) // count) - index * size // count for index in range(count))
+    window = torch.arange(count).unsqueeze(1)
+    first = torch.div(window * size, count, rounding_mode="floor")
+    last = torch.div((window + 1) * size + count - 1, count, rounding_mode="floor") - 1
+    return torch.minimum(first + torch.arange(longest), last)
+
+
+def _adaptive_maxima(value: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The maximum of each window, and its place in the flattened spatial dims: of equals the first, of NaN the last."""
+    spatial = len(output_size)
+    if not all(is_static(extent) for extent in (*value.shape[-spatial:], *output_size)):
+        return NotImplemented
+    sizes = [int(extent) for extent in value.shape[-spatial:]]
+    if 0 in output_size or 0 in sizes:
+        return NotImplemented
+    lead = value.dim() - spatial
+    places = [_window_places(size, count) for size, count in zip(sizes, output_size, strict=True)]
+    windows = value
+    flat = torch.zeros([1] * (2 * spatial), dtype=torch.int64)
+    for axis, place in enumerate(places):
+        shape = [1] * (2 * spatial)
+        shape[axis], shape[spatial + axis] = place.shape
+        flat = flat + (place * math.prod(sizes[axis + 1 :])).reshape(shape)
+        # Each dim becomes two: the window, and within the window.
+        extents = list(windows.shape)
+        position = lead + 2 * axis
+        windows = windows.index_select(position, place.reshape(-1))
+        windows = windows.reshape([*extents[:position], *place.shape, *extents[position + 1 :]])
+    order = [
+        *range(lead),
+        *(lead + 2 * axis for axis in range(spatial)),
+        *(lead + 2 * axis + 1 for axis in range(spatial)),
+    ]
+    windows = windows.permute(order)
+    windows = windows.reshape([*windows.shape[: lead + spatial], -1])
+    flat = flat.expand([*output_size, *(place.shape[1] for place in places)]).reshape([*output_size, -1])
+    values, within = torch.max(windows, dim=-1)
+    number = torch.arange(windows.shape[-1])
+    last_nan = torch.where(torch.isnan(windows), number, -1).amax(-1)
+    within = torch.where(last_nan >= 0, last_nan, within)
+    return values, torch.gather(flat.expand(windows.shape), -1, within.unsqueeze(-1)).squeeze(-1)
+
+
+def _conv_tbc(value: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """A convolution over the first dim of [time, batch, channels] by [kernel, input channels, output channels]."""
+    result = aten.convolution(
+        *(value.permute(1, 2, 0), weight.permute(2, 1, 0), bias, [1], [pad], [1], False, [0], 1),
+    )
+    return result.permute(2, 0, 1)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {aten.conv_tbc.default: _conv_tbc}
+"""By overload."""
+
+WITH_PLACES: dict[Any, Callable[..., Any]] = {
+    aten.adaptive_max_pool2d.default: _adaptive_maxima,
+    aten.adaptive_max_pool3d.default: _adaptive_maxima,
+}
+"""By overload; for nodes whose places are read. Without them, a pool stays one op for the passes to see."""

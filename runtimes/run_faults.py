@@ -1,0 +1,55 @@
+"""Why a run ends before its last step, as people read it: a loop without end, an index out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.manifest import ITEM_SIZES, IndexCheck, Step
+
+
+@contextmanager
+def loops_that_end() -> Generator[None]:
+    """Says of a run whose loops did not end that it was given up: RuntimeFault LK8014."""
+    try:
+        yield
+    except OverflowError as error:
+        raise RuntimeFault(
+            "LK8014",
+            f"the run was given up: {error}",
+            hint="does its condition depend on what its body computes? lowerkit inspect shows the steps",
+        ) from None
+
+
+def index_fault(step: Step, element: int, index: int, dims: Mapping[str, int]) -> RuntimeFault:
+    """Returns LK8015: element number ``element`` of the indices that ``step`` checks is ``index``."""
+    check = step.check
+    assert check is not None, "only a check of indices ends a run"
+    extent = evaluate(check.extents[element % len(check.extents)], dims)
+    least = -extent if check.wraps else 0
+    allowed = f"{least} to {extent - 1}" if extent else "no index"
+    if check.exempt is not None:
+        allowed += f", or {check.exempt}"
+    return RuntimeFault(
+        "LK8015",
+        f"index {index} of {check.operator} is out of range for a dimension of size {extent} "
+        f"(element {element} of the indices; allowed: {allowed})",
+        op=check.operator,
+        location=step.location or None,
+        hint="the run has ended there, and no state has changed",
+    )
+
+
+def check_dims(check: IndexCheck, extents: Sequence[int], size: int) -> list[int]:
+    """Returns what a check of ``size`` bytes hands to the native runtime; ``index_check.h`` says what each number is.
+
+    Raises:
+        ValueError: an extent is negative, or the extents do not divide the indices.
+    """
+    item = ITEM_SIZES[check.dtype]
+    if size % (item * len(extents)) or min(extents) < 0:
+        raise ValueError(f"{size} bytes of {check.dtype} indices are into {list(extents)} elements")
+    exempt = check.exempt
+    return [size // item, item, int(check.wraps), int(exempt is not None), exempt or 0, *extents]

@@ -1,0 +1,313 @@
+"""Indices out of range: a run refuses them wherever eager does, takes what eager takes, and leaves the states alone.
+
+Each case is one op of many in one program, with an index tensor of its own: while one of them holds a bad value the
+others are good, so that the refusal must name that op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
+from torch.export import Dim
+from torch.nn import functional
+
+import lowerkit
+from lowerkit.compiler import Compiled
+from lowerkit.errors import RuntimeFault
+
+ROWS = 4
+VALUES = (3, -1, -ROWS, ROWS, -ROWS - 1, -100, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+"""Beside 0, the value of each index tensor."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op: what it computes of ``x`` [4, 6] and two indices, and the name that a refusal gives."""
+
+    compute: Callable[[Tensor, Tensor], Tensor]
+    operator: str
+    narrow: bool = True  # whether eager takes indices of 32 bits
+
+
+def _wide(index: Tensor) -> Tensor:
+    return index.reshape(2, 1).repeat(1, 6)
+
+
+def _expanded(index: Tensor) -> Tensor:
+    """As :func:`_wide`, by another way through capture; eager reads such indices of 32 bits wrongly."""
+    return index.reshape(2, 1).expand(2, 6)
+
+
+def _ones(*shape: int) -> Tensor:
+    return torch.ones(shape)
+
+
+CASES: dict[str, Case] = {
+    "embedding": Case(lambda x, i: functional.embedding(i, x), "embedding"),
+    "embedding_bag": Case(lambda x, i: functional.embedding_bag(i.reshape(1, -1), x), "embedding_bag"),
+    "index_select": Case(lambda x, i: x.index_select(0, i), "index_select"),
+    "index": Case(lambda x, i: x[i], "index"),
+    "index_second": Case(lambda x, i: x.t()[:, i], "index"),
+    "index_pair": Case(lambda x, i: x[i, i], "index"),
+    "index_apart": Case(lambda x, i: x.reshape(4, 2, 3)[i, :, i.clamp(0, 2)], "index"),
+    "index_scalar": Case(lambda x, i: x[i[1].reshape(())[None]], "index"),
+    "gather": Case(lambda x, i: x.gather(0, _wide(i)), "gather"),
+    "gather_expanded": Case(lambda x, i: x.gather(0, _expanded(i)), "gather", False),
+    "scatter_expanded": Case(lambda x, i: x.scatter(0, _expanded(i), x[:2] * 2), "scatter", False),
+    "gather_rows": Case(lambda x, i: x.t().gather(1, i.reshape(1, 2)), "gather"),
+    "take": Case(lambda x, i: x[:, 0].take(i), "take", False),
+    "put": Case(lambda x, i: x[:, 0].put(i, _ones(2)), "put", False),
+    "scatter": Case(lambda x, i: x.scatter(0, _wide(i), 1.0), "scatter"),
+    "scatter_src": Case(lambda x, i: x.scatter(0, _wide(i), x[:2] * 2), "scatter"),
+    "scatter_rows": Case(lambda x, i: x.t().scatter(1, i.reshape(1, 2), 7.0), "scatter"),
+    "scatter_add": Case(lambda x, i: x.scatter_add(0, _wide(i), _ones(2, 6)), "scatter_add"),
+    "scatter_reduce": Case(lambda x, i: x.scatter_reduce(0, _wide(i), _ones(2, 6), "amax"), "scatter_reduce"),
+    "index_put": Case(lambda x, i: x.index_put((i,), _ones(1)), "index_put"),
+    "index_put_add": Case(lambda x, i: x.index_put((i,), _ones(1), accumulate=True), "index_put"),
+    "index_put_pair": Case(lambda x, i: x.index_put((i, i), _ones(1)), "index_put"),
+    "index_copy": Case(lambda x, i: x.index_copy(0, i, _ones(2, 6)), "index_copy", False),
+    "index_add": Case(lambda x, i: x.index_add(0, i, _ones(2, 6)), "index_add"),
+    "index_fill": Case(lambda x, i: x.index_fill(0, i, 9.0), "index_fill", False),
+    "index_reduce": Case(lambda x, i: x.index_reduce(0, i, _ones(2, 6), "amax"), "index_reduce"),
+    "one_hot": Case(lambda x, i: functional.one_hot(i, ROWS), "one_hot", False),
+    "nll_loss": Case(lambda x, i: functional.nll_loss(x.t()[:2], i, reduction="sum"), "nll_loss_nd", False),
+    "cross_entropy": Case(
+        lambda x, i: functional.cross_entropy(x.t()[:2], i, reduction="none"), "cross_entropy_loss", False
+    ),
+    "max_unpool": Case(
+        lambda x, i: functional.max_unpool2d(
+            x[:1, :2].reshape(1, 1, 1, 2), i.reshape(1, 1, 1, 2), (2, 1), output_size=(2, 2)
+        ),
+        "max_unpool2d",
+        False,
+    ),
+}
+
+
+class Module(nn.Module):
+    """All cases at once; ``x`` and then an index tensor for each."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.cases = [CASES[name] for name in names]
+
+    def forward(self, x: Tensor, *indices: Tensor) -> list[Tensor]:
+        return [case.compute(x, index) for case, index in zip(self.cases, indices, strict=True)]
+
+
+def _names(dtype: torch.dtype) -> list[str]:
+    return [name for name, case in CASES.items() if case.narrow or dtype == torch.int64]
+
+
+X = torch.arange(24.0).reshape(ROWS, 6) / 8
+
+
+@cache
+def _compiled(dtype: torch.dtype) -> Compiled:
+    names = _names(dtype)
+    return lowerkit.compile(Module(names).eval(), (X, *(torch.tensor([0, 3], dtype=dtype) for _ in names)))
+
+
+def _eager(case: Case, index: Tensor) -> np.ndarray[Any, Any] | None:
+    try:
+        return case.compute(X, index).numpy()
+    except (IndexError, RuntimeError):
+        return None
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=["i64", "i32"])
+def test_refuses_what_eager_refuses(dtype: torch.dtype) -> None:
+    names = _names(dtype)
+    session = _compiled(dtype).session
+    wrong: list[str] = []
+    for number, name in enumerate(names):
+        for value in VALUES:
+            if not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
+                continue
+            indices = [torch.tensor([0, 3], dtype=dtype) for _ in names]
+            indices[number] = torch.tensor([0, value], dtype=dtype)
+            expected = _eager(CASES[name], indices[number])
+            try:
+                found = session.run(X, *indices)[number]
+            except RuntimeFault as fault:
+                told = fault.code == "LK8015" and f"index {value} of {CASES[name].operator} is out of range" in str(
+                    fault
+                )
+                placed = (fault.location or "").startswith("test_index_checks.py:")
+                if expected is not None or not told or not placed:
+                    wrong.append(f"{name}, {value}: {fault}")
+                continue
+            if expected is None or not np.allclose(found, expected, equal_nan=True):
+                wrong.append(f"{name}, {value}: {found.ravel()[:6]}, eager {expected}")
+    assert not wrong, "\n".join(wrong)
+
+
+class Rows(nn.Module):
+    """Look-ups in tables of unknown size, and in one that is made of two."""
+
+    def forward(self, x: Tensor, y: Tensor, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, ...]:
+        return x[first], torch.cat([x, y]).index_select(0, second), x.gather(0, third), x.take(third[0])
+
+
+def test_extents_of_a_call() -> None:
+    n, m, k = Dim("n"), Dim("m"), Dim("k")
+    index = torch.tensor([0, 1])
+    shapes = ({0: n}, {0: m}, {0: k}, {0: k}, None)
+    inputs = (torch.randn(5, 3), torch.randn(6, 3), index, index + 1, torch.tensor([[0, 1, 2]]))
+    session = lowerkit.compile(Rows().eval(), inputs, dynamic_shapes=shapes).session
+    for rows in (3, 8):
+        x, y = torch.randn(rows, 3), torch.randn(2, 3)
+        good = torch.tensor([0, rows - 1, 1])
+        third = torch.tensor([[0, rows - 1, 2]])
+        for name, arguments in {
+            "": (good, good + 2, third),
+            "index": (good + 1, good, third),
+            "index_select": (good, good + 3, third),
+            "gather": (good, good, third + 1),
+        }.items():
+            if not name:
+                for found, expected in zip(session.run(x, y, *arguments), Rows()(x, y, *arguments), strict=True):
+                    np.testing.assert_array_equal(found, expected.numpy())
+                continue
+            with pytest.raises(RuntimeFault, match=rf"index \d+ of {name} is out of range") as caught:
+                session.run(x, y, *arguments)
+            assert caught.value.code == "LK8015"
+
+
+class Cache(nn.Module):
+    """Two caches and a position that is computed of the first, after it was written."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("keys", torch.zeros(ROWS, 6))
+        self.register_buffer("values", torch.zeros(ROWS, 6))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+        self.keys: Tensor
+        self.values: Tensor
+        self.count: Tensor
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        self.keys.index_copy_(0, at, x)
+        self.count += 1
+        if self.kind == "computed":
+            at = at + self.keys[0, :1].long()
+        if self.kind == "put":
+            self.values[at] = x
+        else:
+            self.values.index_copy_(0, at, x)
+        return self.keys + self.values
+
+
+@cache
+def _with_cache(kind: str) -> Compiled:
+    return lowerkit.compile(Cache(kind).eval(), (torch.zeros(1, 6), torch.tensor([0])))
+
+
+@pytest.mark.parametrize("kind", ["same", "put", "computed"])
+def test_a_refused_call_changes_no_state(kind: str) -> None:
+    session = _with_cache(kind).session
+    eager = Cache(kind).eval()
+    for value, at in ((1.0, 0), (1.0, 1), (1.0, ROWS - 1), (1.0, ROWS), (5.0, -ROWS - 1), (1.0, 2), (1.0, 2**40)):
+        x, position = torch.full((1, 6), value), torch.tensor([at])
+        before = session.state
+        saved = {name: buffer.clone() for name, buffer in eager.named_buffers()}
+        try:
+            expected = eager(x, position)
+        except (IndexError, RuntimeError):
+            eager.load_state_dict(saved)
+            with pytest.raises(RuntimeFault, match="out of range"):
+                session.run(x, position)
+            for name, array in session.state.items():
+                np.testing.assert_array_equal(array, before[name])
+            continue
+        np.testing.assert_array_equal(session.run(x, position)[0], expected.numpy())
+    assert session.state["count"] == eager.count.numpy()
+
+
+def test_one_check_for_equal_indices() -> None:
+    compiled = _with_cache("same")
+    manifest = compiled.parts.manifest
+    kinds = [step.kind for step in manifest.steps]
+    assert kinds.count("index check") == 1
+    assert kinds[0] == "index check"
+    updates = [step for step in manifest.steps if step.kind == "scatter"]
+    assert len(updates) == 2
+    assert all(manifest.buffers[step.buffers[-1]].kind == "state" for step in updates), "they are made in place"
+
+
+class Branches(nn.Module):
+    """A look-up in a branch and in the body of a loop: only what runs is checked."""
+
+    def forward(self, x: Tensor, at: Tensor, flag: Tensor) -> Tensor:
+        chosen = torch.cond(flag.sum() > 0, lambda x, at: x[at] * 2, lambda x, at: x[:1] + at, (x, at))
+
+        def turn(count: Tensor, at: Tensor, total: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+            return count + 1, at + 1, total + x.index_select(0, at)
+
+        start = torch.zeros((), dtype=torch.int64)
+        _, _, total = while_loop(
+            lambda count, at, total: count < flag.sum(),
+            lambda count, at, total: turn(count, at, total, x),
+            (start, at.clone(), chosen),
+        )
+        return total
+
+
+def test_bodies() -> None:
+    session = lowerkit.compile(Branches().eval(), (X, torch.tensor([0]), torch.tensor([1]))).session
+    for at, flag in ((0, 1), (1, 3), (9, 0), (0, 4)):
+        arguments = X, torch.tensor([at]), torch.tensor([flag])
+        np.testing.assert_array_equal(session.run(*arguments)[0], Branches()(*arguments).numpy())
+    for at, flag, told in ((9, 1, "index 9 of index"), (1, 4, "index 4 of index_select"), (-5, 1, "index -5 of index")):
+        with pytest.raises(RuntimeFault, match=rf"{told} is out of range") as caught:
+            session.run(X, torch.tensor([at]), torch.tensor([flag]))
+        assert (caught.value.location or "").startswith("test_index_checks.py:")
+
+
+class Constants(nn.Module):
+    """Indices that are known at capture: those in range cost nothing, one out of range is for the run to refuse."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.index_select(0, torch.tensor([0, self.index])) + x[torch.tensor([1, 2])]
+
+
+def test_constant_indices() -> None:
+    compiled = lowerkit.compile(Constants(3).eval(), (X,))
+    assert all(step.check is None for step in compiled.parts.manifest.steps)
+    np.testing.assert_array_equal(compiled(X), Constants(3)(X).numpy())
+
+
+def test_many_indices_name_the_first_on_any_number_of_threads(tmp_path: Path) -> None:
+    table, index = torch.randn(50, 3), torch.randint(0, 50, (300_000,))
+    path = tmp_path / "model.lk"
+    lowerkit.compile(_Embeds().eval(), (table, index)).save(path)
+    bad = index.clone()
+    bad[[123_456, 123_457, 299_999]] = torch.tensor([50, -7, 51])
+    for threads in (1, 3):
+        session = lowerkit.load(path, threads=threads)
+        np.testing.assert_array_equal(session.run(table, index)[0], table[index].numpy())
+        with pytest.raises(
+            RuntimeFault, match=r"index 50 of embedding .*element 123456 of the indices; allowed: 0 to 49"
+        ):
+            session.run(table, bad)
+        with pytest.raises(RuntimeFault, match="LK8015"):
+            session.profile(table, bad)
+
+
+class _Embeds(nn.Module):
+    def forward(self, table: Tensor, index: Tensor) -> Tensor:
+        return functional.embedding(index, table)

@@ -1,0 +1,106 @@
+"""NaN and infinities in operands of layers: they show in the elements that eager computes from them, in no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import lowerkit
+
+NAN, INFINITY = float("nan"), float("inf")
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+class TransposedConvolutions(torch.nn.Module):
+    """Strides, padding, dilation, groups and ranks; eager scatters, so no weight meets a zero that was inserted."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            functional.conv_transpose2d(x, w),
+            functional.conv_transpose2d(x, w, stride=2),
+            functional.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1, dilation=2),
+            functional.conv_transpose2d(x, w, stride=(1, 3), padding=(0, 1), groups=2),
+            functional.conv_transpose1d(x[:, :, 0], w[:, :, 0], stride=2),
+        ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_transposed_convolutions(dtype: torch.dtype) -> None:
+    x, w = torch.ones(1, 4, 3, 3, dtype=dtype), torch.ones(4, 2, 2, 2, dtype=dtype)
+    x[0, 2, 1, 1] = -INFINITY
+    w[0, 0, 0, 0], w[1, 1, 1, 0], w[3, 0, 1, 1] = INFINITY, NAN, -INFINITY
+    hold(TransposedConvolutions(), (x, w))
+
+
+class Sums(torch.nn.Module):
+    """Long ones along either kind of axis, whose rounding errors are carried along."""
+
+    def forward(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            result
+            for x in inputs
+            for result in (x.sum(-2), x.sum(-1), x.mean((0, 1)), x.sum(), torch.nn.functional.normalize(x, dim=-2))
+        ]
+
+
+def test_sums_of_infinities() -> None:
+    inputs: list[torch.Tensor] = []
+    for shape in [(2, 16, 3), (2, 17, 3), (2, 130, 70), (2, 3, 4000)]:
+        x = torch.ones(shape)
+        x[0, shape[1] // 2, 0] = INFINITY
+        x[1, 0, 0], x[1, -1, 2] = INFINITY, -INFINITY
+        x[0, 1, 2] = NAN
+        inputs.append(x)
+    hold(Sums(), tuple(inputs))
+
+
+class Resizing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            functional.interpolate(x, size=(7, 16), mode="bilinear", align_corners=corners) for corners in (False, True)
+        ] + [functional.interpolate(x[:, :, 0], size=size, mode="linear") for size in (3, 21)]
+
+
+@pytest.mark.parametrize("place", [0, 1, -2, -1])
+def test_resizing(place: int) -> None:
+    """Beyond the last element both neighbours are that one, neither of weight 0."""
+    x = torch.ones(1, 2, 4, 8)
+    x[0, 0, 0, place], x[0, 1, place, 0] = INFINITY, -INFINITY
+    hold(Resizing(), (x,))
+
+
+class Padded(torch.nn.Module):
+    """Convolutions that pad, with constant filters: dense, grouped and depthwise; a batch norm of infinite scale."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Conv2d(4, 4, (5, 1), padding=2, groups=groups, dtype=dtype) for groups in (1, 2, 4)
+        )
+        self.norm = torch.nn.BatchNorm2d(4, dtype=dtype)
+        for layer in self.layers:
+            torch.nn.init.ones_(layer.get_parameter("weight"))
+            layer.get_parameter("weight").data[1, 0, 4, 0] = INFINITY
+        self.norm.weight.data[2] = -INFINITY
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        results = [layer(x) for layer in self.layers]
+        return [*results, self.norm(self.layers[2](x.abs()))]
+
+
+def test_padding_meets_infinite_filters() -> None:
+    """Eager multiplies zeros with them, in f64 on every machine; in f32 oneDNN may leave them out."""
+    with torch.no_grad():
+        hold(Padded(torch.float64).eval(), (torch.randn(1, 4, 8, 3, dtype=torch.float64),))
+
+
+def hold(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+    """Compares with eager; NaN and infinities stand in the same places."""
+    expected: Any = module(*arguments)
+    found: Any = lowerkit.compile(module.eval(), arguments)(*arguments)
+    for place, (have, want) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(have.astype(np.float64), want.double().numpy(), rtol=1e-2, err_msg=str(place))

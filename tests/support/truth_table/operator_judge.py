@@ -1,0 +1,77 @@
+"""The verdict on one output of an operator: bits for integers and bools, gate A for floats, NaN and infinities where
+eager has them.
+
+An output that holds nothing but values of the arguments was moved, and is compared by bits, the sign of zeros too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lowerkit.capture.dtypes import name_of, to_numpy
+from lowerkit.parity.gates import judge_op
+from tests.support.truth_table.judge import Finding, shown
+
+_ORDERING = (
+    "max",
+    "min",
+    "sort",
+    "topk",
+    "kthvalue",
+    "median",
+    "mode",
+    "clamp",
+    "quantile",
+    "pool",
+    "argsort",
+    "where",
+)
+"""Which of two zeros comes first, and the place of which of two equal values is given, nothing says."""
+
+
+def judge_operator(cell: Any, tensors: list[Tensor], ours: Tensor, eager: Tensor, exact: Tensor | None) -> Finding:
+    """Compares ``ours`` with ``eager``; ``exact`` is the same operator in float64, where that can be computed."""
+    if ours.dtype != eager.dtype or ours.shape != eager.shape:
+        return Finding(f"{ours.dtype}{list(ours.shape)}, eager {eager.dtype}{list(eager.shape)}")
+    orders = any(word in cell.operator for word in _ORDERING)
+    if not eager.dtype.is_floating_point:
+        different = ours != eager
+        if not different.any() or (orders and cell.form in ("zeros", "limits", "large") and eager.dtype == torch.int64):
+            return Finding()
+        return Finding(shown(different, ours, eager, None))
+    same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
+    unlike = ~same & ~(torch.isfinite(ours) & torch.isfinite(eager))
+    if exact is not None and exact.shape == eager.shape:
+        rounded = exact.to(ours.dtype)
+        right = (ours == rounded) | (torch.isnan(ours) & torch.isnan(rounded)) | _near(ours, exact)
+    else:
+        exact, right = None, torch.zeros_like(unlike)
+    if (unlike & ~right).any():
+        return Finding(shown(unlike & ~right, ours, eager, exact))
+    finite = torch.isfinite(ours) & torch.isfinite(eager)
+    verdict = judge_op(
+        name_of(to_numpy(eager).dtype),
+        to_numpy(ours[finite]),
+        to_numpy(eager[finite]),
+        np.asarray(exact[finite].to(torch.float64)) if exact is not None and exact.is_floating_point() else None,
+    )
+    if not verdict.passed:
+        return Finding(f"{verdict.reason}; {shown(finite & (ours != eager), ours, eager, exact)}")
+    signs = same & (ours == 0) & (torch.signbit(ours) != torch.signbit(eager))
+    if signs.any() and not orders and _is_moved(eager, tensors):
+        return Finding("the sign of a zero: " + shown(signs, ours, eager, exact))
+    return Finding(better=shown(unlike, ours, eager, exact) if unlike.any() else "")
+
+
+def _near(values: Tensor, exact: Tensor) -> Tensor:
+    wide = values.to(torch.float64)
+    return torch.isfinite(wide) & ((wide - exact).abs() <= 16 * torch.finfo(values.dtype).eps * exact.abs())
+
+
+def _is_moved(eager: Tensor, tensors: list[Tensor]) -> bool:
+    given = [tensor.reshape(-1) for tensor in tensors if tensor.dtype == eager.dtype]
+    return bool(given) and bool((torch.isin(eager, torch.cat(given)) | torch.isnan(eager)).all())
