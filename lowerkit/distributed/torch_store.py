@@ -20,8 +20,9 @@ class TorchStore:
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:
-        """See :class:`Store`."""
+        """See :class:`Store`. A TCPStore sends a value and awaits no answer: a question behind it awaits its arrival."""
         self._store.set(key, value)  # pyright: ignore[reportArgumentType] -- takes bytes as well
+        self._store.check([key])
 
     def get(self, key: str, timeout: float) -> bytes:
         """See :class:`Store`."""
