@@ -20,7 +20,7 @@ class TorchStore:
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:
-        """See :class:`Store`. A TCPStore sends a value and awaits no answer: a question behind it awaits its arrival."""
+        """See :class:`Store`. A TCPStore awaits no answer to a value; one to a question behind it comes later."""
         self._store.set(key, value)  # pyright: ignore[reportArgumentType] -- takes bytes as well
         self._store.check([key])
 
