@@ -7,6 +7,7 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
+    positions           that tracing did not look for in the dim (:mod:`lowerkit.capture.symbolic_positions`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
 
@@ -31,6 +32,7 @@ from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.locations import is_users_file, users_line
 from lowerkit.capture.symbolic import SymbolNames
 from lowerkit.capture.symbolic_build import guard_to_sympy
+from lowerkit.capture.symbolic_positions import symbolic_positions
 from lowerkit.capture.symbolic_squeezes import symbolic_squeezes
 from lowerkit.capture.symbolic_tree import Source
 from lowerkit.errors import UnsupportedError
@@ -109,6 +111,9 @@ class NotedGuards:
         for node, extents in symbolic_squeezes(exported.graph):
             line = users_line(node.meta.get("stack_trace"))
             found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
+        for node, extent, least in symbolic_positions(exported.graph):
+            line = users_line(node.meta.get("stack_trace"))
+            found.noted.append(Noted(sympy.Ge(extent.node.expr, least), line))
         return found
 
     def add_of_decompositions(self) -> None:

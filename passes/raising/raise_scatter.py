@@ -188,6 +188,7 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
 
 
 def _full(number: float | int, info: TensorInfo) -> ir.Value:
+    number = bool(number) if info.dtype == "i1" else number
     code = constant_int(TORCH_DTYPE_CODES[info.dtype])
     operands = [int_list(info.static_shape()), constant_number(number), code]
     return build(

@@ -97,15 +97,21 @@ def _respell(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 
 
 def _ones_like_family(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """Gives ``full`` and its kind the element type that their result has; PyTorch may leave it to be inferred."""
+    """Gives ``full`` and its kind the element type that their result has; PyTorch may leave it to be inferred.
+
+    A bool is filled with the truth of the number: torch-mlir would take its lowest bit.
+    """
     dtype = tensor_info(op.results[0]).dtype
-    names = {"torch.aten.full": 2, "torch.aten.zeros": 1, "torch.aten.ones": 1}
-    index = names[op.name]
-    operands = list(op.operands)
+    # What of ``new_full`` and its kind stands first gave the element type and the device.
+    operands = list(op.operands)[1 if ".new_" in op.name else 0 :]
+    name = op.name.replace("new_", "")
+    index = 2 if name == "torch.aten.full" else 1
+    if name == "torch.aten.full" and dtype == "i1" and (number := try_number(operands[1])) is not None:
+        operands[1] = constant_int(bool(number))
     operands[index] = constant_int(TORCH_DTYPE_CODES[dtype])
     # Layout, device and pinning mean nothing here.
     operands[index + 1 :] = [constant_none(), constant_none(), constant_bool(False)]
-    return build(op.name, operands, [op.results[0].type])
+    return build(name, operands, [op.results[0].type])
 
 
 _RULES: dict[str, Rule] = {
@@ -130,9 +136,9 @@ _RULES: dict[str, Rule] = {
     "torch.aten.to.prim_Device": _convert,
     "torch.aten.type_as": _convert,
     "torch.prims.convert_element_type": _convert,
-    "torch.aten.full": _ones_like_family,
-    "torch.aten.zeros": _ones_like_family,
-    "torch.aten.ones": _ones_like_family,
+    **{
+        f"torch.aten.{prefix}{name}": _ones_like_family for prefix in ("", "new_") for name in ("full", "zeros", "ones")
+    },
     **dict.fromkeys(_RESPELLED, _respell),
 }
 

@@ -130,6 +130,7 @@ def _moves() -> list[Case]:
     return [
         Case("arange", lambda x: torch.arange(x.shape[1]) + x[0, :, 0], (X,)),
         Case("full", lambda x: torch.full((5, 7), 2.5) + x, (X,)),
+        Case("full-of-bools", lambda x: (x > 0).new_full((7,), 4) & torch.full((7,), -2, dtype=torch.bool), (X,)),
         Case("ones-like", lambda x: torch.ones_like(x) + x, (X,)),
         Case("new-ones", lambda x: x.new_ones((7,)) + x, (X,)),
         Case("tril", torch.tril, (X,)),

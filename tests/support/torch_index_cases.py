@@ -51,6 +51,12 @@ def _writes() -> list[Case]:
         Case(
             "index-put-mask-each", lambda x, m, u: x.index_put((m,), u), (X, every_other, normal(2, 5, 7)), ("gather",)
         ),
+        Case(
+            "scatter-an-even-number-of-bools",
+            lambda x, i: (x > 0).scatter(1, i, -2),
+            (normal(3, 6), integers(3, 4)),
+            ("scatter",),
+        ),
         Case("index-add", lambda x, i, u: x.index_add(1, i, u), (X, integers(4), normal(3, 4, 7)), ("scatter",)),
         Case("index-copy", lambda x, i, u: x.index_copy(0, i, u), (X, one, normal(1, 5, 7)), ("scatter",)),
         Case("index-fill", lambda x, i: x.index_fill(2, i, -1.5), (X, integers(3)), ("scatter",)),

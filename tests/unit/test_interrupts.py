@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Generator
 
 import pytest
 
 from lowerkit.interrupts import hold_interrupts
 
 
+@pytest.fixture
+def heeded() -> Generator[None]:
+    """A process that was started in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded")
 def test_an_interrupt_comes_after_the_block() -> None:
     finished: list[bool] = []
 

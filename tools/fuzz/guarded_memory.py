@@ -63,7 +63,7 @@ def guarded_results(session: Any, arrays: Iterable[Array], *, at_end: bool) -> l
         memory.poison()
     first_output = len(bases) - len(outputs)
     bases = [arena.address, *bases[1:first_output], *(place.address for place in places)]
-    bound.table.run(session._pool, bases, session._scratch, bound.scratch_stride)
+    bound.run(session._pool, bases, session._scratch)
     return [
         place.bytes().view(output.dtype).reshape(output.shape).copy()
         for place, output in zip(places, outputs, strict=True)

@@ -49,7 +49,8 @@ def judge(ours: Tensor, eager: Tensor, exact: Tensor | None, *, zeros_alike: boo
         return Finding(shown(~near, ours, eager, None))
     our_error, eager_error = _error(ours, exact), _error(eager, exact)
     excused = (our_error <= limit) | (torch.isfinite(our_error) & (our_error <= 2 * eager_error))
-    excused |= ~torch.isfinite(eager) & _same(ours, exact.to(ours.dtype))
+    # Of elu_backward at NaN eager's vectors make NaN, its scalars a number: which are which is up to the machine.
+    excused |= _same(ours, exact.to(ours.dtype))
     wrong = ~near & ~excused
     if wrong.any():
         return Finding(shown(wrong, ours, eager, exact))
