@@ -7,7 +7,7 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
-    positions           that tracing did not look for in the dim (:mod:`lowerkit.capture.symbolic_positions`)
+    writes              into parts that tracing did not measure (:mod:`lowerkit.capture.written_slots`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
 
@@ -32,9 +32,9 @@ from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.locations import is_users_file, users_line
 from lowerkit.capture.symbolic import SymbolNames
 from lowerkit.capture.symbolic_build import guard_to_sympy
-from lowerkit.capture.symbolic_positions import symbolic_positions
 from lowerkit.capture.symbolic_squeezes import symbolic_squeezes
 from lowerkit.capture.symbolic_tree import Source
+from lowerkit.capture.written_slots import conditions_on_slots
 from lowerkit.errors import UnsupportedError
 from lowerkit.runtimes.conditions import Condition
 from lowerkit.runtimes.expression_bounds import decided, ranges_of
@@ -111,9 +111,8 @@ class NotedGuards:
         for node, extents in symbolic_squeezes(exported.graph):
             line = users_line(node.meta.get("stack_trace"))
             found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
-        for node, extent, least in symbolic_positions(exported.graph):
-            line = users_line(node.meta.get("stack_trace"))
-            found.noted.append(Noted(sympy.Ge(extent.node.expr, least), line))
+        for node, condition in conditions_on_slots(exported.graph):
+            found.noted.append(Noted(condition, users_line(node.meta.get("stack_trace"))))
         return found
 
     def add_of_decompositions(self) -> None:

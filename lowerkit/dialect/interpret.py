@@ -16,7 +16,7 @@ from lowerkit.dialect.base import LkOperation
 from lowerkit.dialect.ops import CallOp, CheckIndicesOp, CondOp, RegionOp, StateReadOp, StateWriteOp, WeightOp, WhileOp
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.shapes import is_dynamic, show
-from lowerkit.dialect.types import numpy_dtype
+from lowerkit.dialect.types import numpy_dtype, signless
 from lowerkit.errors import InputError, UnsupportedError
 from lowerkit.mlir import ext, ir, run_pipeline
 
@@ -123,7 +123,7 @@ class Interpreter:
         if isinstance(view, WeightOp):
             if self.weights is None:
                 raise InputError("LK1003", f"the module reads weight {view.symbol.value}, but no weights were given")
-            return [np.asarray(self.weights(view.symbol.value))]
+            return [signless(np.asarray(self.weights(view.symbol.value)))]
         if isinstance(view, StateReadOp):
             return [self._state(view.symbol.value)]
         if isinstance(view, StateWriteOp):

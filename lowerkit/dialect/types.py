@@ -117,3 +117,8 @@ def tensor_bytes(kind: Any) -> int | None:
         return 0
     count = element_count(kind.shape)
     return None if count is None else count * element_bytes(kind.element_type)
+
+
+def signless(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns an array as the IR has it: integers without a sign, the same bits."""
+    return array.view(array.dtype.name.removeprefix("u")) if array.dtype.kind == "u" else array

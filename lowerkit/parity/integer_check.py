@@ -23,10 +23,10 @@ from lowerkit.capture.program import Program
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.dialect.interpret import Interpreter
 from lowerkit.dialect.ops import RegionOp
+from lowerkit.dialect.types import signless
 from lowerkit.mlir import func, ir, run_pipeline, walk
 from lowerkit.parity.integer_row import IntegerRow, difference
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.owner_check import signless
 from lowerkit.parity.taps import last_op
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 

@@ -16,6 +16,7 @@ import numpy as np
 from lowerkit.capture.locations import last_part, origin_of
 from lowerkit.capture.program import Program
 from lowerkit.dialect.interpret import Interpreter
+from lowerkit.dialect.types import signless
 from lowerkit.mlir import ir, run_pipeline
 from lowerkit.parity.integer_row import OwnerRow, difference
 
@@ -66,11 +67,6 @@ def check_owner(program: Program, inputs: Sequence[Array]) -> tuple[list[OwnerRo
         rows.append(OwnerRow(_node(op), op.name, place, ours.size, *difference(ours, theirs, unsigned)))
         values[op.results[0]] = theirs
     return rows, missing
-
-
-def signless(array: Array) -> Array:
-    """Returns an array as the IR has it: integers without a sign, the same bits."""
-    return array.view(array.dtype.name.removeprefix("u")) if array.dtype.kind == "u" else array
 
 
 def _node(op: ir.Operation) -> str:

@@ -207,7 +207,7 @@ def _prelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """prelu: (input, weight): ``x if x > 0 else weight * x`` with one weight, or one for each channel (axis 1)."""
     value, slope = op.operands
     info = tensor_info(value)
-    per_channel = tensor_info(slope).rank == 1 and tensor_info(slope).static_dim(0) != 1
+    per_channel = tensor_info(slope).rank == 1 and tensor_info(slope).shape != (1,)
     scaled = binary("mul", value, bias_along(slope, 1, info.rank) if per_channel and info.rank > 1 else slope)
     positive = binary_scalar("gt", value, 0, "i1")
     return like_result(build("torch.aten.where.self", [positive, value, scaled], [value.type])[0], op)

@@ -114,6 +114,27 @@ def _ones_like_family(op: ir.Operation, context: PassContext) -> Sequence[ir.Val
     return build(name, operands, [op.results[0].type])
 
 
+def _arange(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """A float range of whole numbers, some of them extents, is one of integers, converted.
+
+    torch-mlir would count in floats how long it is.
+    """
+    info = tensor_info(op.results[0])
+    count = {"torch.aten.arange": 1, "torch.aten.arange.start": 2, "torch.aten.arange.start_step": 3}[op.name]
+    bounds = list(op.operands)[:count]
+    whole = all(str(bound.type) == "!torch.int" for bound in bounds)
+    if not info.is_float or not whole or all(try_number(bound) is not None for bound in bounds):
+        raise NotConcernedError("a length that is known, or integers")
+    operands = [
+        *bounds,
+        constant_int(TORCH_DTYPE_CODES["si64"]),
+        constant_none(),
+        constant_none(),
+        constant_bool(False),
+    ]
+    return [cast(build(op.name, operands, [info.with_dtype("si64").torch_type()])[0], info.dtype)]
+
+
 _RULES: dict[str, Rule] = {
     **{
         f"torch.aten.{name}": _first_operand
@@ -139,6 +160,7 @@ _RULES: dict[str, Rule] = {
     **{
         f"torch.aten.{prefix}{name}": _ones_like_family for prefix in ("", "new_") for name in ("full", "zeros", "ones")
     },
+    **{f"torch.aten.arange{form}": _arange for form in ("", ".start", ".start_step")},
     **dict.fromkeys(_RESPELLED, _respell),
 }
 

@@ -1,4 +1,4 @@
-"""Random graphs of tools/fuzz/graphs.py: the seeds below passed once and must go on to.
+"""Random graphs of tools/fuzz/graphs.py, ONNX nodes of tools/fuzz/onnx_ops.py: the seeds below must go on to pass.
 
 Fresh seeds still find failures: they are for the tool itself, until long runs of it pass.
 """
@@ -15,14 +15,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [11, 12, 14, 15])
-def test_random_graphs(seed: int, tmp_path: Path) -> None:
+def run_tool(name: str, *arguments: str, folder: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(ROOT / "tools/fuzz/graphs.py"), "--count", "1", "--seed", str(seed),
-               "--together", "5", "--tries", "0"]  # fmt: skip
+    command = [sys.executable, str(ROOT / "tools" / "fuzz" / name), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=400, check=False
+        command, capture_output=True, text=True, env=environment, cwd=folder, timeout=400, check=False
     )
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 12, 14, 15])
+def test_random_graphs(seed: int, tmp_path: Path) -> None:
+    run_tool("graphs.py", "--count", "1", "--seed", str(seed), "--together", "5", "--tries", "0", folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_random_onnx_nodes(tmp_path: Path) -> None:
+    run_tool("onnx_ops.py", "--count", "40", "--seed", "9", folder=tmp_path)

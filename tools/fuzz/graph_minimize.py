@@ -80,7 +80,12 @@ def _made(line: str) -> list[str]:
 
 
 def _cleaned(function: Function) -> Function:
-    """Drops statements whose results nothing reads, from the end; writes stay."""
+    """Drops statements whose results nothing reads, and what they alone were given."""
+    return without_dead(function).without_unused()
+
+
+def without_dead(function: Function) -> Function:
+    """Drops statements whose results nothing reads, from the end; writes stay, and so do the inputs."""
     lines: list[str] = []
     read = " ".join(function.returns)
     for line in reversed(function.lines):
@@ -89,4 +94,4 @@ def _cleaned(function: Function) -> Function:
             continue
         lines.insert(0, line)
         read += " " + (line.split(" = ", 1)[1] if made else line)
-    return replace(function, lines=lines).without_unused()
+    return replace(function, lines=lines)

@@ -7,7 +7,7 @@ import re
 import tempfile
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from graph_function import Function, Together, set_folder
 from graph_judge import misses, run, run_moved
+from graph_minimize import without_dead
 from graph_witnesses import on_native_kernels, spelled_out
 from guarded_memory import guarded_results
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
@@ -116,7 +117,10 @@ def _outcome(functions: list[Function], way: Way) -> Outcome:
             for entry, axes in zip(given, varying, strict=True)
         ]
         values = [entry.tensor(shape, seed) for entry, shape in zip(given, shapes, strict=True)]
-        problem = _judged(functions, module, exported if seed > 1 else None, session, values, at_end=seed % 2 == 0)
+        also = [lambda values=values: _by_onnxruntime(model, values)] if way.capture == "onnx" else []
+        problem = _judged(
+            functions, module, exported if seed > 1 else None, session, values, also, at_end=seed % 2 == 0
+        )
         if problem is not None and way.capture == "onnx" and _exporter_differs(model, module, values):
             return Outcome("not captured", "exporter", f"torch's ONNX export differs from eager; {problem.detail}")
         if problem is not None:
@@ -136,14 +140,19 @@ def _varying(exported: Any, count: int) -> list[tuple[int, ...]]:
     return [tuple(axis for axis, n in enumerate(value.shape) if not is_concrete_int(n)) for value in values]
 
 
-def _exporter_differs(model: Any, module: torch.nn.Module, values: list[torch.Tensor]) -> bool:
-    """Whether ONNX Runtime, too, gives other numbers than eager for the exported model, or does not take it."""
+def _by_onnxruntime(model: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What ONNX Runtime computes: the exporter rounds constants of float64 to float32."""
     import onnxruntime
 
+    peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {entry.name: to_numpy(value) for entry, value in zip(peer.get_inputs(), values, strict=True)}
+    return [torch.from_numpy(np.asarray(array)) for array in peer.run(None, feeds)]
+
+
+def _exporter_differs(model: Any, module: torch.nn.Module, values: list[torch.Tensor]) -> bool:
+    """Whether ONNX Runtime, too, gives other numbers than eager for the exported model, or does not take it."""
     try:
-        peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        feeds = {entry.name: to_numpy(value) for entry, value in zip(peer.get_inputs(), values, strict=True)}
-        found = [torch.from_numpy(np.asarray(array)) for array in peer.run(None, feeds)]
+        found = _by_onnxruntime(model, values)
     except Exception:
         return True
     wanted = run(module, values)
@@ -161,10 +170,11 @@ def _judged(
     exported: Any,
     session: Session,
     values: list[torch.Tensor],
+    also: Sequence[Callable[[], list[torch.Tensor]]],
     *,
     at_end: bool,
 ) -> Outcome | None:
-    """Runs one set of inputs; None if all is well."""
+    """Runs one set of inputs; None if all is well. ``also`` are more runs of the captured model by others."""
     before = {name: value.clone() for name, value in module.named_buffers()}
     states = session.state
     arrays = [np.asarray(to_numpy(value)) for value in values]
@@ -179,7 +189,7 @@ def _judged(
                 session.set_state(states)
                 return None
             try:
-                run(Together(functions), values)
+                run(Together([without_dead(function) for function in functions]), values)
             except Exception as error:
                 if re.search(r"index|out of (bounds|range)", str(error)):
                     return Outcome("wrong", "index", str(error)[:300])
@@ -215,6 +225,7 @@ def _judged(
         lambda: on_native_kernels(another(), values),
         lambda: spelled_out(another(), values),
         lambda: spelled_out(another(), [value.contiguous() for value in values]),
+        *also,
     ]
     found = misses([to_torch(array) for array in ours], eager, moved, witnesses)
     return Outcome("wrong", "numbers", "; ".join(found)) if found else None

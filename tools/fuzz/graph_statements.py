@@ -7,6 +7,9 @@ import graph_movement
 import graph_numeric
 from graph_builder import Builder, Statement
 
+_ORDERED = {"bucketize": 1, "searchsorted": 0}
+"""Operators that take a tensor in ascending order, and which argument it is."""
+
 
 def registry_call(b: Builder) -> None:
     """Any operator of PyTorch's registry; tensors of fitting shape and dtype come from the function."""
@@ -43,7 +46,11 @@ def registry_call(b: Builder) -> None:
         raise LookupError("an argument of another kind")
 
     arguments = [text(value) for value in (chosen.input, *chosen.args)]
-    arguments += [f"{key}={text(value)}" for key, value in chosen.kwargs.items()]
+    if "batch_norm" in name and len({*arguments}) < len(arguments):
+        raise LookupError("statistics that are written into one another")
+    if name in _ORDERED:
+        arguments[_ORDERED[name]] += ".sort(-1)[0]"  # where they are in no order, no result is right
+    arguments += [f"{key}={text(value)}" for key, value in chosen.kwargs.items() if key != "sorter"]
     call = f"{text_of(name)}({', '.join(arguments)})"
     import warnings
 

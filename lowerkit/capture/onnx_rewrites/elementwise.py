@@ -14,34 +14,44 @@ def cumulative_product(b: Rewriter) -> None:
     _cumulative(b, "Mul", 1)
 
 
-def integer_cumulative_sum(b: Rewriter) -> None:
-    """Writes a CumSum of integers by doubling; floats have a kernel of their own, which adds in order."""
-    if is_float(b.dtype(b.input(0))):
-        raise NoRewriteError("floats")
-    _cumulative(b, "Add", 0)
+def cumulative_sum(b: Rewriter) -> None:
+    """Writes a CumSum of integers by doubling; floats have a kernel of their own, which adds in order.
+
+    An exclusive sum of those is the inclusive one moved by a place: torch-mlir would subtract, and an infinity from
+    itself.
+    """
+    if not is_float(b.dtype(b.input(0))):
+        _cumulative(b, "Add", 0)
+        return
+    if not b.attribute("exclusive", 0):
+        raise NoRewriteError("the conversion is right")
+    included = b.op("CumSum", b.input(0), b.input(1), reverse=b.attribute("reverse", 0))
+    b.give(_shifted(b, included, 1, 0))
 
 
 def _cumulative(b: Rewriter, op_type: str, neutral: int) -> None:
-    shape = b.shape(b.input(0))
-    axis = b.integers(b.input(1))[0] % len(shape)
-    length = shape[axis]
-    backward = b.attribute("reverse", 0)
-    fill = [1 if index == axis else extent for index, extent in enumerate(shape)]
     value = b.input(0)
-
-    def shifted(name: str, by: int) -> str:
-        fill[axis] = by
-        neutrals = b.constant(np.full(fill, neutral), b.numpy_dtype(b.input(0)))
-        kept = b.slice(name, axis, by, length) if backward else b.slice(name, axis, 0, length - by)
-        return b.op("Concat", *((kept, neutrals) if backward else (neutrals, kept)), axis=axis)
-
-    by = 1
+    by, length = 1, b.shape(value)[_axis(b)]
     while by < length:
-        value = b.op(op_type, value, shifted(value, by))
+        value = b.op(op_type, value, _shifted(b, value, by, neutral))
         by *= 2
     if b.attribute("exclusive", 0):
-        value = shifted(value, 1)
+        value = _shifted(b, value, 1, neutral)
     b.give(value)
+
+
+def _axis(b: Rewriter) -> int:
+    return b.integers(b.input(1))[0] % b.rank(b.input(0))
+
+
+def _shifted(b: Rewriter, name: str, by: int, neutral: int) -> str:
+    """Moves the elements of a value of the operand's shape by some places along the axis, onwards in its order."""
+    shape, axis = b.shape(b.input(0)), _axis(b)
+    fill = [by if index == axis else extent for index, extent in enumerate(shape)]
+    neutrals = b.constant(np.full(fill, neutral), b.numpy_dtype(b.input(0)))
+    backward = b.attribute("reverse", 0)
+    kept = b.slice(name, axis, by, shape[axis]) if backward else b.slice(name, axis, 0, shape[axis] - by)
+    return b.op("Concat", *((kept, neutrals) if backward else (neutrals, kept)), axis=axis)
 
 
 def determinant(b: Rewriter) -> None:
@@ -105,3 +115,19 @@ def einsum_with_scalars(b: Rewriter) -> None:
     for name in scalars:
         value = b.op("Mul", value, name)
     b.give(b.op("Identity", value))
+
+
+def thresholded_relu(b: Rewriter) -> None:
+    """Writes a ThresholdedRelu: a NaN is not above the threshold, so it gives 0."""
+    x = b.input(0)
+    above = b.op("Greater", x, b.scalar(b.attribute("alpha", 1.0), x))
+    b.give(b.op("Where", above, x, b.scalar(0.0, x)))
+
+
+def gemm_without_addend(b: Rewriter) -> None:
+    """Writes the factor of a Gemm that adds nothing: torch-mlir leaves it out."""
+    alpha = b.attribute("alpha", 1.0)
+    if b.input(2) or alpha == 1.0:
+        raise NoRewriteError("the conversion is right")
+    sides = {name: b.attribute(name, 0) for name in ("transA", "transB")}
+    b.give(b.op("Mul", b.op("Gemm", b.input(0), b.input(1), **sides), b.scalar(alpha, b.input(0))))

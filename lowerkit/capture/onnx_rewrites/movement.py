@@ -37,6 +37,19 @@ def constant_range(b: Rewriter) -> None:
     b.give(b.constant(values, start.dtype))
 
 
+def depth_to_space(b: Rewriter) -> None:
+    """Writes a DepthToSpace of "CRD" as one of "DCR" of channels in another order; height and width may be symbolic.
+
+    torch-mlir takes the blocks of "CRD" for channels: right only where there are as many of one as of the other.
+    """
+    if b.attribute("mode", "DCR") == "DCR":
+        raise NoRewriteError("the conversion is right")
+    size = b.attribute("blocksize", 1)
+    order = np.arange(b.extent(b.input(0), 1)).reshape(-1, size * size).T
+    reordered = b.gather(b.input(0), order.reshape(-1), 1)
+    b.give(b.op("DepthToSpace", reordered, blocksize=size, mode="DCR"))
+
+
 def space_to_depth(b: Rewriter) -> None:
     """Writes a SpaceToDepth in either order of the channels."""
     batch, channels, height, width = b.shape(b.input(0))

@@ -1,4 +1,4 @@
-"""LpPool and MaxUnpool."""
+"""LpPool and MaxUnpool, and the places of a MaxPool."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import math
 import numpy as np
 
 from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter
+from lowerkit.errors import UnsupportedError
+
+_WITHIN_CHANNEL = "lowerkit.within_channel"
+"""Marks a MaxPool whose places count within a channel, as PyTorch's do."""
 
 
 def lp_pool(b: Rewriter) -> None:
@@ -27,6 +31,31 @@ def lp_pool(b: Rewriter) -> None:
     mean = b.op("AveragePool", powers, kernel_shape=kernel, count_include_pad=1, **kept)
     total = b.op("Mul", mean, b.scalar(math.prod(kernel), x))
     b.give(b.op("Sqrt", total) if p == 2 else b.op("Pow", total, b.scalar(1.0 / p, x)))
+
+
+def max_pool_places(b: Rewriter) -> None:
+    """Counts the places of a MaxPool through the whole tensor: the conversion counts within a channel.
+
+    Raises:
+        UnsupportedError: LK4001, the extents that they count through are not static.
+    """
+    if not b.output(1) or any(entry.key == _WITHIN_CHANNEL for entry in b.node.metadata_props):
+        raise NoRewriteError("nobody wants them, or they are counted")
+    try:
+        batch, channels, *image = b.shape(b.input(0))
+    except NoRewriteError as error:
+        raise UnsupportedError(
+            "LK4001",
+            f"the places that MaxPool gives count through extents that are not static: {error}",
+            op="MaxPool",
+            hint="give the inputs fixed shapes with --input NAME:SHAPE",
+        ) from error
+    kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
+    values, places = b.ops("MaxPool", [b.input(0)], 2, **kept)
+    b.nodes[-1].metadata_props.add(key=_WITHIN_CHANNEL)
+    first = np.arange(batch * channels).reshape(batch, channels, *[1] * len(image)) * math.prod(image)
+    b.give(values)
+    b.give(b.op("Add", places, b.constant(first)), 1)
 
 
 def max_unpool(b: Rewriter) -> None:

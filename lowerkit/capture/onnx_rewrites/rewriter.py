@@ -85,6 +85,14 @@ class Rewriter:
             raise NoRewriteError(f"the shape of {name!r} is not static")
         return tuple(dim.dim_value for dim in tensor_type.shape.dim)
 
+    def extent(self, name: str, axis: int) -> int:
+        """Returns one extent that is static; refuses any other."""
+        rank = self.rank(name)
+        tensor_type = self._types.get(name) or self._own_types[name]
+        if not tensor_type.shape.dim[axis % rank].HasField("dim_value"):
+            raise NoRewriteError(f"extent {axis} of {name!r} is not static")
+        return tensor_type.shape.dim[axis % rank].dim_value
+
     def rank(self, name: str) -> int:
         """Returns the number of dimensions, whose sizes may be dynamic."""
         tensor_type = self._types.get(name) or self._own_types.get(name)

@@ -78,6 +78,9 @@ CASES = {
     "view": Case(lambda x: x.view(3, -1) + 1, [(6, 4)]),
     "position": Case(lambda x: x.select_scatter(x[0, 0].expand(x.shape[0]), -1, 3), [(6, 4)]),
     "position from the end": Case(lambda x: x.select_scatter(x[0, 0].expand(x.shape[1]), 0, -6), [(6, 4)]),
+    "written value": Case(lambda x, y: x.select_scatter(y[0], 0, 1), [(4, 6), (3, 6)]),
+    "written diagonal": Case(lambda x, y: x.diagonal_scatter(y[0], -1), [(6, 4), (2, 4)]),
+    "added rows": Case(lambda x, y: x.index_add(0, torch.tensor([1, 0]), y[:2]), [(4, 6), (3, 6)]),
     "pieces": Case(lambda x: x.split(4, 0)[-1] + 1, [(9, 4)]),
 }
 

@@ -310,3 +310,65 @@ def test_one_step_of_an_optimizer(op_type: str, count: int) -> None:
         for extent in shape:
             output.type.tensor_type.shape.dim.add().dim_value = extent
     assert_close(ours(model, list(inputs.values())), by_reference(model, list(inputs.values())), 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+@pytest.mark.parametrize(("shape", "size"), [((1, 4, 1, 2), 2), ((2, 12, 2, 3), 2), ((1, 18, 3, 1), 3)])
+def test_depth_to_space(mode: str, shape: tuple[int, ...], size: int) -> None:
+    """More channels than blocks, and fewer."""
+    x = normal(*shape)
+    model = one_node("DepthToSpace", {"x": x}, blocksize=size, mode=mode)
+    assert_close(ours(model, [x]), by_reference(model, [x]))
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemm_without_addend(transposed: int) -> None:
+    left, right = normal(3, 3), normal(3, 3)
+    model = one_node("Gemm", {"a": left, "b": right}, alpha=2.5, transA=transposed, transB=1 - transposed)
+    assert_close(ours(model, [left, right]), by_onnxruntime(model, [left, right]))
+
+
+def test_thresholded_relu_of_nan() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.5, 1.0, -1.0], np.float32)
+    model = one_node("ThresholdedRelu", {"x": x}, alpha=0.5)
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_local_response_over_an_even_number_of_channels(size: int) -> None:
+    """ONNX Runtime takes odd numbers alone, and ONNX's evaluator is right for the first channel of some: by formula."""
+    x = normal(2, 5, 3, 2)
+    model = one_node("LRN", {"x": x}, size=size, alpha=0.5, bias=1.5)
+    wide = np.pad(x.astype(np.float64) ** 2, [(0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)])
+    total = sum(wide[:, first : first + 5] for first in range(size))
+    assert_close(ours(model, [x]), [(x / (1.5 + 0.5 / size * total) ** 0.75).astype(np.float32)])
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_layer_normalization_of_float64(outputs: int) -> None:
+    x, scale = normal(3, 4).astype(np.float64), normal(4).astype(np.float64)
+    model = one_node("LayerNormalization", {"x": x, "scale": scale}, outputs=["y", "mean", "deviation"][:outputs])
+    (y, *statistics) = ours(model, [x, scale])
+    centred = x - x.mean(-1, keepdims=True)
+    wanted = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + np.float32(1e-5)) * scale
+    np.testing.assert_allclose(y, wanted, rtol=1e-13)
+    assert [array.dtype for array in statistics] == [np.dtype(np.float32)] * (outputs - 1)
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_exclusive_sums_over_an_infinity(reverse: int) -> None:
+    x = np.array([[1.0, 2.0, np.inf, 3.0], [1.0, np.nan, 2.0, 3.0]], np.float32)
+    model = one_node("CumSum", {"x": x}, {"axis": np.array(-1)}, exclusive=1, reverse=reverse)
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
+
+
+def test_prelu_with_a_slope_for_each_element() -> None:
+    x, slope = normal(1, 5, 5), normal(1, 5, 5)
+    model = one_node("PRelu", {"x": x, "slope": slope}, opset=16)
+    assert_close(ours(model, [x, slope]), by_onnxruntime(model, [x, slope]))
+
+
+def test_places_of_a_max_pool_count_through_the_whole_tensor() -> None:
+    x = RNG.permutation(2 * 3 * 7 * 5).reshape(2, 3, 7, 5).astype(np.float32)
+    model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 3], strides=[2, 1])
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)

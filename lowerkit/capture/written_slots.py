@@ -1,0 +1,92 @@
+"""Writes into a part of a tensor whose extents are not known: torch notes no condition for some of them.
+
+Eager refuses a position that a dim does not have, and a value of another shape than the part that it is written to.
+That neither comes is a condition of the program.
+
+    select_scatter      the dim has the position; the value has the other dims
+    diagonal_scatter    the value has the other dims, and the diagonal's length
+    index_add           the value has the other dims
+"""
+
+# Torch tells ops by private names, and keeps a symbolic extent's expression in one.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from lowerkit.capture.fx_control_flow import body_graphs
+
+_Given = dict[str, Any]
+_Rule = Callable[[_Given, list[Any], list[Any]], Iterator[Any]]
+
+
+def conditions_on_slots(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
+    """Yields sympy's conditions on symbolic extents, each with its node, also in bodies of control flow."""
+    for node in [node for inner in body_graphs(graph) for node in inner.nodes]:
+        rule = _RULES.get(_name(node))
+        if rule is None:
+            continue
+        assert isinstance(node.target, torch._ops.OpOverload), "it has a rule"
+        schema = node.target._schema.arguments
+        given = {a.name: a.default_value for a in schema} | dict(zip((a.name for a in schema), node.args, strict=False))
+        given |= node.kwargs
+        into, value = _extents(given["self"]), _extents(given.get("src", given.get("source")))
+        if into is not None and value is not None:
+            for condition in rule(given, into, value):
+                if condition not in (True, sympy.true):
+                    yield node, condition
+
+
+def _name(node: fx.Node) -> str:
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    space, _, name = node.target._schema.name.partition("::")
+    return name.rstrip("_") if space == "aten" else ""
+
+
+def _extents(item: Any) -> list[Any] | None:
+    """A tensor's extents as sympy's; numbers are sympy's numbers."""
+    value = item.meta.get("val") if isinstance(item, fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    extents: list[Any] = list(value.shape)
+    return [sympy.Integer(n) if isinstance(n, int) else n.node.expr for n in extents]
+
+
+def _equal(left: list[Any], right: list[Any]) -> Iterator[Any]:
+    """Where both are known, torch has looked."""
+    return (sympy.Eq(a, b) for a, b in zip(left, right, strict=False) if not (a.is_Integer and b.is_Integer))
+
+
+def _select_scatter(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any]:
+    dim, index = int(given["dim"]) % len(into), given["index"]
+    yield from _equal(into[:dim] + into[dim + 1 :], value)
+    if isinstance(index, int) and not into[dim].is_Integer:
+        yield sympy.Ge(into[dim], index + 1 if index >= 0 else -index)
+
+
+def _diagonal_scatter(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any]:
+    first, second = (int(given[name]) % len(into) for name in ("dim1", "dim2"))
+    offset = int(given["offset"])
+    rest = [extent for axis, extent in enumerate(into) if axis not in (first, second)]
+    length = sympy.Max(0, sympy.Min(into[first] + min(offset, 0), into[second] - max(offset, 0)))
+    return _equal([*rest, length], value)
+
+
+def _index_add(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any]:
+    if into:
+        dim = int(given["dim"]) % len(into)
+        yield from _equal(into[:dim] + into[dim + 1 :], value[:dim] + value[dim + 1 :])
+
+
+_RULES: dict[str, _Rule] = {
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "index_add": _index_add,
+}
