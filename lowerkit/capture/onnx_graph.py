@@ -28,6 +28,7 @@ from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
 from lowerkit.capture.onnx_limits import require_sound_scales
+from lowerkit.capture.onnx_old_resize import RESIZE_OPSET, keep_old_coordinates
 from lowerkit.capture.onnx_rewrites import ALWAYS, FALLBACK, rewrite_nodes
 from lowerkit.capture.onnx_skeleton import (
     OnnxGraph,
@@ -223,6 +224,8 @@ def _convert_opset(ready: OnnxGraph) -> None:
             f"{next(iter(str(error).splitlines()), '')}",
             hint=f"export it again with opset {target} or newer",
         ) from error
+    if version < RESIZE_OPSET:
+        keep_old_coordinates(ready.graph)
     extract_constant_nodes(ready, None)
 
 

@@ -372,3 +372,14 @@ def test_places_of_a_max_pool_count_through_the_whole_tensor() -> None:
     x = RNG.permutation(2 * 3 * 7 * 5).reshape(2, 3, 7, 5).astype(np.float32)
     model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 3], strides=[2, 1])
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [(2.0, 1.0), (1.5, 3.0), (1.0, 1.7)])
+def test_resizing_of_old_opsets(opset: int, mode: str, scales: tuple[float, float]) -> None:
+    """Places are divided by the scale, without half a pixel."""
+    x = normal(1, 2, 3, 4)
+    constants = {"scales": np.array([1.0, 1.0, *scales], np.float32)}
+    model = one_node("Upsample" if opset == 9 else "Resize", {"x": x}, constants, opset=opset, mode=mode)
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
