@@ -310,3 +310,21 @@ def test_one_step_of_an_optimizer(op_type: str, count: int) -> None:
         for extent in shape:
             output.type.tensor_type.shape.dim.add().dim_value = extent
     assert_close(ours(model, list(inputs.values())), by_reference(model, list(inputs.values())), 1e-5)
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_logarithms_of_sums_that_overflow(opset: int, keepdims: int) -> None:
+    x = normal(3, 4, 5) * 1000
+    x[0, 0], x[1, 1, 0], x[2, 2, 2] = -np.inf, np.inf, np.nan
+    constants = {} if opset == 13 else {"axes": np.array([2, -2])}
+    attributes = {"axes": [2, -2]} if opset == 13 else {}
+    model = one_node("ReduceLogSumExp", {"x": x}, constants, opset=opset, keepdims=keepdims, **attributes)
+    wide = x.astype(np.float64)
+    largest = wide.max((1, 2), keepdims=True)
+    shift = np.where(np.isinf(largest), 0, largest)
+    expected = np.log(np.exp(wide - shift).sum((1, 2), keepdims=True)) + shift
+    assert_close(ours(model, [x]), [(expected if keepdims else expected[:, 0, 0]).astype(np.float32)])
+    x = normal(3, 4).astype(np.float16) * 10
+    model = one_node("ReduceLogSumExp", {"x": x}, opset=18, keepdims=keepdims)
+    assert_close(ours(model, [x]), by_reference(model, [x]), 1e-2)
