@@ -151,6 +151,20 @@ def test_padding_meets_infinite_filters() -> None:
         hold(Padded(torch.float64).eval(), (torch.randn(1, 4, 8, 3, dtype=torch.float64),))
 
 
+class Bilinear(torch.nn.Module):
+    """The first operand and the weight are summed before the second is multiplied."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [functional.bilinear(x, y, w), functional.bilinear(x.flip(0), y[:, :3], w[:, :, :3], w[:, 0, 0])]
+
+
+@pytest.mark.parametrize("operand", range(3))
+def test_bilinear(operand: int) -> None:
+    arguments = torch.randn(3, 4), torch.randn(3, 5), torch.randn(2, 4, 5)
+    arguments[operand][..., 1, 1] = INFINITY
+    hold(Bilinear(), arguments)
+
+
 def hold(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
     """Compares with eager in float64, which oneDNN does not compute; NaN and infinities stand in the same places."""
     found: Any = lowerkit.compile(module.eval(), arguments)(*arguments)

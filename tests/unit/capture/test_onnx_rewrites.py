@@ -318,7 +318,7 @@ def test_logarithms_of_sums_that_overflow(opset: int, keepdims: int) -> None:
     x = normal(3, 4, 5) * 1000
     x[0, 0], x[1, 1, 0], x[2, 2, 2] = -np.inf, np.inf, np.nan
     constants = {} if opset == 13 else {"axes": np.array([2, -2])}
-    attributes = {"axes": [2, -2]} if opset == 13 else {}
+    attributes: dict[str, Any] = {"axes": [2, -2]} if opset == 13 else {}
     model = one_node("ReduceLogSumExp", {"x": x}, constants, opset=opset, keepdims=keepdims, **attributes)
     wide = x.astype(np.float64)
     largest = wide.max((1, 2), keepdims=True)
