@@ -57,7 +57,9 @@ def compute(node: torch._C.Node, inputs: list[Any]) -> Any:
     computes = arithmetic(node)
     if computes is not None:
         return apply(computes, inputs)
-    if kind in CONTAINERS and any(is_container(value.type()) for value in node.inputs()):
+    kinds = [value.type() for value in node.inputs()]
+    # The sum of a tensor takes a list of dims.
+    if kind in CONTAINERS and any(map(is_container, kinds)) and not isinstance(kinds[0], torch.TensorType):
         return CONTAINERS[kind](*inputs)
     return _call(node, inputs)
 

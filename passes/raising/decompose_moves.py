@@ -135,10 +135,10 @@ def build_constant(numbers: ir.DenseElementsAttr) -> ir.Value:
 
 
 def _flip(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """flip: (input, dims)."""
+    """flip: (input, dims); PyTorch lets a tensor of rank 0 be flipped along a dim that it has not."""
     value = op.operands[0]
     info = tensor_info(value)
-    for axis in sorted({info.normalized_axis(axis) for axis in ints_of(op.operands[1])}):
+    for axis in sorted({info.normalized_axis(axis) for axis in ints_of(op.operands[1])}) if info.rank else []:
         value = take(value, axis, list(reversed(range(info.static_dim(axis)))))
     return like_result(value, op)
 

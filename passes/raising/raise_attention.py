@@ -193,6 +193,13 @@ def _raise_attention_for_cpu(op: ir.Operation, context: PassContext) -> Sequence
     return [*like_result(attended, op), *([None] * (len(op.results) - 1))]
 
 
+def _of_rank(value: ir.Value, rank: int) -> ir.Value:
+    """Puts dims of 1 in front: eager broadcasts."""
+    while tensor_info(value).rank < rank:
+        value = unsqueeze(value, 0)
+    return value
+
+
 def _checked(
     query: ir.Value,
     key: ir.Value,
@@ -204,6 +211,8 @@ def _checked(
 ) -> ir.Value:
     if number_of(dropout) != 0:
         raise RefusalError("attention with dropout: call model.eval() before capture")
+    rank = max(tensor_info(operand).rank for operand in (query, key, value))
+    query, key, value = (_of_rank(operand, rank) for operand in (query, key, value))
     return build_attention(
         query,
         key,

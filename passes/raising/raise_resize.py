@@ -32,12 +32,15 @@ class _Sampling:
     coordinates: str
     rounding: str = "floor"
     has_align_corners: bool = False
+    exact_ratios: tuple[int, ...] = ()
+    """Where the sizes have one of these ratios, PyTorch heeds no factor; its kernels differ in this."""
 
 
 _NEAREST = _Sampling("nearest", "asymmetric")
+_NEAREST_2D = _Sampling("nearest", "asymmetric", exact_ratios=(1, 2))
 # floor((o + 0.5) / scale) is the half-pixel position, rounded with ties upwards.
 _NEAREST_EXACT = _Sampling("nearest", "half_pixel", "round_prefer_ceil")
-_LINEAR = _Sampling("linear", "half_pixel", has_align_corners=True)
+_LINEAR = _Sampling("linear", "half_pixel", has_align_corners=True, exact_ratios=(1,))
 _CUBIC = _Sampling("cubic", "half_pixel", has_align_corners=True)
 
 
@@ -60,6 +63,11 @@ def _raise(sampling: _Sampling, *, vector_form: bool) -> Rule:
         else:
             factors = [] if any(is_none(item) for item in tail) else [float(number_of(item)) for item in tail]
         ratios = [after / before for before, after in zip(sizes_before, size, strict=True)]
+        if factors:
+            factors = [
+                ratio if ratio in sampling.exact_ratios else factor
+                for ratio, factor in zip(ratios, factors, strict=True)
+            ]
         # Aligned corners fix the step by the sizes; a factor that equals the ratio says nothing new.
         scales = [] if align_corners or factors == ratios else factors
         resized = ResizeOp.build(
@@ -78,6 +86,7 @@ def _raise(sampling: _Sampling, *, vector_form: bool) -> Rule:
 _OPS: dict[str, _Sampling] = {
     **{f"upsample_nearest{count}d": _NEAREST for count in (1, 2, 3)},
     **{f"_upsample_nearest_exact{count}d": _NEAREST_EXACT for count in (1, 2, 3)},
+    "upsample_nearest2d": _NEAREST_2D,
     "upsample_linear1d": _LINEAR,
     "upsample_bilinear2d": _LINEAR,
     "upsample_trilinear3d": _LINEAR,

@@ -39,7 +39,7 @@ def _match(op: ir.Operation, reader: Reader) -> ir.Value | None:
         value, cos, sin = found
         if tensor_info(value) != info or tensor_info(cos) != tensor_info(sin):
             continue
-        if tensor_info(cos).shape[-1] != info.shape[-1]:
+        if tensor_info(cos).shape[-1:] != info.shape[-1:]:
             continue  # a single angle for all features is not what lk.rope broadcasts
         try:
             return from_builtin(RopeOp.build(to_builtin(value), to_builtin(cos), to_builtin(sin)), info)

@@ -58,3 +58,8 @@ def test_rotated_halves_become_rope(check: Check) -> None:
 )
 def test_near_miss_stays(check: Check, values: dict[str, str]) -> None:
     check(with_values(ROPE, values), "recognize-rope", '// CHECK-NOT: "lk.rope"')
+
+
+def test_one_angle_for_all_stays(check: Check) -> None:
+    text = with_values(ROPE, RIGHT).replace("[1,1,5,8]", "[]")
+    check(text, "recognize-rope", '// CHECK-NOT: "lk.rope"')

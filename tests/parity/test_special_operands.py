@@ -63,7 +63,23 @@ class Resizing(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
         return [
             functional.interpolate(x, size=(7, 16), mode="bilinear", align_corners=corners) for corners in (False, True)
-        ] + [functional.interpolate(x[:, :, 0], size=size, mode="linear") for size in (3, 21)]
+        ] + [functional.interpolate(x[:, :, 0], size=size, mode="linear") for size in (3, 8, 21)]
+
+
+class ResizingOneDim(torch.nn.Module):
+    """A dim whose size stays has no neighbours, by whatever factor it is resized."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        factors: list[dict[str, Any]] = [
+            {"size": (4, 11)},
+            {"size": (7, 8)},
+            {"size": (4, 8)},
+            {"scale_factor": (1.2, 2.0)},
+        ]
+        corners: list[dict[str, Any]] = [*factors[:3], {"scale_factor": (2.0, 1.1)}]
+        return [functional.interpolate(x, mode="bilinear", **each) for each in factors] + [
+            functional.interpolate(x, mode="bilinear", align_corners=True, **each) for each in corners
+        ]
 
 
 @pytest.mark.parametrize("place", [0, 1, -2, -1])
@@ -72,6 +88,42 @@ def test_resizing(place: int) -> None:
     x = torch.ones(1, 2, 4, 8)
     x[0, 0, 0, place], x[0, 1, place, 0] = INFINITY, -INFINITY
     hold(Resizing(), (x,))
+    hold(ResizingOneDim(), (x,))
+
+
+class Places(torch.nn.Module):
+    """A NaN has a place, also beside others and beside padding; so has the first of windows of -infinity."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            result
+            for ceil_mode in (False, True)
+            for pool, data in ((functional.max_pool1d, x[:, :, 1]), (functional.max_pool2d, x))
+            for result in (
+                *pool(data, 3, 1, return_indices=True, ceil_mode=ceil_mode),
+                *pool(data, 3, 2, 1, return_indices=True, ceil_mode=ceil_mode),
+                *pool(data, 2, 3, 1, 2, return_indices=True, ceil_mode=ceil_mode),
+            )
+        ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_places_of_maxima(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 5, (2, 2, 6, 9)).to(dtype)
+    x[0, 0, 0, 0], x[0, 1, 1, 4:6], x[0, 1, 3, 2], x[0, 0, -1, -1] = NAN, NAN, NAN, NAN
+    x[1, 0], x[1, 1, 2, 3] = -INFINITY, INFINITY
+    hold(Places(), (x,))
+
+
+class Distances(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [functional.pdist(x, order) for order in (0, 1, 2, 3, INFINITY)]
+
+
+def test_distances_of_nan() -> None:
+    x = torch.randn(5, 3)
+    x[1, 2], x[3, 0] = NAN, INFINITY
+    hold(Distances(), (x,))
 
 
 class Padded(torch.nn.Module):
@@ -97,6 +149,20 @@ def test_padding_meets_infinite_filters() -> None:
     """Eager multiplies zeros with them, in f64 on every machine; in f32 oneDNN may leave them out."""
     with torch.no_grad():
         hold(Padded(torch.float64).eval(), (torch.randn(1, 4, 8, 3, dtype=torch.float64),))
+
+
+class Bilinear(torch.nn.Module):
+    """The first operand and the weight are summed before the second is multiplied."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [functional.bilinear(x, y, w), functional.bilinear(x.flip(0), y[:, :3], w[:, :, :3], w[:, 0, 0])]
+
+
+@pytest.mark.parametrize("operand", range(3))
+def test_bilinear(operand: int) -> None:
+    arguments = torch.randn(3, 4), torch.randn(3, 5), torch.randn(2, 4, 5)
+    arguments[operand][..., 1, 1] = INFINITY
+    hold(Bilinear(), arguments)
 
 
 def hold(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:

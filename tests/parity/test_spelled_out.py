@@ -148,12 +148,31 @@ def test_distances_of_pairs_and_antialiased_resizing() -> None:
     )
 
 
+@pytest.mark.parametrize("factor", [1.01, 1.3, 2.1], ids=str)
+def test_resizing_by_factors_that_change_no_size(factor: float) -> None:
+    """Some of PyTorch's kernels heed no factor where the sizes have the ratio 1 or 2."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        lines, boxes = x[:, :, 0], x.unsqueeze(2)
+        return tuple(
+            torch.nn.functional.interpolate(data, scale_factor=(*[1.6] * (data.dim() - 3), factor), mode=mode)
+            for data, modes in (
+                (lines, ("nearest", "nearest-exact", "linear")),
+                (x, ("nearest", "nearest-exact", "bilinear", "bicubic")),
+                (boxes, ("nearest", "nearest-exact", "trilinear")),
+            )
+            for mode in modes
+        )
+
+    holds(function, torch.randn(1, 2, 5, 3))
+
+
 def test_reductions_of_scalars() -> None:
     x = torch.randn(())
     same(lambda x: (x.amax(0), x.cumsum(0), *x.max(0), torch.logsumexp(x, 0), x.gather(0, torch.tensor([0, 0]))), x)
     same(lambda x: (x.argmax(0), x.argmin(), x.cumprod(0), x.softmax(0), x.log_softmax(-1)), x)
     same(lambda x: (torch.count_nonzero(x, 0), torch.any(x, 0), torch.all(x, -1, True), x.std(0, correction=0)), x)
-    same(lambda x: (*torch.var_mean(x, dim=0, correction=0), x.softmax(-1), x.log_softmax(0)), x)
+    same(lambda x: (*torch.var_mean(x, dim=0, correction=0), x.softmax(-1), x.log_softmax(0), x.flip(-1)), x)
 
 
 def test_medians_of_nothing() -> None:
@@ -173,10 +192,11 @@ def test_deviations_whose_squares_have_no_f32(dtype: torch.dtype) -> None:
     ]
     x = torch.tensor(rows, dtype=dtype)
     for options in ({}, {"keepdim": True}, {"correction": 0}):
-        function = partial(torch.std, dim=1, **options)
-        holds(function, x)
-    holds(partial(torch.std, dim=(2, 0)), torch.randn(3, 4, 5).to(dtype) + 7)
-    holds(torch.std, torch.randn(3, 4).to(dtype))
+        holds(partial(torch.std, dim=1, **options), x)
+        holds(partial(torch.std_mean, dim=1, **options), x[:-2])
+    for function in (torch.std, torch.std_mean):
+        holds(partial(function, dim=(2, 0)), torch.randn(3, 4, 5).to(dtype) + 7)
+        holds(function, torch.randn(3, 4).to(dtype))
 
 
 @pytest.mark.parametrize("keep", [False, True])

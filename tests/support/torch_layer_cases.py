@@ -251,6 +251,12 @@ _ATTENTION = [
         ("attention",),
     ),
     Case(
+        "attention-of-unlike-ranks",
+        lambda q, k, v: fn.scaled_dot_product_attention(q, k[0], v[0, 0]),
+        (QUERY, KEY, VALUE),
+        ("attention",),
+    ),
+    Case(
         "attention-of-rank-3",
         lambda q, k, v: fn.scaled_dot_product_attention(q[0], k[0], v[0]),
         (QUERY, KEY, VALUE),

@@ -34,7 +34,7 @@ _EXACT = {
     "nextafter",
     "threshold", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "pixel_shuffle",
     "channel_shuffle", "adaptive_max_pool2d", "adaptive_max_pool3d", "fmax", "fmin", "copysign", "tril_", "triu_",
-    "frac",
+    "frac", "unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "as_strided_", "detach_",
     "diag_embed", "new_zeros", "new_full", "scalar_tensor", "lift_fresh_copy", "set_", "aminmax", "masked_scatter",
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,11 +52,52 @@ def max_pool_places(b: Rewriter) -> None:
             hint="give the inputs fixed shapes with --input NAME:SHAPE",
         ) from error
     kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
-    values, places = b.ops("MaxPool", [b.input(0)], 2, **kept)
+    begins, ends = _sides(b, image)
+    operand = b.input(0)
+    if begins != ends:  # the conversion pads before it pools, and counts in what it padded
+        kind = b.numpy_dtype(operand)
+        lowest = -np.inf if kind.kind == "f" else np.iinfo(kind).min
+        pads = b.constant([0, 0, *begins, 0, 0, *ends])
+        operand = b.op("Pad", operand, pads, b.constant(lowest, kind))
+        kept = {name: value for name, value in kept.items() if name not in ("pads", "auto_pad")}
+    values, places = b.ops("MaxPool", [operand], 2, **kept)
     b.nodes[-1].metadata_props.add(key=_WITHIN_CHANNEL)
+    if begins != ends:
+        places = _without_padding(b, places, image, begins, ends)
     first = np.arange(batch * channels).reshape(batch, channels, *[1] * len(image)) * math.prod(image)
     b.give(values)
     b.give(b.op("Add", places, b.constant(first)), 1)
+
+
+def _sides(b: Rewriter, image: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The padding before and behind each spatial dim."""
+    rank = len(image)
+    automatic = b.attribute("auto_pad", "NOTSET")
+    if automatic == "NOTSET":
+        pads = b.attribute("pads", [0] * (2 * rank))
+        return pads[:rank], pads[rank:]
+    if automatic == "VALID":
+        return [0] * rank, [0] * rank
+    strides, dilations = b.attribute("strides", [1] * rank), b.attribute("dilations", [1] * rank)
+    kernel = b.attribute("kernel_shape", [])
+    less: list[int] = []
+    more: list[int] = []
+    for extent, stride, dilation, size in zip(image, strides, dilations, kernel, strict=True):
+        total = max((-(-extent // stride) - 1) * stride + (size - 1) * dilation + 1 - extent, 0)
+        less.append(total // 2)
+        more.append(total - total // 2)
+    return (less, more) if automatic == "SAME_UPPER" else (more, less)
+
+
+def _without_padding(b: Rewriter, places: str, image: Sequence[int], begins: Sequence[int], ends: Sequence[int]) -> str:
+    """Places in a padded image as places in the image: taken apart by dim, and put together again."""
+    padded = [begin + extent + end for begin, extent, end in zip(begins, image, ends, strict=True)]
+    found = b.constant(0)
+    for axis, begin in enumerate(begins):
+        at = b.op("Div", places, b.constant(math.prod(padded[axis + 1 :])))
+        at = b.op("Sub", b.op("Mod", at, b.constant(padded[axis])), b.constant(begin))
+        found = b.op("Add", found, b.op("Mul", at, b.constant(math.prod(image[axis + 1 :]))))
+    return found
 
 
 def max_unpool(b: Rewriter) -> None:

@@ -137,13 +137,37 @@ def _round_decimals(value: Tensor, *, decimals: int) -> Tensor:
 
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """The p-norm of the difference of each row of ``left`` and each of ``right``."""
-    difference = left.unsqueeze(-2) - right.unsqueeze(-3)
+    return norm_of_difference(left.unsqueeze(-2) - right.unsqueeze(-3), p)
+
+
+def norm_of_difference(difference: Tensor, p: float) -> Tensor:
+    """The p-norm of the last dim as distances have it."""
     if p == 0:  # a count that a NaN makes NaN
         return torch.clamp(torch.ceil(difference.abs()), max=1.0).sum(-1)
     return torch.linalg.vector_norm(difference, p, dim=-1)
 
 
+def _deviation_and_mean(
+    value: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The deviation is that of ``std``, which goes by no variance that would overflow."""
+    return torch.std(value, dim, correction=correction, keepdim=keepdim), torch.mean(value, dim, keepdim=keepdim)
+
+
+def _deviation_and_mean_along(
+    value: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    return _deviation_and_mean(value, dim, correction=float(unbiased), keepdim=keepdim)
+
+
+def _deviation_and_mean_of_all(value: Tensor, unbiased: bool = True) -> tuple[Tensor, Tensor]:
+    return _deviation_and_mean(value, correction=float(unbiased))
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.std_mean.correction: _deviation_and_mean,
+    aten.std_mean.dim: _deviation_and_mean_along,
+    aten.std_mean.default: _deviation_and_mean_of_all,
     aten.angle.default: _angle,
     aten.fmin.default: _fmin,
     aten.fmax.default: _fmax,

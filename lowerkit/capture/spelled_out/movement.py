@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lowerkit.capture.operators import aten
+from lowerkit.capture.spelled_out.functions import norm_of_difference
 
 
 def _put(value: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
@@ -61,7 +62,7 @@ def _diagonal_scatter(value: Tensor, source: Tensor, offset: int = 0, dim1: int 
 def _pair_distances(value: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm of the difference of each two rows."""
     first, second = torch.triu_indices(value.shape[0], value.shape[0], 1)
-    return torch.linalg.vector_norm(value.index_select(0, first) - value.index_select(0, second), p, dim=-1)
+    return norm_of_difference(value.index_select(0, first) - value.index_select(0, second), p)
 
 
 def _resized(value: Tensor, size: Sequence[int], *, memory_format: Any = None) -> Tensor:

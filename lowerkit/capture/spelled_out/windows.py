@@ -26,15 +26,56 @@ def _window_places(size: int, count: int) -> Tensor:
 
 
 def _adaptive_maxima(value: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, and its place in the flattened spatial dims: of equals the first, of NaN the last."""
     spatial = len(output_size)
     if not all(is_static(extent) for extent in (*value.shape[-spatial:], *output_size)):
         return NotImplemented
     sizes = [int(extent) for extent in value.shape[-spatial:]]
     if 0 in output_size or 0 in sizes:
         return NotImplemented
+    return _maxima(value, [_window_places(size, count) for size, count in zip(sizes, output_size, strict=True)])
+
+
+def _pooled_maxima(
+    value: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    spatial = 2
+    if not all(is_static(extent) for extent in value.shape[-spatial:]):
+        return NotImplemented
+    places: list[Tensor] = []
+    kernels, paddings, dilations = (list(given) * spatial for given in (kernel_size, padding, dilation))
+    strides = list(stride) * spatial or kernels
+    for axis in range(spatial):
+        size, step, apart = int(value.shape[axis - spatial]), strides[axis], dilations[axis]
+        reach = apart * (kernels[axis] - 1)
+        count = (size + 2 * paddings[axis] - reach - 1 + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (count - 1) * step >= size + paddings[axis]:
+            count -= 1  # the last window would start in the high padding
+        starts = range(-paddings[axis], count * step - paddings[axis], step)
+        if not all(any(0 <= start + tap < size for tap in range(0, reach + 1, apart)) for start in starts):
+            return NotImplemented  # a window of padding alone
+        start = torch.arange(count).unsqueeze(1) * step - paddings[axis]
+        first = start + (start.clamp(max=0).neg() + apart - 1) // apart * apart
+        last = start + ((size - 1 - start) // apart * apart).clamp(max=reach)
+        # In the place of padding stand the first and the last element of the window once more.
+        place = start + torch.arange(kernels[axis]) * apart
+        places.append(torch.minimum(torch.maximum(place, first), last))
+    return _maxima(value, places)
+
+
+def _maxima(value: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The maximum of each window, and its place in the flattened spatial dims: of equals the first, of NaN the last.
+
+    ``places`` says for each spatial dim which elements each window covers, [count, longest], in rising order.
+    """
+    spatial = len(places)
+    sizes = [int(extent) for extent in value.shape[-spatial:]]
+    output_size = [place.shape[0] for place in places]
     lead = value.dim() - spatial
-    places = [_window_places(size, count) for size, count in zip(sizes, output_size, strict=True)]
     windows = value
     flat = torch.zeros([1] * (2 * spatial), dtype=torch.int64)
     for axis, place in enumerate(places):
@@ -75,5 +116,6 @@ TABLE: dict[Any, Callable[..., Any]] = {aten.conv_tbc.default: _conv_tbc}
 WITH_PLACES: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d.default: _adaptive_maxima,
     aten.adaptive_max_pool3d.default: _adaptive_maxima,
+    aten.max_pool2d_with_indices.default: _pooled_maxima,
 }
 """By overload; for nodes whose places are read. Without them, a pool stays one op for the passes to see."""

@@ -43,7 +43,7 @@ def resize(
     def sample() -> ir.Value:
         place = [build.loop_index(axis) for axis in range(rank)]
         taps = [
-            _taps(mode, nearest_rounding, _position(place[axis], steps[d], coordinates, size[d]), lengths[d])
+            _taps(mode, nearest_rounding, _position(place[axis], steps[d], coordinates, size[d]), lengths[d], size[d])
             for d, axis in enumerate(axes)
         ]
         return scalar.convert(_weighted(source, place, axes, taps, wide), element)
@@ -75,7 +75,7 @@ def _position(index: ir.Value, step: ir.Value, coordinates: str, out: int) -> ir
     return scalar.subtract(scalar.multiply(scalar.add(number, half), step), half)
 
 
-def _taps(mode: str, rounding: str, position: ir.Value, length: build.Size) -> list[Tap]:
+def _taps(mode: str, rounding: str, position: ir.Value, length: build.Size, out: int) -> list[Tap]:
     real, index = position.type, ir.IndexType.get()
     one = scalar.constant(1, real)
     if mode == "nearest":
@@ -94,6 +94,8 @@ def _taps(mode: str, rounding: str, position: ir.Value, length: build.Size) -> l
         low = scalar.minimum(scalar.floor(inside), last)
         fraction = scalar.minimum(scalar.subtract(inside, low), one)
         first = scalar.convert(low, index)
+        if length == out:  # as in PyTorch, no neighbour is read: 0 times an infinite one would be NaN
+            return [(first, scalar.subtract(one, fraction)), (first, fraction)]
         second = scalar.add(first, build.constant_index(1))
         return [(first, scalar.subtract(one, fraction)), (_clamp(second, length), fraction)]
     low = scalar.floor(position)

@@ -30,7 +30,7 @@ def resize(
             index = np.clip(round_position(position, nearest_rounding), 0, length - 1).astype(np.int64)
             result = np.take(result, index, axis=axis)
             continue
-        taps = linear_taps(position, length) if mode == "linear" else cubic_taps(position)
+        taps = linear_taps(position, length, out) if mode == "linear" else cubic_taps(position)
         shape = [-1 if other == axis else 1 for other in range(source.ndim)]
         result = sum(
             np.take(result, np.clip(index, 0, length - 1), axis=axis) * weight.astype(np.float64).reshape(shape)
@@ -68,15 +68,16 @@ def round_position(position: Array, rounding: str) -> Array:
     }[rounding]
 
 
-def linear_taps(position: Array, length: int) -> list[tuple[Array, Array]]:
-    """Returns (index, weight) of the two neighbours, which beyond the last element both are that one.
+def linear_taps(position: Array, length: int, out: int) -> list[tuple[Array, Array]]:
+    """Returns (index, weight) of the two neighbours, which are one where the size stays, and beyond the last element.
 
     The weights then stay apart, as in PyTorch: 0 times an infinite element would be NaN.
     """
     inside = np.maximum(position, 0)
     low = np.minimum(np.floor(inside), length - 1)
     fraction = np.minimum(inside - low, 1)
-    return [(low.astype(np.int64), 1 - fraction), (low.astype(np.int64) + 1, fraction)]
+    second = low if length == out else low + 1
+    return [(low.astype(np.int64), 1 - fraction), (second.astype(np.int64), fraction)]
 
 
 def cubic_taps(position: Array) -> list[tuple[Array, Array]]:

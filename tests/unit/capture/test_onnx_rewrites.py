@@ -368,9 +368,11 @@ def test_prelu_with_a_slope_for_each_element() -> None:
     assert_close(ours(model, [x, slope]), by_onnxruntime(model, [x, slope]))
 
 
-def test_places_of_a_max_pool_count_through_the_whole_tensor() -> None:
+@pytest.mark.parametrize("padding", [{}, {"pads": [0, 1, 1, 0]}, {"pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER"},
+                                     {"auto_pad": "SAME_LOWER"}, {"auto_pad": "VALID"}])  # fmt: skip
+def test_places_of_a_max_pool_count_through_the_whole_tensor(padding: dict[str, Any]) -> None:
     x = RNG.permutation(2 * 3 * 7 * 5).reshape(2, 3, 7, 5).astype(np.float32)
-    model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 3], strides=[2, 1])
+    model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 2], strides=[2, 1], **padding)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
 
 
@@ -383,3 +385,21 @@ def test_resizing_of_old_opsets(opset: int, mode: str, scales: tuple[float, floa
     constants = {"scales": np.array([1.0, 1.0, *scales], np.float32)}
     model = one_node("Upsample" if opset == 9 else "Resize", {"x": x}, constants, opset=opset, mode=mode)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_logarithms_of_sums_that_overflow(opset: int, keepdims: int) -> None:
+    x = normal(3, 4, 5) * 1000
+    x[0, 0], x[1, 1, 0], x[2, 2, 2] = -np.inf, np.inf, np.nan
+    constants = {} if opset == 13 else {"axes": np.array([2, -2])}
+    attributes: dict[str, Any] = {"axes": [2, -2]} if opset == 13 else {}
+    model = one_node("ReduceLogSumExp", {"x": x}, constants, opset=opset, keepdims=keepdims, **attributes)
+    wide = x.astype(np.float64)
+    largest = wide.max((1, 2), keepdims=True)
+    shift = np.where(np.isinf(largest), 0, largest)
+    expected = np.log(np.exp(wide - shift).sum((1, 2), keepdims=True)) + shift
+    assert_close(ours(model, [x]), [(expected if keepdims else expected[:, 0, 0]).astype(np.float32)])
+    x = normal(3, 4).astype(np.float16) * 10
+    model = one_node("ReduceLogSumExp", {"x": x}, opset=18, keepdims=keepdims)
+    assert_close(ours(model, [x]), by_reference(model, [x]), 1e-2)

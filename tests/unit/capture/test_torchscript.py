@@ -87,6 +87,19 @@ def test_scripted_module_in_memory() -> None:
     assert_same_as_eager(program, program.example_inputs)
 
 
+class Sums(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum(-1, keepdim=True), x.sum([0, 1]) * sum(x.shape)
+
+
+def test_sums_of_tensors_and_of_lists() -> None:
+    x = torch.randn(2, 3, 4)
+    for script in (torch.jit.trace(Sums(), x), torch.jit.script(Sums())):
+        program = capture(script, (x,))
+        assert program.example_inputs is not None
+        assert_same_as_eager(program, program.example_inputs)
+
+
 def test_element_type_option(tmp_path: Path) -> None:
     path = save_traced(tmp_path / "model.pt", nn.Linear(4, 2), torch.randn(2, 4))
     program = capture_path(path, ["input:2x4:f32"], dtype="bf16")

@@ -1,0 +1,34 @@
+"""Reductions whose conversion overflows where the result does not."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
+
+_AXES_ARE_AN_OPERAND = 18
+
+
+def log_of_summed_exponentials(b: Rewriter) -> None:
+    """Takes the maximum out of ReduceLogSumExp before exponentials are computed, unless it is infinite."""
+    value, dtype = b.input(0), b.dtype(b.input(0))
+    if not is_float(dtype) or not b.rank(value):
+        raise NoRewriteError("integers, or nothing to sum along")
+    axes = b.integers(b.input(1)) if b.input(1) else list(b.attribute("axes", []))
+    if not axes and b.attribute("noop_with_empty_axes", 0):
+        raise NoRewriteError("nothing is summed")
+    axes = axes or list(range(b.rank(value)))
+    narrow = dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    wide = b.cast(value, TensorProto.FLOAT) if narrow else value
+    if b.version < _AXES_ARE_AN_OPERAND:
+        largest = b.op("ReduceMax", wide, axes=axes)
+    else:
+        largest = b.op("ReduceMax", wide, b.constant(axes))
+    # An infinite maximum must not be subtracted: inf - inf is NaN.
+    zero = b.constant(0, "float64" if dtype == TensorProto.DOUBLE else "float32")
+    shift = b.op("Where", b.op("IsInf", largest), zero, largest)
+    total = b.op("ReduceSum", b.op("Exp", b.op("Sub", wide, shift)), b.constant(axes))
+    result = b.op("Add", b.op("Log", total), shift)
+    if not b.attribute("keepdims", 1):
+        result = b.op("Squeeze", result, b.constant(axes))
+    b.give(b.cast(result, dtype) if narrow else result)
