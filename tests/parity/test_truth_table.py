@@ -39,6 +39,16 @@ _ONCE_WRONG = (
     *("hardtanh_backward.default(min_val=-1.5,max_val=2.5)[f32,f32]/grid", "sigmoid_backward.default()[f16,f16]/grid"),
     *("rad2deg.default()[f32]/grid", "round.decimals(decimals=2)[bf16]/grid", "round.decimals(decimals=2)[f16]/grid"),
     *("float_power.Tensor_Scalar(exponent=300)[f32]/grid", "polygamma.default(n=2)[f64]/grid"),
+    *("fmax.default()[bf16,f32]/grid", "div.Tensor_mode(rounding_mode=None)[f16,bf16]/right0"),
+    *("div.Tensor()[bf16,f32]/right0", "div.Tensor_mode(rounding_mode=trunc)[bf16,f32]/right0"),
+    *("__lshift__.Scalar(other=16777217)[i16]/grid", "__rshift__.Scalar(other=16777217)[u8]/grid"),
+    *("__or__.Scalar(other=300)[u8]/grid", "__xor__.Scalar(other=True)[i64]/grid", "fill.Scalar(value=True)[i8]/grid"),
+    *("fmod.Scalar(other=300)[i8]/grid", "ldexp.Tensor()[f32,i64]/grid", "ldexp.Tensor()[bool,f16]/right0"),
+    *("angle.default()[f64]/grid", "isfinite.default()[i64]/grid", "mvlgamma.default(p=3)[f64]/grid"),
+    *("addcdiv.default(value=0.5)[f64,f64,f64]/grid", "pow.Tensor_Scalar(exponent=16777217)[f32]/grid"),
+    *("kl_div.default(reduction=0)[bf16,bf16]/grid", "l1_loss.default(reduction=0)[u8,i8]/grid"),
+    "hardtanh_backward.default(min_val=-1.5,max_val=2.5)[f32,f16]/left0",
+    "binary_cross_entropy_with_logits.default(reduction=0)[f32,f32]/same",
     *("logaddexp2.default()[f32,f32]/grid", "lgamma.default()[f32]/grid", "copysign.Tensor()[bf16,bf16]/grid"),
 )
 _PAIRS = ("f32,f32", "f32,i64", "bool,i8", "u8,i8", "bf16,f32", "i64,bool")

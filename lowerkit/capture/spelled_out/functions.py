@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,8 @@ from lowerkit.capture.operators import aten
 def _angle(value: Tensor) -> Tensor:
     """The angle of a real number: pi where it is negative (and not -0), NaN where it is NaN."""
     wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-    angle = torch.where(wide < 0, math.pi, 0.0).to(wide.dtype)
+    zero = torch.zeros_like(wide)  # numbers alone would be chosen among in f32
+    angle = torch.where(wide < 0, zero + math.pi, zero)
     return torch.where(torch.isnan(wide), wide, angle)
 
 
@@ -92,7 +92,7 @@ def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _computed(*values: Tensor) -> tuple[torch.dtype, list[Tensor]]:
     """The type that tensors promote to, and they in the type that PyTorch computes in: f32 for 16-bit floats."""
-    dtype = functools.reduce(torch.promote_types, [torch.result_type(value, values[0]) for value in values])
+    dtype = torch.result_type(values[0], values[-1])
     wide = torch.float32 if dtype.is_floating_point and dtype.itemsize == 2 else dtype
     return dtype, [value.to(wide) for value in values]
 

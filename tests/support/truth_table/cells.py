@@ -124,6 +124,8 @@ def _defined(cell: Cell, tensors: list[Tensor]) -> list[Tensor]:
     if not first.dtype.is_floating_point and first.dtype is not torch.bool:
         first = torch.where(first == torch.iinfo(first.dtype).min, first + 1, first)
     rest = [torch.where(value == 0, torch.ones_like(value), value) for value in tensors[1:]]
+    if cell.form == "same":  # the first is also the divisor
+        first = torch.where(first == 0, torch.ones_like(first), first)
     return [first if cell.form != "strided" else tensors[0].copy_(first), *rest]
 
 
@@ -227,8 +229,14 @@ def exact_outputs(cell: Cell, tensors: list[Tensor], result: torch.dtype) -> Any
         else (value.to(result) if cell.dtypes[place] not in FLOATS else value).to(torch.float64)
         for place, value in enumerate(tensors)
     ]
+    numbers = [NUMBERS[int(dtype[1:])] for dtype in cell.dtypes if dtype.startswith("#")]
+    numbers += [number for number in cell.row.settings[cell.setting].values() if isinstance(number, (int, float))]
     try:
-        precise = exactly(cell.row.name, wide * len(cell.dtypes) if cell.form == "same" else wide)
+        given = [
+            *(tensors * len(cell.dtypes) if cell.form == "same" else tensors),
+            *(torch.tensor(number, dtype=torch.float64) for number in numbers),
+        ]
+        precise = exactly(cell.row.name, [value.to(result).to(torch.float64) for value in given])
         return cell.call(wide) if precise is None else precise
     except Exception:  # torch raises what it likes
         return None
