@@ -135,6 +135,13 @@ def _round_decimals(value: Tensor, *, decimals: int) -> Tensor:
     return found.to(dtype)
 
 
+def _without_nan(
+    value: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """nan_to_num: integers have neither NaN nor infinities."""
+    return NotImplemented if value.is_floating_point() else value.clone()
+
+
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """The p-norm of the difference of each row of ``left`` and each of ``right``."""
     difference = left.unsqueeze(-2) - right.unsqueeze(-3)
@@ -152,6 +159,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.isclose.default: _is_close,
     aten.logaddexp.default: _log_add_exp,
     aten.logaddexp2.default: _log_add_exp2,
+    aten.nan_to_num.default: _without_nan,
     aten._cdist_forward.default: _cdist_forward,
     aten.elu_backward.default: _elu_backward,
     aten.hardtanh_backward.default: _hardtanh_backward,
