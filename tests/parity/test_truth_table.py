@@ -55,6 +55,8 @@ _ONCE_WRONG = (
     *("erfinv.default()[f64]/grid", "nan_to_num.default()[i64]/grid", "remainder.Scalar(other=0.1)[f16]/grid"),
     *("logical_and.default()[f32,f64]/right0", "log_sigmoid_backward.default()[f32,f32,f32]/grid"),
     "hardtanh_backward.default(min_val=-1.5,max_val=2.5)[f32,f16]/left0",
+    *("tanh_backward.default()[f32,f32]/strided", "threshold.default(threshold=0.1,value=20.0)[bf16]/grid"),
+    "threshold_backward.default(threshold=0)[f32,f64]/grid",
     "softplus_backward.default(beta=2,threshold=10)[f64,f64]/grid",
     "binary_cross_entropy_with_logits.default(reduction=0)[f32,f32]/same",
     *("logaddexp2.default()[f32,f32]/grid", "lgamma.default()[f32]/grid", "copysign.Tensor()[bf16,bf16]/grid"),

@@ -118,6 +118,18 @@ def _sigmoid_backward(gradient: Tensor, value: Tensor) -> Tensor:
     return (grad * (1 - y) * y).to(dtype)
 
 
+def _tanh_backward(gradient: Tensor, value: Tensor) -> Tensor:
+    """``gradient * (1 - y * y)``."""
+    dtype, (grad, y) = _computed(gradient, value)
+    return (grad * (1 - y * y)).to(dtype)
+
+
+def _threshold_backward(gradient: Tensor, value: Tensor, threshold: float) -> Tensor:
+    """The gradient above the threshold, in the type that both promote to."""
+    dtype, (grad, x) = _computed(gradient, value)
+    return torch.where(x <= threshold, torch.zeros_like(grad), grad).to(dtype)
+
+
 def _to_degrees(value: Tensor) -> Tensor:
     """torch-mlir's factor is wrong in the sixth digit."""
     return value * (180 / math.pi)
@@ -164,6 +176,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.elu_backward.default: _elu_backward,
     aten.hardtanh_backward.default: _hardtanh_backward,
     aten.sigmoid_backward.default: _sigmoid_backward,
+    aten.tanh_backward.default: _tanh_backward,
+    aten.threshold_backward.default: _threshold_backward,
     aten.rad2deg.default: _to_degrees,
     aten.round.decimals: _round_decimals,
 }

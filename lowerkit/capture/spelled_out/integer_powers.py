@@ -32,9 +32,10 @@ def _power(base: Tensor, exponent: Tensor) -> Tensor:
 
 
 def _power_of_number(base: float, exponent: Tensor) -> Tensor:
-    if isinstance(base, float) or exponent.is_floating_point() or exponent.dtype is torch.bool:
+    if isinstance(base, float) or exponent.is_floating_point():
         return NotImplemented
-    return _power(torch.full((), int(base), dtype=torch.int64).to(exponent.dtype), exponent)
+    dtype = torch.result_type(base, exponent)
+    return _power(torch.full((), int(base), dtype=torch.int64).to(dtype), exponent.to(dtype))
 
 
 def _power_by_number(base: Tensor, exponent: float) -> Tensor:
