@@ -52,7 +52,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     known = read(arguments.output)
-    every = select(arguments.filter, arguments.part, tuple(arguments.dtypes.split(",")), full=arguments.full)
+    dtypes = tuple(arguments.dtypes.split(","))
+    every = select(arguments.filter, arguments.part, dtypes, full=arguments.full)
     wanted = every
     if arguments.show:
         wanted = []
@@ -71,6 +72,8 @@ def main() -> int:
         run(wanted, keep, arguments.workers)
     chosen = [known[name] for name in every if name in known]
     print(page(chosen, len(every)))
+    if arguments.part != "grid":
+        print(page_without(operator_cells(dtypes)[1], arguments.filter))
     return 6 if any(result.verdict in FAILED and not is_known(result) for result in chosen) else 0
 
 
@@ -139,6 +142,16 @@ def page(results: list[CellResult], count: int) -> str:
             example = f"`{found[0].name}`: {found[0].reason[:110]}".replace("|", "/")
             lines.append(f"| {name} | {len(found)} | {example} |")
     return "\n".join(lines)
+
+
+def page_without(without: dict[str, str], pattern: str) -> str:
+    """Returns the table of the operators, or their element types, that have no cell, by reason."""
+    by_reason: dict[str, list[str]] = collections.defaultdict(list)
+    for name, reason in without.items():
+        if re.search(pattern, name):
+            by_reason[reason].append(name)
+    lines = [f"| {reason} | {', '.join(f'`{name}`' for name in names)} |" for reason, names in by_reason.items()]
+    return "\n".join(["", "Operators without a cell:", "", "| why | operators |", "|---|---|", *lines])
 
 
 def is_known(result: CellResult) -> bool:

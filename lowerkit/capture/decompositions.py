@@ -33,6 +33,8 @@ SPELLED_OUT = frozenset(
         *(
             "aten.gelu_backward.default",
             "aten.leaky_relu_backward.default",
+            "aten.log_sigmoid_backward.default",
+            "aten.softplus_backward.default",
         ),
         "aten._weight_norm_interface.default",
         # Moves.

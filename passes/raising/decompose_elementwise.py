@@ -28,12 +28,15 @@ from lowerkit.passes.raising.torch_ir import (
 )
 from lowerkit.passes.source_location import op_name
 
+_WHOLE_IN_F32 = 2**24
+"""Up to here f32 has every integer."""
+
 
 def _is_finite(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """``abs(x) < inf``; comparisons with NaN are false."""
+    """``abs(x) < inf``; comparisons with NaN are false. Integers are always finite."""
     value = op.operands[0]
     if not tensor_info(value).is_float:
-        raise RefusalError("integers are always finite")
+        return like_result(binary("eq", value, value, "i1"), op)
     return like_result(binary_scalar("lt", unary("abs", value), math.inf, "i1"), op)
 
 
@@ -87,6 +90,10 @@ def _power(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     exponent = number_of(op.operands[1])
     if not tensor_info(op.results[0]).is_float or isinstance(exponent, float) or abs(exponent) <= 4:
         raise NotConcernedError("a few products")
+    if tensor_info(op.results[0]).dtype == "f32" and abs(exponent) > _WHOLE_IN_F32:  # rounded, odd would become even
+        wide = cast(op.operands[0], "f64")
+        power = build(op_name(op), [wide, constant_float(float(exponent))], [wide.type])[0]
+        return like_result(cast(power, "f32"), op)
     return build(op_name(op), [op.operands[0], constant_float(float(exponent))], [op.results[0].type])
 
 
@@ -175,10 +182,11 @@ def _gelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 
 
 def _scaled_term(op: ir.Operation, name: str) -> Sequence[ir.Value]:
-    """addcmul, addcdiv: (input, a, b, value): ``input + value * (a ... b)``."""
+    """addcmul, addcdiv: (input, a, b, value): ``input + (value * a) ... b``, in PyTorch's order."""
     base, left, right, factor = op.operands
-    term, number = binary(name, left, right), float(number_of(factor))
-    return like_result(binary("add", base, term if number == 1 else binary_scalar("mul", term, number)), op)
+    number = float(number_of(factor))
+    scaled = left if number == 1 else binary_scalar("mul", left, number)
+    return like_result(binary("add", base, binary(name, scaled, right)), op)
 
 
 def _addcmul(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:

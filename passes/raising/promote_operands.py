@@ -24,6 +24,7 @@ from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import binary, binary_scalar, cast, concatenate, scalar_tensor, unsqueeze
 from lowerkit.passes.raising.torch_ir import (
+    LOW_PRECISION_FLOATS,
     TORCH_DTYPE_CODES,
     NotConcernedError,
     RefusalError,
@@ -72,6 +73,11 @@ _BITWISE = tuple(
     for spelled in (f"bitwise_{name}", f"__{name}__")
     for kind in ("Tensor", "Scalar")
 )
+_OF_WIDE_NUMBERS = frozenset(
+    f"torch.aten.{name}"
+    for name in ("mul.Tensor", "multiply.Tensor", "div.Tensor", "true_divide.Tensor", "div.Tensor_mode", "floor_divide")
+)
+"""Ops whose second tensor, of rank 0 beside a 16-bit float, is not rounded to that."""
 _WITH_FLAGS = frozenset({"leaky_relu_backward", "elu_backward"})
 """Ops one of whose arguments is a bool, which is no number to compute with."""
 _CHOICES = {
@@ -83,6 +89,7 @@ _CHOICES = {
 }
 """Ops that choose by a mask, with the places of what they choose among."""
 _COMPARISONS = tuple(f"{name}.{kind}" for name in ("gt", "ge", "lt", "le", "eq", "ne") for kind in ("Tensor", "Scalar"))
+_LOGICAL = ("logical_and", "logical_or", "logical_xor")
 SHIFTS = (
     *("bitwise_left_shift.Tensor", "bitwise_right_shift.Tensor"),
     *(
@@ -189,7 +196,20 @@ def _computed_in(
 
 def _arithmetic(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     _require_known(op)
-    return _computed_in(op, tensor_info(op.results[0]).dtype)
+    dtype = tensor_info(op.results[0]).dtype
+    if op_name(op) in _OF_WIDE_NUMBERS and dtype in LOW_PRECISION_FLOATS:
+        right = tensor_info(op.operands[1])
+        if right.rank == 0 and right.dtype != dtype:
+            return _by_wide_number(op, dtype)
+    return _computed_in(op, dtype)
+
+
+def _by_wide_number(op: ir.Operation, dtype: str) -> Sequence[ir.Value]:
+    """The divisor or factor of rank 0 keeps its digits and its range: PyTorch reads it in f32."""
+    left, right, *rest = op.operands
+    wide = tensor_info(op.results[0]).with_dtype("f32").torch_type()
+    operands = [cast(cast(left, dtype), "f32"), cast(right, "f32"), *rest]
+    return like_result(cast(build(op_name(op), operands, [wide])[0], dtype), op)
 
 
 def _bitwise(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -242,7 +262,9 @@ def _shift(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     most = _WIDTH[dtype] - (0 if left or dtype == "ui8" else 1)
     kind = tensor_info(op.results[0]).with_dtype(wide).torch_type()
     if not is_tensor(bits):
-        return like_result(cast(_shifted_by_number(value, int_of(bits), most, kind, left=left), dtype), op)
+        return like_result(
+            cast(_shifted_by_number(value, _wrapped(int_of(bits), dtype), most, kind, left=left), dtype), op
+        )
     bits = cast(cast(bits, dtype), wide)
     outside = binary("bitwise_or", binary_scalar("lt", bits, 0, "i1"), binary_scalar("ge", bits, most, "i1"), "i1")
     safe = build("torch.aten.where.ScalarSelf", [outside, constant_int(0 if left else most), bits], [bits.type])[0]
@@ -282,7 +304,7 @@ class PromoteOperands(TablePass):
         **{f"torch.aten.{name}": _arithmetic for name in (*_OF_TWO, *_OF_NUMBERS, *_TO_FLOAT)},
         **{f"torch.aten.{name}": _bitwise for name in _BITWISE},
         **{f"torch.aten.{name}": _choice for name in _CHOICES},
-        **{f"torch.aten.{name}": _comparison for name in _COMPARISONS},
+        **{f"torch.aten.{name}": _comparison for name in (*_COMPARISONS, *_LOGICAL)},
         **{f"torch.aten.{name}": _shift for name in SHIFTS},
         "torch.aten.cat": _parts,
         "torch.aten.stack": _parts,

@@ -33,7 +33,7 @@ _COMPOUND = (
     *("pow.Tensor_Tensor", "clamp", "clamp_min", "clamp_max", "reciprocal", "rsqrt", "remainder.Scalar"),
     *("tanh", "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "atan", "sqrt", "exp2", "log2", "log10"),
     *("fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "atan2", "div.Tensor_mode", "cosh", "sinh"),
-    *("floor_divide", "floor_divide.Scalar", "div.Scalar_mode"),
+    *("floor_divide", "floor_divide.Scalar", "div.Scalar_mode", "threshold"),
 )
 
 

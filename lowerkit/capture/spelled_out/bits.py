@@ -1,4 +1,4 @@
-"""Numbers taken apart: exponents, neighbours and signs of floats, common divisors of integers."""
+"""Numbers taken apart: exponents, neighbours and signs of floats, common divisors and bits of integers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _INTEGER_OF = {
 }
 _FRACTION_BITS, _BIAS = 52, 1022
 """Of a float64, for a fraction of 0.5 to 1."""
+_FARTHEST = 2400.0
+"""An exponent that takes any float64 to zero or beyond all bounds."""
 
 
 def _greatest_common_divisor(left: Tensor, right: Tensor) -> Tensor:
@@ -86,8 +88,47 @@ def _sign_bit(value: Tensor) -> Tensor:
 
 
 def _fmod_by_number(value: Tensor, divisor: float) -> Tensor:
-    dtype = torch.result_type(value, divisor)
-    return torch.fmod(value.to(dtype), torch.full((), divisor, dtype=dtype))
+    other = _number_beside(value, divisor)
+    return torch.fmod(value.to(other.dtype), other)
+
+
+def _remainder_by_number(value: Tensor, divisor: float) -> Tensor:
+    """PyTorch rounds the number to a 16-bit float, where it computes other functions with the number as it is."""
+    if not value.is_floating_point() or value.dtype.itemsize > 2:
+        return NotImplemented
+    return torch.remainder(value, _number_beside(value, divisor))
+
+
+def _scaled_by_power(value: Tensor, exponent: Tensor) -> Tensor:
+    """``value * 2^exponent``: by three powers of integers, as one power would overflow where the result does not.
+
+    PyTorch takes a power of two where a side is of another kind.
+    """
+    if exponent.is_floating_point() or not value.is_floating_point():
+        return value * torch.pow(2.0, exponent)
+    dtype = value.dtype
+    whole = exponent.to(torch.float64).clamp(-_FARTHEST, _FARTHEST)
+    third = torch.trunc(whole / 3)
+    power, rest = torch.exp2(third), torch.exp2(whole - 2 * third)
+    return (value.to(torch.float64) * power * power * rest).to(dtype)
+
+
+def _or_number(value: Tensor, number: int) -> Tensor:
+    return torch.bitwise_or(value, _number_beside(value, number))
+
+
+def _xor_number(value: Tensor, number: int) -> Tensor:
+    return torch.bitwise_xor(value, _number_beside(value, number))
+
+
+def _number_beside(value: Tensor, number: float) -> Tensor:
+    """A number in the type that both promote to; an integer is cut off to its bits as PyTorch cuts it."""
+    kind = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.float64
+    return torch.full((), number, dtype=kind).to(torch.result_type(value, number))
+
+
+def _filled(value: Tensor, number: float) -> Tensor:
+    return torch.full_like(value, number)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -97,5 +138,10 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.nextafter.default: _next_after,
     aten.signbit.default: _sign_bit,
     aten.fmod.Scalar: _fmod_by_number,
+    aten.remainder.Scalar: _remainder_by_number,
+    aten.ldexp.Tensor: _scaled_by_power,
+    aten.bitwise_or.Scalar: _or_number,
+    aten.bitwise_xor.Scalar: _xor_number,
+    aten.fill.Scalar: _filled,
 }
 """By overload."""

@@ -1,10 +1,13 @@
-"""The complement of the error function and its kin, in float64 whatever the element type.
+"""The complement of the error function, its inverse and its kin, in float64 whatever the element type.
 
-Formulas: Cephes ``ndtr.c`` (Moshier): rational functions for ``exp(x^2) erfc(x)`` from 1 to 8, and above.
+Formulas: Cephes ``ndtr.c`` (Moshier): rational functions for ``exp(x^2) erfc(x)`` from 1 to 8, and above. The inverse
+starts from Giles 2010 ("Approximating the erfinv function", single precision), beyond its range from two steps of
+``x^2 = -log(1 - y) - log(x sqrt(pi))``, and takes two steps of Halley.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +38,16 @@ _FAR = (
     ),
 )
 """Numerator and denominator, the highest power first."""
+_GILES_NEAR = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503),
+    *(-0.00417768164, 0.246640727, 1.50140941),
+)
+_GILES_FAR = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613),
+    *(0.00943887047, 1.00167406, 2.83297682),
+)
+_SINGLE = 16.0
+"""Of -log(1 - y^2) less 2.5 below 5, of its root less 3 above; the highest power first."""
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
@@ -67,6 +80,27 @@ def _complement(x: Tensor) -> Tensor:
     return torch.where(size < 1, 1 - torch.erf(x), torch.where(x > 0, tail, 2 - tail))
 
 
+def _inverse(y: Tensor) -> Tensor:
+    """x with erf(x) = y: infinite at 1 and -1, NaN beyond."""
+    size = y.abs()
+    depth = -torch.log1p(-size) - torch.log1p(size)
+    near = _polynomial(depth.clamp(max=5.0) - 2.5, _GILES_NEAR)
+    far = _polynomial(torch.sqrt(depth.clamp(min=5.0, max=40.0)) - 3.0, _GILES_FAR)
+    single = torch.where(depth < 5.0, near, far) * size
+    log = -torch.log1p(-size).clamp(max=-_SINGLE)
+    beyond = log.sqrt()
+    for _ in range(2):
+        beyond = torch.sqrt(log - torch.log(beyond * math.sqrt(math.pi)))
+    x = torch.where(depth < _SINGLE, single, beyond)
+    for _ in range(2):
+        # Near 1 the complements differ by more than the functions do.
+        error = torch.where(x < 1, torch.erf(x) - size, (1 - size) - _complement(x))
+        step = error / (2 / math.sqrt(math.pi) * torch.exp(-x * x))
+        x = x - step / (1 + x * step)
+    x = torch.where(size == 1, math.inf, torch.where(size > 1, math.nan, x))
+    return torch.where(y == 0, y, torch.where(y < 0, -x, x))
+
+
 def _in_float64(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def compute(value: Tensor) -> Tensor:
         dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
@@ -78,6 +112,7 @@ def _in_float64(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.erfc.default: _in_float64(_complement),
+    aten.erfinv.default: _in_float64(_inverse),
     aten.special_erfcx.default: _in_float64(_scaled),
 }
 """By overload."""

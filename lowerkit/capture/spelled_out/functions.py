@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,8 @@ from lowerkit.capture.operators import aten
 def _angle(value: Tensor) -> Tensor:
     """The angle of a real number: pi where it is negative (and not -0), NaN where it is NaN."""
     wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-    angle = torch.where(wide < 0, math.pi, 0.0).to(wide.dtype)
+    zero = torch.zeros_like(wide)  # numbers alone would be chosen among in f32
+    angle = torch.where(wide < 0, zero + math.pi, zero)
     return torch.where(torch.isnan(wide), wide, angle)
 
 
@@ -92,7 +92,7 @@ def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _computed(*values: Tensor) -> tuple[torch.dtype, list[Tensor]]:
     """The type that tensors promote to, and they in the type that PyTorch computes in: f32 for 16-bit floats."""
-    dtype = functools.reduce(torch.promote_types, [torch.result_type(value, values[0]) for value in values])
+    dtype = torch.result_type(values[0], values[-1])
     wide = torch.float32 if dtype.is_floating_point and dtype.itemsize == 2 else dtype
     return dtype, [value.to(wide) for value in values]
 
@@ -118,6 +118,18 @@ def _sigmoid_backward(gradient: Tensor, value: Tensor) -> Tensor:
     return (grad * (1 - y) * y).to(dtype)
 
 
+def _tanh_backward(gradient: Tensor, value: Tensor) -> Tensor:
+    """``gradient * (1 - y * y)``."""
+    dtype, (grad, y) = _computed(gradient, value)
+    return (grad * (1 - y * y)).to(dtype)
+
+
+def _threshold_backward(gradient: Tensor, value: Tensor, threshold: float) -> Tensor:
+    """The gradient above the threshold, in the type that both promote to."""
+    dtype, (grad, x) = _computed(gradient, value)
+    return torch.where(x <= threshold, torch.zeros_like(grad), grad).to(dtype)
+
+
 def _to_degrees(value: Tensor) -> Tensor:
     """torch-mlir's factor is wrong in the sixth digit."""
     return value * (180 / math.pi)
@@ -133,6 +145,13 @@ def _round_decimals(value: Tensor, *, decimals: int) -> Tensor:
         return torch.round(value)
     found = torch.round(wide / power) * power if decimals < 0 else torch.round(wide * power) / power
     return found.to(dtype)
+
+
+def _without_nan(
+    value: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """nan_to_num: integers have neither NaN nor infinities."""
+    return NotImplemented if value.is_floating_point() else value.clone()
 
 
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
@@ -176,10 +195,13 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.isclose.default: _is_close,
     aten.logaddexp.default: _log_add_exp,
     aten.logaddexp2.default: _log_add_exp2,
+    aten.nan_to_num.default: _without_nan,
     aten._cdist_forward.default: _cdist_forward,
     aten.elu_backward.default: _elu_backward,
     aten.hardtanh_backward.default: _hardtanh_backward,
     aten.sigmoid_backward.default: _sigmoid_backward,
+    aten.tanh_backward.default: _tanh_backward,
+    aten.threshold_backward.default: _threshold_backward,
     aten.rad2deg.default: _to_degrees,
     aten.round.decimals: _round_decimals,
 }

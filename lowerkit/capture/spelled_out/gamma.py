@@ -63,7 +63,9 @@ def log_gamma(value: Tensor) -> Tensor:
     positive = torch.where(is_zero, 0.0, positive)
     sine = torch.sin(math.pi * _from_whole(value).abs())
     negative = math.log(math.pi) - torch.log(sine) - positive
-    negative = torch.where(torch.isinf(value), math.inf, negative)
+    # Beyond 2^52 all are integers, and both terms infinite; the product of pi and a denormal is not exact.
+    negative = torch.where(torch.isinf(value) | (sine == 0), math.inf, negative)
+    negative = torch.where(value.abs() < 2.0**-60, -torch.log(value.abs()), negative)
     return torch.where(reflected, negative, positive)
 
 

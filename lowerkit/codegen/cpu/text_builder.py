@@ -197,6 +197,9 @@ class TextBuilder:
         """A scalar in every lane."""
         if lanes == 1:
             return a
+        if a.element == "bf16":
+            # With AVX512_BF16 LLVM holds a lone bf16 in f32, and rounds it again for the lanes: denormals become zero.
+            return self.bitcast(self.broadcast(self.bitcast(a, "i16"), lanes), "bf16")
         return self.op(f"vector.broadcast {a} : {a.type} to {vector_type(a.type, lanes)}", vector_type(a.type, lanes))
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:

@@ -208,6 +208,9 @@ def _cast(b: TextBuilder, name: str, value: Value, element: str) -> Value:
             # f64 -> f32 -> bf16 rounds twice, as eager's own conversion does.
             value = b.narrow(value, "f32")
         return b.narrow(value, element)
+    if name == "arith.extf":
+        # Shown the conversions, LLVM computes a quotient of an f16 and a bf16 in f16, beyond whose range a bf16 may be.
+        return b.widen(value, element)
     if name in ("arith.sitofp", "arith.uitofp") and element in ("f16", "bf16"):
         return b.narrow(b.cast(name, value, "f32"), element)
     if name in ("arith.fptosi", "arith.fptoui") and value.element in ("f16", "bf16"):

@@ -21,15 +21,40 @@ def _log_add_exp2(one: float, other: float) -> float:
         return float(larger + _MP.log(1 + _MP.power(2, min(one, other) - larger), 2))
 
 
-_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {"logaddexp2.default": _log_add_exp2}
-"""By row."""
+def _remainder(one: float, other: float) -> float:
+    """PyTorch's vectors lose quotients beyond 2^53; the C library does not."""
+    if math.isnan(one) or math.isnan(other) or math.isinf(one) or other == 0:
+        return math.nan
+    return math.fmod(one, other)
+
+
+def _floored_remainder(one: float, other: float) -> float:
+    """With the sign of the divisor."""
+    rest = _remainder(one, other)
+    return rest + other if rest != 0 and (rest < 0) != (other < 0) else rest
+
+
+def _hard_swish(one: float) -> float:
+    """PyTorch multiplies by 6 before it divides."""
+    return one * (min(max(one + 3.0, 0.0), 6.0) / 6.0)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "logaddexp2.default": _log_add_exp2,
+    "fmod.Tensor": _remainder,
+    "fmod.Scalar": _remainder,
+    "remainder.Tensor": _floored_remainder,
+    "remainder.Scalar": _floored_remainder,
+    "hardswish.default": _hard_swish,
+}
+"""By row, of the tensors and then the number."""
 
 
 def exactly(row: str, tensors: list[Tensor]) -> Tensor | None:
-    """Returns a function of two in float64; None where PyTorch's is good enough."""
+    """Returns a function of one or two in float64; None where PyTorch's is good enough."""
     function = _FUNCTIONS.get(row)
     if function is None:
         return None
-    one, other = torch.broadcast_tensors(*tensors)
-    numbers = [function(*pair) for pair in zip(one.reshape(-1).tolist(), other.reshape(-1).tolist(), strict=True)]
-    return torch.tensor(numbers, dtype=torch.float64).reshape(one.shape)
+    alike = torch.broadcast_tensors(*tensors)
+    numbers = [function(*given) for given in zip(*(each.reshape(-1).tolist() for each in alike), strict=True)]
+    return torch.tensor(numbers, dtype=torch.float64).reshape(alike[0].shape)

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 
 _CLASSES: Mapping[str, str] = {
     r"^(add|sub)\.Tensor\(alpha=": "eager multiplies and adds in one rounding; our product may overflow",
-    r"^lerp\.Tensor": "eager multiplies and adds in one rounding",
+    r"^addcmul\.": "eager multiplies and adds in one rounding; our product may overflow",
+    r"^logit_backward.*right0$": "eager's vectors and the scalars behind them differ",
+    r"^lerp\.": "eager multiplies and adds in one rounding",
+    r"^kl_div\.": "two terms cancel: a unit of the logarithm is several of the loss",
+    r"^logaddexp2\.": "two terms cancel: a unit of the logarithm is several of the sum",
+    r"^gelu_backward.*tanh.*f64": "two terms cancel: eager is 36 units off, ours 98",
+    r"^(mv)?lgamma.*f64": "between the poles two terms cancel: 2e-15 off",
     r"^(var|std)_mean.*/-?inf$": "eager's mean beside a variance is NaN where the mean is infinite",
     r"^(special_)?polygamma.*n=1\)": "eager's own series: 1e-9 off in f64, and finite at the poles -1, -2, ...",
 }

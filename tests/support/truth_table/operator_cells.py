@@ -93,7 +93,10 @@ def operator_cells(dtypes: tuple[str, ...] = tuple(DTYPES)) -> tuple[list[Operat
                 forms = forms_of(dtype, given, first=sample is first and operator not in _OF_SORTED)
                 found += [OperatorCell(operator, sample.number, dtype, form) for form in forms]
         if len(found) == before:
-            without.setdefault(operator, "takes none of the element types")
+            takes = [dtype for dtype in dtypes if operator_rows()[operator].supports_dtype(DTYPES[dtype], "cpu")]
+            reason = "its samples hold no tensor, or too large ones" if takes else "takes none of the element types"
+            if not any(f"{operator}[{dtype}]" in without for dtype in takes):
+                without[operator] = reason
     return found, without
 
 

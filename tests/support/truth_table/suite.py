@@ -141,11 +141,13 @@ def _run(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> list[Ce
 
 
 def _parts(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> list[CellResult]:
-    """Runs parts of what failed: the cells of each op for themselves, then single ones, as an op fails in most."""
+    """Runs parts of what failed: the cells of each op for themselves, then quarters of them, then single ones."""
     by_op: dict[str, list[tuple[AnyCell, list[Tensor], list[Tensor]]]] = defaultdict(list)
     for one in ready:
         by_op[re.split(r"[#(]", one[0].name, maxsplit=1)[0]].append(one)
-    parts = list(by_op.values()) if len(by_op) > 1 else [[one] for one in ready]
+    size = max(1, len(ready) // 4)
+    quarters = [ready[start : start + size] for start in range(0, len(ready), size)]
+    parts = list(by_op.values()) if len(by_op) > 1 else quarters
     return [result for part in parts for result in _run(part)]
 
 

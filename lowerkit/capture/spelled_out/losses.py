@@ -1,0 +1,59 @@
+"""Losses in PyTorch's order of steps, which decides what large logits and infinities give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowerkit.capture.operators import aten
+
+_MEAN, _SUM = 1, 2
+"""PyTorch's numbers of reductions; 0 is none."""
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss.mean() if reduction == _MEAN else loss.sum() if reduction == _SUM else loss
+
+
+def _kl_div(value: Tensor, target: Tensor, reduction: int = _MEAN, *, log_target: bool = False) -> Tensor:
+    """``target * (log(target) - value)``: torch-mlir's decomposition of it does not end."""
+    if log_target:
+        return _reduced(torch.exp(target) * (target - value), reduction)
+    return _reduced(torch.xlogy(target, target) - target * value, reduction)
+
+
+def _l1_loss(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    """The distance: torch-mlir's conversion brings the process down where two element types differ."""
+    return _reduced((value - target).abs(), reduction)
+
+
+def _mse_loss(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    """The square of the distance."""
+    return _reduced(torch.square(value - target), reduction)
+
+
+def _cross_entropy_with_logits(
+    value: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Tensor:
+    """``(1 - target) * value - log_sigmoid(value)``: torch-mlir takes exp of the logit, which overflows at -89."""
+    logarithm = torch.nn.functional.logsigmoid(value)
+    if pos_weight is not None:
+        logarithm = logarithm * ((pos_weight - 1) * target + 1)
+    loss = (1 - target) * value - logarithm
+    return _reduced(loss if weight is None else loss * weight, reduction)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.kl_div.default: _kl_div,
+    aten.l1_loss.default: _l1_loss,
+    aten.mse_loss.default: _mse_loss,
+    aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
+}
+"""By overload."""
