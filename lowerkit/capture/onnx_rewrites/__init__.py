@@ -83,6 +83,7 @@ ALWAYS: dict[str, Rule] = {
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
     "Range": movement.constant_range,
+    "ReduceL2": reductions.double_norm,
     "ReduceLogSumExp": reductions.log_of_summed_exponentials,
     "Resize": resampling.resize_by_fraction,
     "STFT": spectral.stft,

@@ -1,4 +1,4 @@
-"""Reductions whose conversion overflows where the result does not."""
+"""Reductions whose conversion overflows where the result does not, or computes in another precision."""
 
 from __future__ import annotations
 
@@ -32,3 +32,12 @@ def log_of_summed_exponentials(b: Rewriter) -> None:
     if not b.attribute("keepdims", 1):
         result = b.op("Squeeze", result, b.constant(axes))
     b.give(b.cast(result, dtype) if narrow else result)
+
+
+def double_norm(b: Rewriter) -> None:
+    """Writes a ReduceL2 of float64 as the root of a sum of squares: the conversion computes it in float32."""
+    if b.dtype(b.input(0)) != TensorProto.DOUBLE:
+        raise NoRewriteError("the precision is that of the operand or more")
+    operands = [b.input(place) for place in range(len(b.node.input))]
+    kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
+    b.give(b.op("Sqrt", b.op("ReduceSumSquare", *operands, **kept)))

@@ -403,3 +403,12 @@ def test_logarithms_of_sums_that_overflow(opset: int, keepdims: int) -> None:
     x = normal(3, 4).astype(np.float16) * 10
     model = one_node("ReduceLogSumExp", {"x": x}, opset=18, keepdims=keepdims)
     assert_close(ours(model, [x]), by_reference(model, [x]), 1e-2)
+
+
+@pytest.mark.parametrize("axes", [None, [1], [0, 2]])
+def test_norms_of_float64(axes: list[int] | None) -> None:
+    x = normal(2, 3, 4).astype(np.float64)
+    constants = {} if axes is None else {"axes": np.array(axes)}
+    model = one_node("ReduceL2", {"x": x}, constants, keepdims=0)
+    wanted = np.sqrt((x**2).sum(None if axes is None else tuple(axes)))
+    np.testing.assert_allclose(ours(model, [x])[0], wanted, rtol=1e-14)
