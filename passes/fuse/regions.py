@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lowerkit.dialect import RegionOp, YieldOp
+from lowerkit.dialect.ragged import RESULT_RUNS, fits
 from lowerkit.errors import PassError
 from lowerkit.mlir import ir, tensor
 from lowerkit.passes.elementwise import Elementwise, as_elementwise
@@ -49,6 +50,8 @@ def make_region(members: Sequence[ir.Operation], kind: str) -> ir.Operation:
     inside = OpSet(members)
     last = members[-1]
     outputs = _outputs(members, inside)
+    if not fits([value.type for value, _ in outputs], RESULT_RUNS):  # such as floats and truths by turns
+        outputs = sorted(outputs, key=lambda output: str(output[0].type))
     destinations = [view for op in members if (view := as_elementwise(op)) is not None and _owns_shape(view)]
     own_shapes = OpMap[range]()
     for view in destinations:

@@ -25,6 +25,7 @@ from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.lower.conversion import convert
 from lowerkit.passes.lower.guarded_look_ups import guard_look_ups
 from lowerkit.passes.lower.long_powers import call_long_powers
+from lowerkit.passes.lower.opaque_constants import hide_constants
 from lowerkit.passes.lower.scalar_constants import fold_scalar_conversions, narrow_comparisons
 from lowerkit.passes.source_location import describe, op_name, signature_text
 
@@ -62,6 +63,7 @@ class TorchToLinalg(Pass):
         untouched = module.operation.clone()
         if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
             raise _unsupported(_culprits(untouched))
+        hide_constants(_torch_ops(module))
         try:
             convert(module, _torch_ops(module))
         except ConversionError as failure:

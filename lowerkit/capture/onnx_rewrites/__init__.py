@@ -87,6 +87,7 @@ ALWAYS: dict[str, Rule] = {
     "ReduceLogSumExp": reductions.log_of_summed_exponentials,
     "Resize": resampling.resize_by_fraction,
     "STFT": spectral.stft,
+    "Selu": elementwise.selu,
     "Slice": movement.backward_slice,
     "SpaceToDepth": movement.space_to_depth,
     "TensorScatter": movement.tensor_scatter,

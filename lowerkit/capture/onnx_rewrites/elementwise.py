@@ -131,3 +131,11 @@ def gemm_without_addend(b: Rewriter) -> None:
         raise NoRewriteError("the conversion is right")
     sides = {name: b.attribute(name, 0) for name in ("transA", "transB")}
     b.give(b.op("Mul", b.op("Gemm", b.input(0), b.input(1), **sides), b.scalar(alpha, b.input(0))))
+
+
+def selu(b: Rewriter) -> None:
+    """Gives a Selu the standard's defaults: torch-mlir's end after five digits."""
+    if b.attribute("alpha", None) is not None and b.attribute("gamma", None) is not None:
+        raise NoRewriteError("nothing is left to default")
+    alpha, gamma = b.attribute("alpha", 1.67326319217681884765625), b.attribute("gamma", 1.05070102214813232421875)
+    b.give(b.op("Selu", b.input(0), alpha=alpha, gamma=gamma))

@@ -110,17 +110,12 @@ def _cubic(b: Rewriter, distance: str, *, far: bool, number: Callable[[float], s
 
 
 def _padded(b: Rewriter, place: str, extent: int, sampling: Sampling, image: str) -> str:
-    """Brings places that lie outside of the image back, as the padding says."""
-    if sampling.padding == "zeros":
+    """Brings places that lie outside of the image back, as the padding says; of a cubic each tap is brought back."""
+    if sampling.padding == "zeros" or sampling.mode == "cubic":
         return place
-    low, high = _borders(extent, sampling)
     if sampling.padding == "reflection":
-        return _reflected(b, place, low, high, image)
-    clamped = b.op("Clip", place, b.scalar(0.0, image), b.scalar(extent - 1.0, image))
-    if sampling.mode != "cubic":
-        return clamped
-    below, above = b.op("Less", place, b.scalar(low, image)), b.op("Greater", place, b.scalar(high, image))
-    return b.op("Where", b.op("Or", below, above), clamped, place)
+        return _reflected(b, place, *_borders(extent, sampling), image)
+    return b.op("Clip", place, b.scalar(0.0, image), b.scalar(extent - 1.0, image))
 
 
 def _borders(extent: int, sampling: Sampling) -> tuple[float, float]:
