@@ -126,7 +126,8 @@ def _literal(op: ir.Operation) -> Array:
     kind = ir.RankedTensorType(attribute.type)
     if isinstance(kind.element_type, ir.IntegerType):
         if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
-            return np.full(list(kind.shape), ir.IntegerAttr(attribute.get_splat_value()).value)
+            number = ir.IntegerAttr(attribute.get_splat_value()).value  # -1 for a truth
+            return np.full(list(kind.shape), bool(number) if kind.element_type.width == 1 else number)
         return np.array(attribute).reshape(kind.shape)
     return np.asarray(constant(attribute))
 
