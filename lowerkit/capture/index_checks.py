@@ -6,9 +6,6 @@ means that a sample has no loss. What an op is written out of says other things,
 anything is decomposed (:mod:`lowerkit.capture.checked_indices`); internal look-ups of a decomposition get none.
 """
 
-# torch tells ops and their schemas apart by private names only.
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import copy
@@ -25,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from lowerkit.capture.checked_indices import CHECKED_INDICES
 from lowerkit.capture.lifted_states import with_graph
+from lowerkit.capture.node_schemas import named_arguments, operator_name
 from lowerkit.capture.operators import aten
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -90,25 +88,15 @@ def _concerns(graph: fx.Graph) -> bool:
     return any(_rule(node) is not None for node in graph.nodes)
 
 
-def _operator_name(node: fx.Node) -> str:
-    """``index_put`` of ``aten._index_put_impl_.default``; empty for what is no op of PyTorch."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return ""
-    space, _, name = node.target._schema.name.partition("::")
-    return name.rstrip("_") if space == "aten" else ""
-
-
 def _rule(node: fx.Node) -> _Rule | None:
-    return _RULES.get(_operator_name(node))
+    return _RULES.get(operator_name(node))
 
 
 def _check_node(node: fx.Node) -> None:
     rule = _rule(node)
     if rule is None:
         return
-    assert isinstance(node.target, torch._ops.OpOverload), "it has a rule"
-    arguments = {argument.name: argument.default_value for argument in node.target._schema.arguments}
-    arguments |= dict(zip(arguments, node.args, strict=False)) | node.kwargs
+    arguments = named_arguments(node)
     for check in rule(arguments):
         value = check.index.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.dtype not in _INTEGERS:
@@ -132,7 +120,7 @@ def _insert(node: fx.Node, check: _Check) -> fx.Node:
                 extent = graph.call_function(aten.sym_size.int, (check.data, dim))
                 extent.meta = {**place, "val": shape[dim]}
             size = extent if isinstance(size, int) and size == 1 else _product(graph, size, extent, place)
-    arguments = (check.index, [size], check.wraps, check.exempt, _operator_name(node).removeprefix("_"))
+    arguments = (check.index, [size], check.wraps, check.exempt, operator_name(node).removeprefix("_"))
     name = f"{node.name}_check"
     checked = graph.create_node("call_function", CHECKED_INDICES, arguments, name=name)
     value = check.index.meta["val"]

@@ -8,9 +8,6 @@ That neither comes is a condition of the program.
     index_add           the value has the other dims
 """
 
-# Torch tells ops by private names, and keeps a symbolic extent's expression in one.
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -21,6 +18,7 @@ import torch
 from torch import fx
 
 from lowerkit.capture.fx_control_flow import body_graphs
+from lowerkit.capture.node_schemas import named_arguments, operator_name
 
 _Given = dict[str, Any]
 _Rule = Callable[[_Given, list[Any], list[Any]], Iterator[Any]]
@@ -29,25 +27,15 @@ _Rule = Callable[[_Given, list[Any], list[Any]], Iterator[Any]]
 def conditions_on_slots(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
     """Yields sympy's conditions on symbolic extents, each with its node, also in bodies of control flow."""
     for node in [node for inner in body_graphs(graph) for node in inner.nodes]:
-        rule = _RULES.get(_name(node))
+        rule = _RULES.get(operator_name(node))
         if rule is None:
             continue
-        assert isinstance(node.target, torch._ops.OpOverload), "it has a rule"
-        schema = node.target._schema.arguments
-        given = {a.name: a.default_value for a in schema} | dict(zip((a.name for a in schema), node.args, strict=False))
-        given |= node.kwargs
+        given = named_arguments(node)
         into, value = _extents(given["self"]), _extents(given.get("src", given.get("source")))
         if into is not None and value is not None:
             for condition in rule(given, into, value):
                 if condition not in (True, sympy.true):
                     yield node, condition
-
-
-def _name(node: fx.Node) -> str:
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return ""
-    space, _, name = node.target._schema.name.partition("::")
-    return name.rstrip("_") if space == "aten" else ""
 
 
 def _extents(item: Any) -> list[Any] | None:

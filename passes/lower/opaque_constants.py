@@ -1,6 +1,6 @@
 """Hides constant tensors of the torch dialect from torch-mlir, whose folding of them is wrong.
 
-It computes with the bits of a number for the number: a tensor of zeros below 1 is false, zeros minus 2 are 1.8e19, an
+It computes with the bits of a number for the number: a tensor of zeros below 1 is false, zeros plus -2 are 1.8e19, an
 infinity ends the process. So ``full`` and its kind of static shape, and literals of one value, become filled
 builtin tensors before its passes run; what is computed of them alone is folded by ``fold-constants``.
 """
