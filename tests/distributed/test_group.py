@@ -22,6 +22,7 @@ from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.shrinking import agree_on_survivors
 from lowerkit.runtimes.collective.store import MemoryStore
 from lowerkit.runtimes.collective.work import Plan
+from tests.support.randomness import RANDOM
 from tests.support.ranks import run_ranks, succeed
 
 SIZE = 3
@@ -63,7 +64,7 @@ def planned(group: Group, call: Call[Any]) -> Any:
 @pytest.mark.parametrize("issue", [at_once, later, planned], ids=lambda issue: issue.__name__)
 @pytest.mark.parametrize("apart", [False, True], ids=["shared-memory", "tcp"])
 def test_operations(issue: Issue, apart: bool) -> None:
-    data = np.random.default_rng().integers(1, 4, (SIZE, SIZE, 5, 3)).astype(np.float64)
+    data = RANDOM.integers(1, 4, (SIZE, SIZE, 5, 3)).astype(np.float64)
 
     def run(group: Group) -> None:
         calls, rank = group.calls, group.rank
@@ -92,7 +93,7 @@ def test_operations(issue: Issue, apart: bool) -> None:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: Any) -> None:
     floats = reduction in ("avg", "premul_sum")
-    data = np.random.default_rng().integers(0, 200, (SIZE, 41)).astype(np.float32 if floats else np.uint8)
+    data = RANDOM.integers(0, 200, (SIZE, 41)).astype(np.float32 if floats else np.uint8)
     expected = {
         "sum": lambda: data.sum(0, dtype=data.dtype), "product": lambda: data.prod(0, dtype=data.dtype),
         "min": lambda: data.min(0), "max": lambda: data.max(0), "avg": lambda: data.sum(0) / SIZE,
@@ -104,7 +105,7 @@ def test_reductions(reduction: Any) -> None:
 
 
 def test_messages() -> None:
-    data = np.random.default_rng().random((SIZE, 1000))
+    data = RANDOM.random((SIZE, 1000))
 
     def run(group: Group) -> None:
         following, preceding = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE

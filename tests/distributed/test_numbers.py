@@ -17,6 +17,7 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.simulation import simulate
 from lowerkit.runtimes.collective.store import MemoryStore
+from tests.support.randomness import RANDOM
 from tests.support.ranks import succeed
 
 SIZE = 4
@@ -108,7 +109,7 @@ def special(dtype: np.dtype[Any], count: int) -> Array:
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_reductions(transport: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dtype, rng = dtype_of(name), np.random.default_rng()
+    dtype, rng = dtype_of(name), RANDOM
     rows = [values(rng, dtype, (SIZE, count)) for count in COUNTS]
     if name in FLOATS:
         rows += [special(dtype, count) for count in (13, 4099)]
@@ -144,7 +145,7 @@ def test_reductions(transport: str, name: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_moves(transport: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    dtype, rng = dtype_of(name), np.random.default_rng()
+    dtype, rng = dtype_of(name), RANDOM
     # Any bytes, NaNs of all kinds too: nothing is computed.
     many = [
         rng.integers(0, 2, (SIZE, SIZE, count)).astype(dtype)
@@ -199,7 +200,7 @@ def test_moves(transport: str, name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_sums_of_any_floats_are_within_their_roundings(
     transport: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dtype, rng = dtype_of(name), np.random.default_rng()
+    dtype, rng = dtype_of(name), RANDOM
     data = (rng.standard_normal((SIZE, 30_011)) * 2.0 ** rng.integers(-6, 7, (SIZE, 30_011))).astype(dtype)
     exact = data.astype(np.longdouble).sum(0)
     epsilon = float(ml_dtypes.finfo(dtype).eps)

@@ -20,6 +20,7 @@ from lowerkit.runtimes.collective.flight_record_file import read_flight_record
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.simulation import Simulation, simulate
 from lowerkit.runtimes.collective.work import Plan
+from tests.support.randomness import RANDOM
 
 SIZE = 4
 ROUGH: dict[str, Any] = {"latency": 50e-6, "jitter": 80e-6, "reorder": 0.2}
@@ -44,7 +45,7 @@ def succeed(simulation: Simulation, function: Callable[[Group], Any]) -> list[An
 @pytest.mark.parametrize("count", [0, 1, 7, 60_000])
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_operations_give_what_numpy_gives(size: int, count: int) -> None:
-    data = np.random.default_rng().integers(1, 5, (size, size, count)).astype(np.float64)
+    data = RANDOM.integers(1, 5, (size, size, count)).astype(np.float64)
 
     def run(group: Group) -> None:
         calls, rank, root = group.calls, group.rank, size - 1

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.runtimes.collective.calls import Operation
 from tests.support.processes import run_processes
+from tests.support.randomness import RANDOM
 from tests.support.torch_groups import process_group
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
@@ -100,7 +100,7 @@ def every_operation(rank: int, size: int, folder: str, seed: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_layouts_meet(size: int, tmp_path: Path) -> None:
-    seed = int.from_bytes(os.urandom(3), "little")
+    seed = int(RANDOM.integers(1 << 24))
     run_processes(every_operation, size, str(tmp_path), seed, timeout=120)
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.processes import run_processes
+from tests.support.randomness import RANDOM
 from tests.support.torch_groups import process_group
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -229,7 +229,7 @@ def sparse(rank: int, size: int, folder: str, seed: int) -> None:
     "worker", [reductions, movements, scatters, layouts, sparse], ids=lambda worker: worker.__name__
 )
 def test_collectives(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
-    run_processes(worker, size, str(tmp_path), int.from_bytes(os.urandom(3), "little"), timeout=120.0)
+    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)), timeout=120.0)
 
 
 def asynchronous(rank: int, size: int, folder: str, seed: int) -> None:
@@ -343,4 +343,4 @@ def subgroups(rank: int, size: int, folder: str, seed: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("worker", [asynchronous, messages, objects, subgroups], ids=lambda worker: worker.__name__)
 def test_functions(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
-    run_processes(worker, size, str(tmp_path), int.from_bytes(os.urandom(3), "little"), timeout=120.0)
+    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)), timeout=120.0)

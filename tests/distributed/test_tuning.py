@@ -20,6 +20,7 @@ from lowerkit.runtimes.collective.store import MemoryStore
 from lowerkit.runtimes.collective.tuning import Tuning, TuningTable, processor_name, processors
 from lowerkit.runtimes.collective.tuning_measure import measure_here
 from lowerkit.runtimes.collective.tuning_search import ALL_SIZES, SWEEPS, Measure, search
+from tests.support.randomness import RANDOM
 from tests.support.ranks import run_ranks, succeed
 
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
@@ -133,7 +134,7 @@ def test_no_group_takes_values_out_of_range(one: Tuning) -> None:
 def test_tuned_groups_compute_the_same(one: Tuning, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lowerkit.collective")
     store, table = MemoryStore(), TuningTable(processor_name(), processors(), {3: one, 2: one}, "a table")
-    rng = np.random.default_rng()
+    rng = RANDOM
     inputs = {size: rng.integers(-99, 99, (3, size)).astype(np.float32) for size in (3, 5_001, 300_007)}
 
     def run(rank: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results, random_array
+from tests.support.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 
@@ -79,10 +80,10 @@ def test_an_integer_convolution_takes_any_value(check: Check, unsigned: str, val
     )
     op = op.replace("1, 0, 0, 1", "0, 0, 0, 0")
     text = padded(op, stored, "tensor<1x3x5x6xi32>").replace("f32", "i8").replace("3x5x6xi8", "3x5x6xi32")
-    given = {"w": np.random.default_rng().integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)}
+    given = {"w": RANDOM.integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)}
     expected = f"padding = array<i64: 1, 1, 0, 2>, padding_value = {value} : i64"
     check(text, "fold-padding", f"// CHECK-NOT: tensor.pad\n// CHECK: {expected}", given)
-    x = np.random.default_rng().integers(-128, 128, (1, 2, 5, 6)).astype(np.int8)
+    x = RANDOM.integers(-128, 128, (1, 2, 5, 6)).astype(np.int8)
     assert_same_results(text, "fold-padding", [x], given)
     already = text.replace("0, 0, 0, 0>, dilation", "1, 0, 0, 0>, dilation").replace("3x5x6xi32", "3x6x6xi32")
     check(already, "fold-padding", "// CHECK: tensor.pad", given)

@@ -9,9 +9,9 @@ import pytest
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results
+from tests.support.randomness import RANDOM
 
 Check = Callable[..., PassContext]
-RANDOM = np.random.default_rng()
 
 MATMUL = """
 func.func @main(%x: tensor<5x6xi8>) -> tensor<5x3xf32> {

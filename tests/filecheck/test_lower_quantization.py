@@ -8,6 +8,7 @@ import numpy as np
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results
+from tests.support.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 
@@ -40,7 +41,7 @@ def test_lowers_all_three(check: Check) -> None:
         // CHECK-NOT: lk.
         """,
     )
-    x = np.random.default_rng().standard_normal((6, 4)).astype(np.float32) * 4
+    x = RANDOM.standard_normal((6, 4)).astype(np.float32) * 4
     assert_same_results(TEXT, "lower-quantization", [x])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results, random_array
+from tests.support.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 
@@ -92,6 +93,6 @@ def test_rows_of_a_table_are_gathered_as_bytes(check: Check) -> None:
       return %g : tensor<2x3x4xf32>
     }
     """
-    weights = {"t": np.random.default_rng().integers(-128, 128, (9, 4)).astype(np.int8)}
+    weights = {"t": RANDOM.integers(-128, 128, (9, 4)).astype(np.int8)}
     check(text, "move-views", '// CHECK: "lk.gather"({{.*}}tensor<9x4xi8>\n// CHECK: "lk.dequantize"', weights)
     assert_same_results(text, "move-views", [np.array([[0, 8, 3], [1, 1, 7]])], weights)

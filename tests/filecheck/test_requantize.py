@@ -9,6 +9,7 @@ import pytest
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results
+from tests.support.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 
@@ -52,7 +53,10 @@ def text(between: str = "", kind: str = "i32", zero: str = "0") -> str:
 
 # Ties in the first channel; the others are far from any.
 WEIGHTS = {"s": np.array([0.125, 0.0311, 0.00713])}
-SUMS = np.random.default_rng().integers(-3000, 3000, (40, 3)).astype(np.int32)
+
+
+def sums() -> np.ndarray:
+    return RANDOM.integers(-3000, 3000, (40, 3)).astype(np.int32)
 
 
 def test_the_factor_becomes_multiplier_and_shift(check: Check) -> None:
@@ -69,13 +73,13 @@ def test_the_factor_becomes_multiplier_and_shift(check: Check) -> None:
     )
     multiplier, shift = (context.weights.get(name).astype(np.float64) for name in ("multiplier", "shift"))
     np.testing.assert_allclose(multiplier / 2**shift, WEIGHTS["s"] / 0.25, rtol=2.0**-31)
-    assert_same_results(text(), "requantize", [SUMS], WEIGHTS)
+    assert_same_results(text(), "requantize", [sums()], WEIGHTS)
 
 
 def test_bounds_become_bounds(check: Check) -> None:
     between = RELU.replace("LOW", "0.0")
     check(text(between), "requantize", "// CHECK: maximum = 31 : i64, minimum = 7 : i64", WEIGHTS)
-    assert_same_results(text(between), "requantize", [SUMS], WEIGHTS)
+    assert_same_results(text(between), "requantize", [sums()], WEIGHTS)
 
 
 def test_options(check: Check) -> None:
@@ -108,7 +112,7 @@ def test_sums_of_products_are_rounded_as_onnx_runtime_does(check: Check) -> None
     """
     head, _, rest = text().partition("{\n")
     ir_text = head.replace("%x: tensor<40x3xi32>", "%y: tensor<40x8xi8>") + "{\n" + product + rest
-    given = {**WEIGHTS, "w": np.random.default_rng().integers(-128, 128, (8, 3)).astype(np.int8)}
+    given = {**WEIGHTS, "w": RANDOM.integers(-128, 128, (8, 3)).astype(np.int8)}
     check(ir_text, "requantize", '// CHECK: mult_bits = 25 : i64, rounding = "float32"', given)
     check(ir_text, "requantize{mult-bits=32}", '// CHECK: mult_bits = 32 : i64, rounding = "half_even"', given)
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.compiler import CompileOptions, compile_program, lower_program
 from lowerkit.parity.check import check_program
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import by_onnxruntime
 
 Array = np.ndarray[Any, Any]
@@ -22,12 +23,12 @@ WIDTH, HIDDEN = 24, 38
 def lopsided(shape: tuple[int, int]) -> Array:
     """Normal values cut off below, so that an affine quantizer never puts zero in the middle of its codes: there the
     zero point would be that of symmetric weights, and its correction would rightly be left out."""
-    return np.maximum(np.random.default_rng().standard_normal(shape), -1.5)
+    return np.maximum(RANDOM.standard_normal(shape), -1.5)
 
 
 def perceptron(folder: Path) -> Path:
     """Writes x + second(relu(first(x))) with a layer norm before it, batch and length symbolic."""
-    random = np.random.default_rng()
+    random = RANDOM
     constants = {
         "scale": random.uniform(0.5, 2, WIDTH), "shift": random.standard_normal(WIDTH),
         "first": lopsided((WIDTH, HIDDEN)), "a": random.standard_normal(HIDDEN),
@@ -56,7 +57,7 @@ def perceptron(folder: Path) -> Path:
 
 
 def convolution(folder: Path) -> Path:
-    random = np.random.default_rng()
+    random = RANDOM
     weight = random.standard_normal((6, 3, 3, 3)).astype(np.float32)
     graph = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])],
@@ -89,7 +90,7 @@ def test_linear_layers(signed: bool, tmp_path: Path) -> None:
     assert "lk.matmul" not in program.text()
     compiled = compile_program(program, CompileOptions())
     for shape in ((1, 1, WIDTH), (3, 5, WIDTH)):
-        x = np.random.default_rng().standard_normal(shape).astype(np.float32)
+        x = RANDOM.standard_normal(shape).astype(np.float32)
         (wanted,) = by_onnxruntime(model, [x])
         assert_equal_but_for_a_tie(compiled.session.run(x)[0], wanted)
 
@@ -107,7 +108,7 @@ def test_every_kernel_is_exact(signed: bool, tmp_path: Path) -> None:
     for value in (model.graph.input[0], model.graph.output[0]):
         for dim, extent in zip(value.type.tensor_type.shape.dim, (2, 7, WIDTH), strict=True):
             dim.dim_value = extent
-    x = np.random.default_rng().standard_normal((2, 7, WIDTH)).astype(np.float32)
+    x = RANDOM.standard_normal((2, 7, WIDTH)).astype(np.float32)
     report = check_program(capture_onnx(model, example_inputs=[x]))
     assert report.passed
     products = [row for row in report.integers if row.kind == "matmul"]
@@ -122,7 +123,7 @@ def test_a_padded_convolution(tmp_path: Path) -> None:
     lower_program(program, "canonical", CompileOptions())
     assert "lk.integer_conv" in program.text()
     assert "lk.conv" not in program.text()
-    x = np.random.default_rng().standard_normal((2, 3, 7, 8)).astype(np.float32)
+    x = RANDOM.standard_normal((2, 3, 7, 8)).astype(np.float32)
     (wanted,) = by_onnxruntime(model, [x])
     found = compile_program(program, CompileOptions()).session.run(x)[0]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

@@ -23,6 +23,7 @@ from lowerkit.mlir import new_context, parse_module
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.registry import parse_pipeline
 from tests.support.kernels import run_plan
+from tests.support.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 LEVELS = [
@@ -86,7 +87,7 @@ class Problem:
         return [*products, multiplier, shift, random.integers(0, 100, self.channels).astype(np.int32)]
 
     def check(self, family: KernelFamily, level: str, ranges: int) -> None:
-        random = np.random.default_rng()
+        random = RANDOM
         module = parse_module(self.text(), new_context())
         arrays = self.arrays(random)
         (expected,) = interpret(module, arrays, function="region")

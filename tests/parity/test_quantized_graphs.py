@@ -21,6 +21,7 @@ from lowerkit.capture.capture import capture
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.capture.onnx_eager import exact_session
 from lowerkit.compiler import CompileOptions, compile_program, lower_program
+from tests.support.randomness import RANDOM
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the ops
 decomposed = torch.ops.quantized_decomposed
@@ -166,7 +167,7 @@ def check_graphs_of_torchao() -> None:
 
 def qdq_model(activation: int, *, per_channel: bool, batch: int | str = 2) -> onnx.ModelProto:
     """x -> conv 3x3 -> relu -> conv 1x1 -> add -> mean over pixels -> gemm, with a pair around everything."""
-    random = np.random.default_rng()
+    random = RANDOM
     constants: dict[str, Array] = {}
     nodes: list[onnx.NodeProto] = []
     unsigned = activation == TensorProto.UINT8
@@ -230,7 +231,7 @@ def literal_session(model: onnx.ModelProto) -> Any:
 @pytest.mark.parametrize("activation", [TensorProto.UINT8, TensorProto.INT8])
 def test_qdq_models(activation: int, per_channel: bool) -> None:
     model = qdq_model(activation, per_channel=per_channel)
-    x = np.random.default_rng().standard_normal((2, 3, 9, 7)).astype(np.float32)
+    x = RANDOM.standard_normal((2, 3, 9, 7)).astype(np.float32)
     program = capture_onnx(model)
     context = lower_program(program, "canonical", CompileOptions())
     text = program.text()
@@ -249,7 +250,7 @@ def test_a_symbolic_batch() -> None:
     compiled = compile_program(program, CompileOptions())
     assert not [remark for remark in compiled.remarks if "left" in remark]
     for batch in (1, 3):
-        x = np.random.default_rng().standard_normal((batch, 3, 9, 7)).astype(np.float32)
+        x = RANDOM.standard_normal((batch, 3, 9, 7)).astype(np.float32)
         theirs = np.asarray(session.run(None, {"x": x})[0])
         (ours,) = compiled.session.run(x)
         assert ours.shape == theirs.shape
@@ -258,7 +259,7 @@ def test_a_symbolic_batch() -> None:
 
 def test_integers_at_the_boundary() -> None:
     """uint8 in and out: nothing is flipped that a caller sees."""
-    random = np.random.default_rng()
+    random = RANDOM
     constants = {
         "s": np.array(0.1, np.float32), "z": np.array(200, np.uint8), "t": np.array(0.2, np.float32),
         "w": random.integers(-100, 100, (12, 5)).astype(np.int8), "v": np.array(0.01, np.float32),

@@ -10,13 +10,12 @@ from onnx import parser
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.compiler import compile_program
 from lowerkit.errors import UnsupportedError
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import Array, assert_close, by_onnxruntime
-
-RNG = np.random.default_rng()
 
 
 def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 def parsed(text: str) -> onnx.ModelProto:

@@ -19,13 +19,12 @@ from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.pipeline import run_stages
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import Array, assert_close, by_onnxruntime, by_reference, one_node, ours
-
-RNG = np.random.default_rng()
 
 
 def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 def parsed(text: str) -> onnx.ModelProto:
@@ -224,7 +223,7 @@ def test_control_flow_that_is_refused(text: str, code: str, reason: str) -> None
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [None, 2])
 def test_losses_are_expanded(reduction: str, weighted: bool, ignored: int | None) -> None:
-    scores, target = normal(3, 5, 2), RNG.integers(0, 5, (3, 2))
+    scores, target = normal(3, 5, 2), RANDOM.integers(0, 5, (3, 2))
     constants = {"w": np.abs(normal(5))} if weighted else {}
     fields: dict[str, Any] = {"reduction": reduction, **({} if ignored is None else {"ignore_index": ignored})}
     for op_type in ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"):

@@ -12,19 +12,19 @@ from onnx import helper
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.errors import CaptureError
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import Array, assert_close, by_onnxruntime, one_node, ours
 
-RNG = np.random.default_rng()
 BYTES = (np.uint8, np.int8)
 
 
 def stored(dtype: type[Any], *shape: int) -> Array:
     info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+    return RANDOM.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
 def scale(number: float, *shape: int) -> Array:
-    return (RNG.uniform(0.7, 1.3, shape) * number).astype(np.float32)
+    return (RANDOM.uniform(0.7, 1.3, shape) * number).astype(np.float32)
 
 
 def contributed(op_type: str, x: Mapping[str, Array], constants: Mapping[str, Array], **fields: Any) -> Any:
@@ -52,7 +52,7 @@ def assert_within_one(model: Any, inputs: Sequence[Array], expected: Sequence[Ar
         apart = np.abs(have.astype(np.int64) - want.astype(np.int64))
         assert apart.max() <= 1
         assert np.count_nonzero(apart) <= max(1, apart.size // 1000)
-        assert np.unique(want).size > 5, "a constant result proves nothing"
+        assert np.unique(want).size > min(5, want.size // 4), "a constant result proves nothing"
 
 
 @pytest.mark.parametrize("points", ["none", "one", "columns"])
@@ -105,7 +105,7 @@ def test_conv_integer(name: str, computed: bool, weight_type: type[Any]) -> None
 
 @pytest.mark.parametrize("lowest", [-3.0, 0.0, 1.0])
 def test_dynamic_quantize_linear(lowest: float) -> None:
-    x = RNG.uniform(lowest, 2.0, (6, 17)).astype(np.float32)
+    x = RANDOM.uniform(lowest, 2.0, (6, 17)).astype(np.float32)
     model = one_node("DynamicQuantizeLinear", {"x": x}, outputs=["y", "scale", "point"], opset=17)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0)
     zeros = np.zeros_like(x)
@@ -134,7 +134,7 @@ def test_qlinear_conv(name: str, last: bool) -> None:
     constants = {
         "xs": scale(0.02), "xz": stored(np.uint8), "w": stored(np.int8, *filters), "ws": scale(0.01, outputs),
         "wz": np.zeros(outputs, np.int8), "ys": scale(0.1), "yz": np.array(120, np.uint8),
-        "b": RNG.integers(-900, 900, outputs).astype(np.int32),
+        "b": RANDOM.integers(-900, 900, outputs).astype(np.int32),
     }  # fmt: skip
     x = stored(np.uint8, *image)
     model = one_node("QLinearConv", {"x": x}, constants, opset=17, **fields)
@@ -194,7 +194,7 @@ def test_a_global_average_pool_of_either_layout(channels_last: int) -> None:
 def test_qgemm(quantized: bool, across: int) -> None:
     constants = {
         "xs": scale(0.02), "xz": stored(np.uint8), "w": stored(np.int8, *((11, 30) if across else (30, 11))),
-        "ws": scale(0.01, 11), "wz": np.zeros(11, np.int8), "b": RNG.integers(-900, 900, 11).astype(np.int32),
+        "ws": scale(0.01, 11), "wz": np.zeros(11, np.int8), "b": RANDOM.integers(-900, 900, 11).astype(np.int32),
     }  # fmt: skip
     if quantized:
         constants |= {"ys": scale(0.2), "yz": np.array(120, np.uint8)}
@@ -228,7 +228,7 @@ def test_dynamic_quantize_matmul(full: bool) -> None:
     if full:
         constants |= {"wz": np.zeros(9, np.int8), "b": scale(1, 9)}
         order += ["wz", "b"]
-    x = RNG.standard_normal((5, 22)).astype(np.float32)
+    x = RANDOM.standard_normal((5, 22)).astype(np.float32)
     model = contributed("DynamicQuantizeMatMul", {"x": x}, constants, order=order)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
     assert_integer_products(model, 1)

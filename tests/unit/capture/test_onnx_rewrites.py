@@ -9,13 +9,12 @@ import pytest
 from onnx import TensorProto
 
 from lowerkit.errors import UnsupportedError
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import Array, assert_close, by_onnxruntime, by_reference, one_node, ours
-
-RNG = np.random.default_rng()
 
 
 def normal(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -101,7 +100,7 @@ def test_stft(onesided: int) -> None:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_grid_sample(mode: str, padding: str, align_corners: int) -> None:
-    x, grid = normal(2, 3, 4, 5), RNG.uniform(-1.6, 1.6, (2, 3, 2, 2)).astype(np.float32)
+    x, grid = normal(2, 3, 4, 5), RANDOM.uniform(-1.6, 1.6, (2, 3, 2, 2)).astype(np.float32)
     model = one_node("GridSample", {"x": x, "grid": grid}, mode=mode, padding_mode=padding, align_corners=align_corners)
     # ONNX's evaluator brings the place of a cubic back to the border, ONNX Runtime and PyTorch each of its taps.
     judge = by_onnxruntime if (mode, padding) == ("cubic", "border") else by_reference
@@ -109,7 +108,7 @@ def test_grid_sample(mode: str, padding: str, align_corners: int) -> None:
 
 
 def test_grid_sample_of_volumes() -> None:
-    x, grid = normal(1, 2, 3, 4, 2), RNG.uniform(-1.3, 1.3, (1, 2, 2, 3, 3)).astype(np.float32)
+    x, grid = normal(1, 2, 3, 4, 2), RANDOM.uniform(-1.3, 1.3, (1, 2, 2, 3, 3)).astype(np.float32)
     model = one_node("GridSample", {"x": x, "grid": grid}, mode="linear")
     assert_close(ours(model, [x, grid]), by_reference(model, [x, grid]), 1e-5)
 
@@ -148,7 +147,7 @@ def test_resize_of_a_region_extrapolates() -> None:
 @pytest.mark.parametrize("attributes", [{}, {"reverse": 1}, {"exclusive": 1}, {"reverse": 1, "exclusive": 1}])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_cumulative_products_and_integer_sums(axis: int, attributes: dict[str, Any]) -> None:
-    numbers = RNG.integers(-3, 4, (3, 7)).astype(np.int32)
+    numbers = RANDOM.integers(-3, 4, (3, 7)).astype(np.int32)
     for op_type, x, opset in (("CumProd", normal(3, 7), 26), ("CumProd", numbers, 26), ("CumSum", numbers, 14)):
         model = one_node(op_type, {"x": x}, {"axis": np.array(axis)}, opset=opset, **attributes)
         assert_close(ours(model, [x]), by_reference(model, [x]), 0 if x.dtype == np.int32 else 3e-6)
@@ -262,15 +261,15 @@ def test_deform_conv() -> None:
 def test_quantize_and_dequantize(layout: str, dtype: type[np.integer[Any]]) -> None:
     shape = {"tensor": (), "axis": (6,), "blocks": (2, 6, 2)}[layout]
     fields: dict[str, Any] = {"tensor": {}, "axis": {"axis": 1}, "blocks": {"axis": 2, "block_size": 3}}[layout]
-    scale = RNG.uniform(0.01, 0.1, shape).astype(np.float32)
+    scale = RANDOM.uniform(0.01, 0.1, shape).astype(np.float32)
     info = np.iinfo(dtype)
-    zero = RNG.integers(info.min // 2, info.max // 2, shape).astype(dtype)
+    zero = RANDOM.integers(info.min // 2, info.max // 2, shape).astype(dtype)
     x = (normal(2, 6, 5) * 1000).astype(np.float32)
     x.reshape(-1)[:3] = [np.inf, -np.inf, 0]
     constants = {"scale": scale, "zero": zero}
     model = one_node("QuantizeLinear", {"x": x}, constants, **fields)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0)
-    q = RNG.integers(info.min, info.max, (2, 6, 5)).astype(dtype)
+    q = RANDOM.integers(info.min, info.max, (2, 6, 5)).astype(dtype)
     model = one_node("DequantizeLinear", {"q": q}, constants, **fields)
     assert_close(ours(model, [q]), by_onnxruntime(model, [q]), 0)
 
@@ -282,7 +281,7 @@ def test_quantization_rounds_half_to_even() -> None:
 
 
 def test_conv_integer() -> None:
-    x, w = RNG.integers(0, 256, (1, 2, 5, 5)).astype(np.uint8), RNG.integers(0, 256, (3, 2, 2, 2)).astype(np.uint8)
+    x, w = (RANDOM.integers(0, 256, shape).astype(np.uint8) for shape in ((1, 2, 5, 5), (3, 2, 2, 2)))
     constants = {"xz": np.array(7, np.uint8), "wz": np.array(200, np.uint8)}
     model = one_node("ConvInteger", {"x": x, "w": w}, constants, pads=[1, 0, 1, 0], opset=10)
     assert_close(ours(model, [x, w]), by_onnxruntime(model, [x, w]), 0)
@@ -373,7 +372,7 @@ def test_prelu_with_a_slope_for_each_element() -> None:
 @pytest.mark.parametrize("padding", [{}, {"pads": [0, 1, 1, 0]}, {"pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER"},
                                      {"auto_pad": "SAME_LOWER"}, {"auto_pad": "VALID"}])  # fmt: skip
 def test_places_of_a_max_pool_count_through_the_whole_tensor(padding: dict[str, Any]) -> None:
-    x = RNG.permutation(2 * 3 * 7 * 5).reshape(2, 3, 7, 5).astype(np.float32)
+    x = RANDOM.permutation(2 * 3 * 7 * 5).reshape(2, 3, 7, 5).astype(np.float32)
     model = one_node("MaxPool", {"x": x}, outputs=["y", "places"], kernel_shape=[2, 2], strides=[2, 1], **padding)
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
 
@@ -426,7 +425,7 @@ def test_defaults_of_selu(attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_cubic_sampling_brings_back_each_tap(padding: str, align_corners: int) -> None:
-    x, grid = normal(2, 1, 2, 3), (RNG.random((2, 4, 5, 2)) * 5 - 2.5).astype(np.float32)
+    x, grid = normal(2, 1, 2, 3), (RANDOM.random((2, 4, 5, 2)) * 5 - 2.5).astype(np.float32)
     model = one_node("GridSample", {"x": x, "grid": grid}, opset=17, mode="bicubic", padding_mode=padding,
                      align_corners=align_corners)  # fmt: skip
     assert_close(ours(model, [x, grid]), by_onnxruntime(model, [x, grid]))

@@ -8,9 +8,9 @@ from onnx import TensorProto, helper
 
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.errors import UnsupportedError
+from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx_models import Array, assert_close, one_node, ours
 
-RNG = np.random.default_rng()
 DTYPES = [np.uint16, np.uint32, np.uint64]
 Unsigned = type[np.unsignedinteger]
 
@@ -18,11 +18,11 @@ Unsigned = type[np.unsignedinteger]
 def numbers(dtype: Unsigned, count: int = 64) -> Array:
     """Random numbers of all magnitudes, with the ends of the range among them."""
     bits = np.iinfo(dtype).bits
-    found = (RNG.integers(0, 1 << 63, count).astype(np.uint64) * 2 + 1) >> RNG.integers(64 - bits, 64, count).astype(
-        np.uint64
-    )
+    found = (RANDOM.integers(0, 1 << 63, count).astype(np.uint64) * 2 + 1) >> RANDOM.integers(
+        64 - bits, 64, count
+    ).astype(np.uint64)
     found[:4] = [0, 1, np.iinfo(dtype).max, np.iinfo(dtype).max // 2 + 1]
-    return RNG.permutation(found.astype(dtype))
+    return RANDOM.permutation(found.astype(dtype))
 
 
 OPS = {
@@ -53,7 +53,7 @@ def test_of_two(op_type: str, dtype: Unsigned) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 def test_shifts(direction: str, dtype: Unsigned) -> None:
-    x, count = numbers(dtype), RNG.integers(0, np.iinfo(dtype).bits, 64).astype(dtype)
+    x, count = numbers(dtype), RANDOM.integers(0, np.iinfo(dtype).bits, 64).astype(dtype)
     count[:2] = [0, np.iinfo(dtype).bits - 1]
     wanted = np.left_shift(x, count) if direction == "LEFT" else np.right_shift(x, count)
     assert_close(ours(one_node("BitShift", {"x": x, "n": count}, direction=direction), [x, count]), [wanted], 0)
@@ -94,7 +94,7 @@ def test_order(dtype: Unsigned) -> None:
 
 
 def test_bits_become_floats() -> None:
-    x = RNG.standard_normal(7).astype(np.float32)
+    x = RANDOM.standard_normal(7).astype(np.float32)
     model = one_node("BitCast", {"x": x.view(np.uint32)}, to=int(TensorProto.FLOAT), opset=26)
     assert_close(ours(model, [x.view(np.uint32)]), [x], 0)
 

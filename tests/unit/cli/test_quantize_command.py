@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.randomness import RANDOM
 from tests.unit.cli.conftest import RunCommand
 from tests.unit.quantization.test_mixed_precision import planted_samples
 from tests.unit.quantization.test_quantize import calibration
@@ -44,7 +45,7 @@ def model():
 
 def test_the_command_says_what_stays_in_floats(tmp_path: Path, lowerkit_command: RunCommand) -> None:
     (tmp_path / "grouped.py").write_text(GROUPED)
-    samples = np.random.default_rng().standard_normal((6, 2, 4, 7, 6)).astype(np.float32)
+    samples = RANDOM.standard_normal((6, 2, 4, 7, 6)).astype(np.float32)
     np.savez(tmp_path / "data.npz", input=samples)
     factory = f"{tmp_path / 'grouped.py'}:model"
     done = lowerkit_command("quantize", factory, "--calib", tmp_path / "data.npz", "-o", tmp_path / "model.q.lk")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lowerkit.codegen.cpu.packing import Packing
+from tests.support.randomness import RANDOM
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (32, 33), (2, 9, 31), (2, 3, 64, 1), (1, 1), (16, 32)])
@@ -47,7 +48,7 @@ def test_conv_panels(shape: tuple[int, ...], groups: int, panel: int) -> None:
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("panel", [1, 16, 48])
 def test_matmul_quads(transposed: int, panel: int) -> None:
-    weight = np.random.default_rng().integers(-128, 128, (33, 12) if transposed else (12, 33)).astype(np.int8)
+    weight = RANDOM.integers(-128, 128, (33, 12) if transposed else (12, 33)).astype(np.int8)
     packing = Packing.of("matmul_quads", transposed=transposed, panel=panel)
     packed = packing.apply(weight)
     seen = weight.T if transposed else weight
@@ -61,7 +62,7 @@ def test_matmul_quads(transposed: int, panel: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("panel", [1, 16])
 def test_conv_quads(groups: int, panel: int) -> None:
-    weight = np.random.default_rng().integers(-128, 128, (6, 8, 3, 2)).astype(np.int8)
+    weight = RANDOM.integers(-128, 128, (6, 8, 3, 2)).astype(np.int8)
     packing = Packing.of("conv_quads", groups=groups, panel=panel)
     packed = packing.apply(weight)
     per_group = 6 // groups

@@ -1,0 +1,29 @@
+"""A test draws the same numbers whenever the code is the same, and others than its neighbours."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.randomness import RANDOM, restart, seed_of_sources
+
+
+def drawn() -> list[float]:
+    return [RANDOM.random(), random.random(), float(np.random.random()), float(torch.rand(()))]
+
+
+@pytest.mark.parametrize("other", [(2, "a test"), (1, "another test")])
+def test_seed_and_name_decide(other: tuple[int, str]) -> None:
+    restart(1, "a test")
+    first = drawn()
+    restart(1, "a test")
+    assert drawn() == first
+    restart(*other)
+    assert not set(drawn()) & set(first)
+
+
+def test_the_sources_have_one_seed() -> None:
+    assert seed_of_sources() == seed_of_sources() > 0
