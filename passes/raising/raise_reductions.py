@@ -24,7 +24,6 @@ from lowerkit.passes.raising.torch_ir import (
     bool_of,
     build,
     constant_float,
-    constant_none,
     dtype_of_code,
     from_builtin,
     int_of,
@@ -242,12 +241,10 @@ def _raise_vector_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Va
 
 
 def _raise_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """norm.Scalar: (input, p); norm.ScalarOpt_dim: (input, p, dim, keepdim); p None means 2."""
-    value = op.operands[0]
-    order = 2.0 if is_none(op.operands[1]) else float(number_of(op.operands[1]))
-    has_dims = len(op.operands) > 2
-    axes = axes_of(op.operands[2] if has_dims else constant_none(), tensor_info(value))
-    return like_result(_norm(value, order, axes, has_dims and bool_of(op.operands[3])), op)
+    """norm.ScalarOpt_dim: (input, p, dim, keepdim); p None means 2."""
+    value, order, dims, keep_dims = op.operands
+    power = 2.0 if is_none(order) else float(number_of(order))
+    return like_result(_norm(value, power, axes_of(dims, tensor_info(value)), bool_of(keep_dims)), op)
 
 
 def _raise_logsumexp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -294,7 +291,6 @@ class RaiseReductions(TablePass):
         **{f"torch.aten.std{suffix}": _raise_deviation for suffix in ("", ".dim", ".correction")},
         **{f"torch.aten.var_mean{suffix}": _raise_variance_and_mean for suffix in ("", ".dim", ".correction")},
         "torch.aten.linalg_vector_norm": _raise_vector_norm,
-        "torch.aten.norm.Scalar": _raise_norm,
         "torch.aten.norm.ScalarOpt_dim": _raise_norm,
         "torch.aten.logsumexp": _raise_logsumexp,
     }

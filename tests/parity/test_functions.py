@@ -91,3 +91,14 @@ def test_the_sine_and_the_cosine_of_one_value(dtype: torch.dtype) -> None:
     function = torch.special.shifted_chebyshev_polynomial_w
     compiled = lowerkit.compile(Function(lambda x: function(x / 50, x / 50)).eval(), (x,))
     torch.testing.assert_close(torch.from_numpy(compiled(x)), function(x / 50, x / 50), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_the_norm_of_all_elements_beside_a_list_of_tensors(dtype: torch.dtype) -> None:
+    x, y = torch.randn(3, 5).to(dtype), torch.randn(5).to(dtype)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.dist(x, y, 4), torch.add(*torch.broadcast_tensors(x, y))
+
+    report = lowerkit.check(Function(function).eval(), (x, y), per_op=False)
+    assert report.passed, [row.verdict.reason for row in report.outputs if not row.verdict.passed]
