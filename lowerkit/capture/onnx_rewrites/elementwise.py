@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
 
@@ -139,3 +140,22 @@ def selu(b: Rewriter) -> None:
         raise NoRewriteError("nothing is left to default")
     alpha, gamma = b.attribute("alpha", 1.67326319217681884765625), b.attribute("gamma", 1.05070102214813232421875)
     b.give(b.op("Selu", b.input(0), alpha=alpha, gamma=gamma))
+
+
+def hard_swish(b: Rewriter) -> None:
+    """Writes a HardSwish of f64 with the standard's factor, a sixth in float32; PyTorch divides by six in f64."""
+    x = b.input(0)
+    if b.dtype(x) != TensorProto.DOUBLE:
+        raise NoRewriteError("the same number")
+    b.give(b.op("Mul", x, b.op("HardSigmoid", x, alpha=float(np.float32(1 / 6)), beta=0.5)))
+
+
+def gelu_by_tanh(b: Rewriter) -> None:
+    """Writes a Gelu of f64 by tanh with the standard's constants, which it holds in float32; PyTorch's are of f64."""
+    x = b.input(0)
+    if b.attribute("approximate", "none") != "tanh" or b.dtype(x) != TensorProto.DOUBLE:
+        raise NoRewriteError("the same number")
+    factor, cubic = np.sqrt(np.float64(np.float32(2 / np.pi))), np.float64(np.float32(0.044715))
+    cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), b.scalar(cubic, x))
+    inner = b.op("Tanh", b.op("Mul", b.scalar(factor, x), b.op("Add", x, cube)))
+    b.give(b.op("Mul", b.op("Mul", b.scalar(0.5, x), x), b.op("Add", b.scalar(1.0, x), inner)))

@@ -422,6 +422,13 @@ def test_defaults_of_selu(attributes: dict[str, Any]) -> None:
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 3e-7)
 
 
+@pytest.mark.parametrize(("op_type", "attributes"), [("HardSwish", {}), ("Gelu", {"approximate": "tanh"})])
+def test_constants_of_the_standard_are_float32(op_type: str, attributes: dict[str, Any]) -> None:
+    x = RANDOM.standard_normal((3, 4))
+    model = one_node(op_type, {"x": x}, **attributes)
+    assert_close(ours(model, [x]), by_reference(model, [x]), 1e-13)
+
+
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("align_corners", [0, 1])
 def test_cubic_sampling_brings_back_each_tap(padding: str, align_corners: int) -> None:
