@@ -30,6 +30,7 @@ from lowerkit.capture.guards import NotedGuards
 from lowerkit.capture.index_checks import with_index_checks
 from lowerkit.capture.lifted_states import with_lifted_states
 from lowerkit.capture.output_tree import describe_inputs, describe_outputs
+from lowerkit.capture.overlapping_writes import refuse_overlapping_writes
 from lowerkit.capture.program import Program
 from lowerkit.capture.symbolic import SymbolNames, is_static
 from lowerkit.capture.torch_eager import EagerCall, eager_callable, flat_arrays, nested_arguments, quiet
@@ -108,6 +109,7 @@ def capture_exported(
         CaptureError: LK2001, the importer failed on a node that it should know.
     """
     refuse_training(exported.graph)
+    refuse_overlapping_writes(exported.graph)
     context = new_context()
     with quiet(), torch.no_grad():
         try:
