@@ -20,7 +20,7 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 import onnx.version_converter
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from lowerkit.capture.onnx_collected import carry_collected
 from lowerkit.capture.onnx_control_flow import inline_control_flow
@@ -44,8 +44,9 @@ OLDEST_OPSET = 17
 """Older models are converted to this version: the importer's patterns know ops from about here on."""
 SCAN_OPSET = 9
 """The converter takes older Scans for those of this version, which they are not."""
-BFLOAT16_OPSET = 22
-"""Models that hold bfloat16 are converted to this version: convolutions and others know that type from here on."""
+NEWER_OPSET = 22
+"""Models that hold bfloat16 are converted to this version, from which on convolutions and others know that type; those
+with pools that round up too: older versions count windows that begin behind the input, which nobody computes."""
 _BFLOAT16_HINT = (
     "PyTorch folds batch norms into float32 filters between bfloat16 values when it optimizes: "
     "export with torch.onnx.export(..., opset_version=22, optimize=False)"
@@ -196,6 +197,21 @@ def _set_dim(dim: Any, extent: int | str | None) -> None:
         dim.dim_param = extent
 
 
+def _rounds_up(node: NodeProto) -> bool:
+    return any(entry.name == "ceil_mode" and entry.i for entry in node.attribute)
+
+
+def _forget_extents(graph: GraphProto) -> None:
+    """Forgets declared extents of what a pool that rounds up gives, and of what is made of it: they may count more."""
+    made: set[str] = set()
+    for node in graph.node:
+        if _rounds_up(node) or made.intersection(node.input):
+            made.update(node.output)
+    for value in [*graph.value_info, *graph.output]:
+        for dim in value.type.tensor_type.shape.dim if value.name in made else ():
+            dim.Clear()
+
+
 def _convert_opset(ready: OnnxGraph) -> None:
     version = next((entry.version for entry in ready.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     newest = onnx.defs.onnx_opset_version()
@@ -205,7 +221,8 @@ def _convert_opset(ready: OnnxGraph) -> None:
             f"the model is of opset {version}; onnx {onnx.__version__} knows up to {newest}",
             hint="pip install --upgrade onnx, or export with an older opset",
         )
-    target = BFLOAT16_OPSET if holds_bfloat16(ready.model) else OLDEST_OPSET
+    rounds_up = any(_rounds_up(node) for node in ready.graph.node)
+    target = NEWER_OPSET if rounds_up or holds_bfloat16(ready.model) else OLDEST_OPSET
     if version >= target:
         return
     if all(node.domain not in ("", "ai.onnx") for node in ready.graph.node):
@@ -224,6 +241,8 @@ def _convert_opset(ready: OnnxGraph) -> None:
             f"{next(iter(str(error).splitlines()), '')}",
             hint=f"export it again with opset {target} or newer",
         ) from error
+    if rounds_up:
+        _forget_extents(ready.graph)
     if version < RESIZE_OPSET:
         keep_old_coordinates(ready.graph)
     extract_constant_nodes(ready, None)

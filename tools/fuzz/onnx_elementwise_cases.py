@@ -70,7 +70,10 @@ def _arg(d: Draft) -> None:
 def _softmax(d: Draft) -> None:
     rank = d.pick(1, 2, 3, 4)
     d.take(d.numbers(d.shape(rank)), constant=False)
-    d.maybe(axis=d.axis(rank) if d.opset >= 11 else d.rng.randrange(rank))
+    axis = d.axis(rank) if d.opset >= 11 else d.rng.randrange(rank)
+    if rank == 1 and d.opset < 13:
+        d.set(axis=axis)  # the default is 1, an axis that it has not
+    d.maybe(axis=axis)
 
 
 def _activation(d: Draft) -> None:

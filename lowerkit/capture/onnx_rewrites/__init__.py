@@ -55,6 +55,7 @@ def first_of(*rules: Rule) -> Rule:
 
 
 ALWAYS: dict[str, Rule] = {
+    "AveragePool": pooling.average_pool,
     "Col2Im": movement.col2im,
     "ConvInteger": first_of(integer_products.conv_integer, quantized.conv_integer),
     "CumProd": elementwise.cumulative_product,
@@ -68,7 +69,7 @@ ALWAYS: dict[str, Rule] = {
     "DynamicQuantizeLinear": integer_products.dynamic_quantize_linear,
     "Einsum": elementwise.einsum_with_scalars,
     "Gelu": elementwise.gelu_by_tanh,
-    "Gemm": elementwise.gemm_without_addend,
+    "Gemm": elementwise.gemm,
     "GRU": recurrent.gru,
     "GridSample": grid_sample.grid_sample,
     "HardSwish": elementwise.hard_swish,
@@ -78,7 +79,7 @@ ALWAYS: dict[str, Rule] = {
     "LpNormalization": elementwise.lp_normalization,
     "LpPool": pooling.lp_pool,
     "MatMulInteger": integer_products.matmul_integer,
-    "MaxPool": pooling.max_pool_places,
+    "MaxPool": pooling.max_pool,
     "MaxUnpool": pooling.max_unpool,
     "QLinearConv": integer_products.qlinear_conv,
     "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),

@@ -125,13 +125,14 @@ def thresholded_relu(b: Rewriter) -> None:
     b.give(b.op("Where", above, x, b.scalar(0.0, x)))
 
 
-def gemm_without_addend(b: Rewriter) -> None:
-    """Writes the factor of a Gemm that adds nothing: torch-mlir leaves it out."""
-    alpha = b.attribute("alpha", 1.0)
-    if b.input(2) or alpha == 1.0:
+def gemm(b: Rewriter) -> None:
+    """Writes the factor of a Gemm that adds nothing: torch-mlir leaves it out, and adds what has the factor 0."""
+    alpha, beta = b.attribute("alpha", 1.0), b.attribute("beta", 1.0)
+    if (b.input(2) and beta != 0.0) or (not b.input(2) and alpha == 1.0):
         raise NoRewriteError("the conversion is right")
     sides = {name: b.attribute(name, 0) for name in ("transA", "transB")}
-    b.give(b.op("Mul", b.op("Gemm", b.input(0), b.input(1), **sides), b.scalar(alpha, b.input(0))))
+    product = b.op("Gemm", b.input(0), b.input(1), **sides)
+    b.give(product if alpha == 1.0 else b.op("Mul", product, b.scalar(alpha, b.input(0))))
 
 
 def selu(b: Rewriter) -> None:

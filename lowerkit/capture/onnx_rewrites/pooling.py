@@ -1,4 +1,4 @@
-"""LpPool and MaxUnpool, and the places of a MaxPool."""
+"""LpPool and MaxUnpool, the places of a MaxPool, and means of windows that reach over the end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
-from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
 from lowerkit.errors import UnsupportedError
 
 _WITHIN_CHANNEL = "lowerkit.within_channel"
@@ -34,38 +35,120 @@ def lp_pool(b: Rewriter) -> None:
     b.give(b.op("Sqrt", total) if p == 2 else b.op("Pow", total, b.scalar(1.0 / p, x)))
 
 
-def max_pool_places(b: Rewriter) -> None:
-    """Counts the places of a MaxPool through the whole tensor: the conversion counts within a channel.
+def average_pool(b: Rewriter) -> None:
+    """Writes an AveragePool that rounds up as one of full windows over a padded input, times what each leaves out.
+
+    Bounds are those of ONNX Runtime and of the standard from opset 22 on: a window that begins behind the input and
+    the padding before it is none, and what lies behind the padding never counts. torch-mlir's conversion puts half of
+    the reach over the end in front.
+
+    Raises:
+        UnsupportedError: LK4001, the spatial extents are not static.
+    """
+    if not b.attribute("ceil_mode", 0):
+        raise NoRewriteError("every window lies within the padding")
+    if b.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise NoRewriteError("as many windows as strides, none over the end")
+    kernel: list[int] = b.attribute("kernel_shape", [])
+    ones, x = [1] * len(kernel), b.input(0)
+    strides, dilations = b.attribute("strides", ones), b.attribute("dilations", ones)
+    image = _static(b, "the windows of AveragePool", [2 + axis for axis in range(len(kernel))])
+    begins, behinds = _sides(b, image)
+    ends: list[int] = []
+    counts = np.ones((), np.int64)
+    include = b.attribute("count_include_pad", 0)
+    sizes = zip(kernel, strides, dilations, image, begins, behinds, strict=True)
+    for size, stride, dilation, extent, begin, behind in sizes:
+        whole = begin + extent + behind
+        windows, end = _rounded_up(extent, begin, behind, (size - 1) * dilation + 1, stride)
+        ends.append(end)
+        taps = np.arange(windows)[:, None] * stride + np.arange(size) * dilation
+        counted = taps < whole if include else (taps >= begin) & (taps < begin + extent)
+        counts = np.multiply.outer(counts, counted.sum(1))
+    dtype = b.dtype(x)
+    narrow = dtype in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    wide = b.cast(x, TensorProto.FLOAT) if narrow else x
+    pads = b.constant([0, 0, *begins, 0, 0, *ends])
+    kind = np.float64 if dtype == TensorProto.DOUBLE else np.float32
+    padded = b.op("Pad", wide, pads, b.constant(0, kind)) if any((*begins, *ends)) else wide
+    means = b.op("AveragePool", padded, kernel_shape=kernel, strides=strides, **_dilated(b, dilations))
+    with np.errstate(divide="ignore"):  # a window that lies in the padding gives 0 / 0
+        factors = math.prod(kernel) / counts[None, None]
+    if (factors != 1).any():
+        means = b.op("Mul", means, b.constant(factors, kind))
+    b.give(b.cast(means, dtype) if narrow else means)
+
+
+def _rounded_up(extent: int, begin: int, behind: int, reach: int, stride: int) -> tuple[int, int]:
+    """How many windows there are, and how far they reach behind the input."""
+    windows = -((reach - begin - extent - behind) // stride) + 1
+    if (windows - 1) * stride >= begin + extent:
+        windows -= 1
+    return windows, max((windows - 1) * stride + reach - begin - extent, 0)
+
+
+def _dilated(b: Rewriter, dilations: list[int]) -> dict[str, list[int]]:
+    """An AveragePool knows dilations from opset 19 on."""
+    return {"dilations": dilations} if b.version >= 19 else {}
+
+
+def _static(b: Rewriter, what: str, axes: Sequence[int]) -> list[int]:
+    """Extents of the input, which have to be known."""
+    try:
+        return [b.extent(b.input(0), axis) for axis in axes]
+    except NoRewriteError as error:
+        raise UnsupportedError(
+            "LK4001",
+            f"{what} depend on extents that are not static: {error}",
+            op=b.node.op_type,
+            hint="give the inputs fixed shapes with --input NAME:SHAPE",
+        ) from error
+
+
+def max_pool(b: Rewriter) -> None:
+    """Pads before a MaxPool of uneven padding, and counts its places through the whole tensor.
+
+    The conversion pads before it pools too, but counts in what it padded, within a channel; where the number of
+    windows is rounded up, it puts half of the reach over the end in front.
 
     Raises:
         UnsupportedError: LK4001, the extents that they count through are not static.
     """
-    if not b.output(1) or any(entry.key == _WITHIN_CHANNEL for entry in b.node.metadata_props):
-        raise NoRewriteError("nobody wants them, or they are counted")
-    try:
-        batch, channels, *image = b.shape(b.input(0))
-    except NoRewriteError as error:
-        raise UnsupportedError(
-            "LK4001",
-            f"the places that MaxPool gives count through extents that are not static: {error}",
-            op="MaxPool",
-            hint="give the inputs fixed shapes with --input NAME:SHAPE",
-        ) from error
+    if any(entry.key == _WITHIN_CHANNEL for entry in b.node.metadata_props):
+        raise NoRewriteError("the places are counted")
     kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
+    rank = b.rank(b.input(0)) - 2
+    pads = b.attribute("pads", [0] * (2 * rank))
+    rounds_up = b.attribute("ceil_mode", 0) and pads[:rank] != pads[rank:]
+    if not b.output(1) and not rounds_up:
+        raise NoRewriteError("nobody wants the places, and the windows are right")
+    image = _static(b, "the windows of MaxPool", range(2, rank + 2))
     begins, ends = _sides(b, image)
+    if rounds_up:
+        reaches = [
+            (size - 1) * dilation + 1
+            for size, dilation in zip(kept["kernel_shape"], b.attribute("dilations", [1] * rank), strict=True)
+        ]
+        sides = zip(image, begins, ends, reaches, b.attribute("strides", [1] * rank), strict=True)
+        ends = [_rounded_up(*side)[1] for side in sides]
+        kept["ceil_mode"] = 0
     operand = b.input(0)
-    if begins != ends:  # the conversion pads before it pools, and counts in what it padded
+    if begins != ends:
         kind = b.numpy_dtype(operand)
-        lowest = -np.inf if kind.kind == "f" else np.iinfo(kind).min
-        pads = b.constant([0, 0, *begins, 0, 0, *ends])
-        operand = b.op("Pad", operand, pads, b.constant(lowest, kind))
+        lowest = -np.inf if is_float(b.dtype(operand)) else np.iinfo(kind).min
+        padding = b.constant([0, 0, *begins, 0, 0, *ends])
+        operand = b.op("Pad", operand, padding, b.constant(lowest, kind))
         kept = {name: value for name, value in kept.items() if name not in ("pads", "auto_pad")}
-    values, places = b.ops("MaxPool", [operand], 2, **kept)
+    values, *found = b.ops("MaxPool", [operand], 2 if b.output(1) else 1, **kept)
     b.nodes[-1].metadata_props.add(key=_WITHIN_CHANNEL)
+    b.give(values)
+    if not found:
+        return
+    places = found[0]
     if begins != ends:
         places = _without_padding(b, places, image, begins, ends)
-    first = np.arange(batch * channels).reshape(batch, channels, *[1] * len(image)) * math.prod(image)
-    b.give(values)
+    batch, channels = _static(b, "the places that MaxPool gives", range(2))
+    first = np.arange(batch * channels).reshape(batch, channels, *[1] * rank) * math.prod(image)
     b.give(b.op("Add", places, b.constant(first)), 1)
 
 

@@ -329,6 +329,37 @@ def test_gemm_without_addend(transposed: int) -> None:
     assert_close(ours(model, [left, right]), by_onnxruntime(model, [left, right]))
 
 
+def test_gemm_without_addend_where_its_factor_is_zero() -> None:
+    left, right, addend = normal(3, 4), normal(4, 2), np.array([np.nan, np.inf], np.float32)
+    model = one_node("Gemm", {"a": left, "b": right}, {"c": addend}, alpha=2.5, beta=0.0)
+    assert_close(ours(model, [left, right]), by_onnxruntime(model, [left, right]))
+
+
+POOLS = {
+    "over_the_end": ([3, 2], [3, 3], [0, 0, 0, 0]),
+    "far_over_the_end": ([4, 3], [5, 4], [0, 1, 0, 1]),
+    "a_window_in_the_padding": ([3, 3], [3, 3], [1, 1, 1, 1]),
+    "uneven": ([3, 3], [2, 3], [1, 0, 0, 2]),
+    "padding_too_wide": ([2, 2], [2, 2], [0, 0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 18, 22])
+@pytest.mark.parametrize(
+    "attributes", [{}, {"count_include_pad": 1}, {"largest": True}], ids=["within", "all", "largest"]
+)
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_that_round_up(name: str, attributes: dict[str, Any], opset: int) -> None:
+    kernel, strides, pads = POOLS[name]
+    x = normal(2, 3, 7, 8)
+    given = {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": 1}
+    if "largest" in attributes:
+        model = one_node("MaxPool", {"x": x}, opset=opset, **given)
+    else:
+        model = one_node("AveragePool", {"x": x}, opset=opset, **given, **attributes)
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
+
+
 def test_thresholded_relu_of_nan() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.5, 1.0, -1.0], np.float32)
     model = one_node("ThresholdedRelu", {"x": x}, alpha=0.5)
