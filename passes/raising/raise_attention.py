@@ -15,10 +15,11 @@ from lowerkit.dialect import AttentionOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import cast, expand, size, squeeze, unsqueeze, view
+from lowerkit.passes.raising.torch_build import binary, cast, expand, size, squeeze, unary, unsqueeze, view
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     bool_of,
+    build,
     defining_op,
     from_builtin,
     is_none,
@@ -213,14 +214,19 @@ def _checked(
         raise RefusalError("attention with dropout: call model.eval() before capture")
     rank = max(tensor_info(operand).rank for operand in (query, key, value))
     query, key, value = (_of_rank(operand, rank) for operand in (query, key, value))
-    return build_attention(
-        query,
-        key,
-        value,
-        None if is_none(mask) else mask,
-        scale=None if is_none(scale) else float(number_of(scale)),
-        causal=bool_of(causal),
-    )
+    factor = None if is_none(scale) else float(number_of(scale))
+    if factor is None and tensor_info(query).shape[-1] is None:
+        query, factor = _scaled(query), 1.0
+    return build_attention(query, key, value, None if is_none(mask) else mask, scale=factor, causal=bool_of(causal))
+
+
+def _scaled(query: ir.Value) -> ir.Value:
+    """Divides by the square root of the features, of which there are as many as each input brings."""
+    info = tensor_info(query)
+    count = size(query, info.rank - 1)
+    features = build("torch.prim.NumToTensor.Scalar", [count], [info.with_shape([]).with_dtype("si64").torch_type()])[0]
+    wide = info.dtype if info.dtype == "f64" else "f32"
+    return cast(binary("mul", cast(query, wide), unary("rsqrt", cast(features, wide))), info.dtype)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lowerkit.dialect import ReduceOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import binary, binary_scalar, cast, squeeze, unary, view
+from lowerkit.passes.raising.torch_build import binary, binary_scalar, cast, squeeze, unary, unsqueeze, view
 from lowerkit.passes.raising.torch_ir import (
     LOW_PRECISION_FLOATS,
     RefusalError,
@@ -24,6 +24,7 @@ from lowerkit.passes.raising.torch_ir import (
     bool_of,
     build,
     constant_float,
+    constant_int,
     dtype_of_code,
     from_builtin,
     int_of,
@@ -122,12 +123,20 @@ def _raise_position(kind: str) -> Rule:
         if not is_none(op.operands[1]):
             axis = info.normalized_axis(int_of(op.operands[1]))
             return like_result(reduce(value, kind, [axis], bool_of(op.operands[2])), op)
-        if bool_of(op.operands[2]):
-            raise RefusalError("a position in the flattened tensor with keepdim")
-        count = math.prod(info.static_shape())
-        return like_result(reduce(view(value, [count]), kind, [0], False), op)
+        position = reduce(_flat(value), kind, [0], False)
+        for _ in range(info.rank if bool_of(op.operands[2]) else 0):
+            position = unsqueeze(position, 0)
+        return like_result(position, op)
 
     return rule
+
+
+def _flat(value: ir.Value) -> ir.Value:
+    info = tensor_info(value)
+    if None not in info.shape:
+        return view(value, [math.prod(info.static_shape())])
+    bounds = [constant_int(0), constant_int(-1)]
+    return build("torch.aten.flatten.using_ints", [value, *bounds], [info.with_shape([None]).torch_type()])[0]
 
 
 def _raise_logical(kind: str) -> Rule:

@@ -259,3 +259,29 @@ def test_attention_to_any_number_of_keys() -> None:
     compiled = lowerkit.compile(module, (torch.randn(2, 2, 4, 8), torch.randn(2, 2, 5, 8)), dynamic_shapes=dims)
     for keys in (0, 1, 5, 31):
         assert_as_eager(compiled, module, torch.randn(2, 2, 4, 8), torch.randn(2, 2, keys, 8))
+
+
+class Specials(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        attended = functional.scaled_dot_product_attention(x[None], x[None], x[None])
+        return torch.argmax(x), torch.argmin(x, keepdim=True), torch.argmax(x, 1), torch.max(x, 0)[1], attended
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values_where_every_extent_is_open(special: float) -> None:
+    """Among the keys too: a row whose scores are all -inf is zeros times its values.
+
+    Eager's kernel takes a row of NaN for such a one, and is not followed.
+    """
+    module = Specials()
+    compiled = lowerkit.compile(
+        module, (torch.ones(2, 3, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO, 2: Dim.AUTO},)
+    )
+    for shape in ((2, 3, 4), (3, 5, 2), (4, 2, 7)):
+        x = torch.rand(shape) + 1
+        x[1, :, 1] = special
+        *positions, attended = zip(compiled(x), module(x), strict=True)
+        for have, want in positions:
+            np.testing.assert_array_equal(have, want.numpy())
+        if not np.isnan(special):
+            np.testing.assert_allclose(attended[0], attended[1].numpy(), rtol=2e-5)

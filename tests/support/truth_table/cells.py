@@ -50,6 +50,11 @@ class Cell:
         return f"{self.row.name}({given})[{','.join(self.dtypes)}]/{self.form}"
 
     @property
+    def symbolic(self) -> bool:
+        """Whether every extent is left open."""
+        return self.form == "symbolic"
+
+    @property
     def seed(self) -> int:
         """Chooses values of rank 0."""
         return zlib.crc32(self.name.encode()) % 1000
@@ -157,10 +162,11 @@ def _combinations(row: Row) -> Iterator[tuple[str, ...]]:
 
 def _forms(dtypes: tuple[str, ...]) -> tuple[str, ...]:
     if len(dtypes) == 1:
-        return ("grid", "all0", "strided", "empty") if dtypes[0] in ("f32", "bf16", "i64", "u8", "bool") else ("grid",)
+        wide = dtypes[0] in ("f32", "bf16", "i64", "u8", "bool")
+        return ("grid", "all0", "strided", "empty", "symbolic") if wide else ("grid",)
     alike = len(set(dtypes)) == 1
     mixed = ("grid", "left0", "right0")
-    return (*mixed, "all0", "strided", "empty", "same") if alike else (*mixed, "all0")
+    return (*mixed, "all0", "strided", "empty", "same", "symbolic") if alike else (*mixed, "all0")
 
 
 _CORE_PAIRS = frozenset(
@@ -196,7 +202,7 @@ _OF_POLYNOMIALS = ("f64", "f32", "i64", "bool")
 
 def is_core(cell: Cell) -> bool:
     """Whether a cell belongs to the short table: like element types, or a pair of the kinds of promotion."""
-    if cell.form in ("strided", "empty"):
+    if cell.form in ("strided", "empty", "symbolic"):
         return cell.dtypes[0] in ("f32", "i8")
     if re.match("special_.*(polynomial|zeta).*_scalar", cell.row.name):
         return cell.dtypes[0] in _OF_POLYNOMIALS and cell.form == "grid"

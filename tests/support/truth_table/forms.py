@@ -9,6 +9,7 @@ Vocabulary
     limits            the extremes of an integer type and what lies around them
     empty:N, one:N    every extent of N made 0, or 1
     rank0             each tensor reduced to its first element
+    symbolic:FORM     as FORM, with every extent left open
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from tests.support.truth_table.values import DTYPES, FLOATS, special_values
 
+SYMBOLIC = "symbolic:"
 _ALL = ("drawn", "strided", "nan", "inf", "-inf", "zeros", "large", "rank0")
 
 
@@ -30,14 +32,18 @@ def forms_of(dtype: str, tensors: list[Tensor], *, first: bool) -> list[str]:
     extents = sorted({size for tensor in tensors for size in tensor.shape if size > 1})[:3]
     empty = [f"empty:{size}" for size in extents]
     if dtype == "f32":
-        return [*_ALL, *empty, *(f"one:{size}" for size in extents[:2])]
+        symbolic = [f"{SYMBOLIC}{form}" for form in ("drawn", "nan", "inf", "-inf", "zeros")]
+        return [*_ALL, *empty, *(f"one:{size}" for size in extents[:2]), *symbolic]
     if dtype in FLOATS:
-        return ["drawn", "nan", "inf", "large"]
-    return ["drawn"] if dtype == "bool" else ["drawn", "limits", *(empty[:1] if dtype == "i64" else [])]
+        return ["drawn", "nan", "inf", "large", *([f"{SYMBOLIC}nan"] if dtype == "bf16" else [])]
+    if dtype == "bool":
+        return ["drawn", f"{SYMBOLIC}drawn"]
+    return ["drawn", "limits", *([*empty[:1], f"{SYMBOLIC}limits"] if dtype == "i64" else [])]
 
 
 def in_form(tensor: Tensor, form: str, dtype: str, place: int) -> Tensor:
     """Returns ``tensor`` in a form; tensors of another type than the sample's keep their values."""
+    form = form.removeprefix(SYMBOLIC)
     value = tensor.detach().clone(memory_format=torch.contiguous_format)
     name, _, number = form.partition(":")
     if name in ("empty", "one"):

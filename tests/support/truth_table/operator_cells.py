@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_eager import quiet
-from tests.support.truth_table.forms import forms_of, in_form
+from tests.support.truth_table.forms import SYMBOLIC, forms_of, in_form
 from tests.support.truth_table.judge import Finding
 from tests.support.truth_table.operator_judge import judge_operator
 from tests.support.truth_table.operators import Drawn, drawn, operator_rows
@@ -34,6 +34,11 @@ class OperatorCell:
     def name(self) -> str:
         """Tells the cell apart from all others."""
         return f"{self.operator}#{self.number}[{self.dtype}]/{self.form}"
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether every extent is left open."""
+        return self.form.startswith(SYMBOLIC)
 
     @property
     def sample(self) -> Drawn:

@@ -47,6 +47,11 @@ class AnyCell(Protocol):
         """Tells the cell apart from all others."""
         ...
 
+    @property
+    def symbolic(self) -> bool:
+        """Whether every extent is left open."""
+        ...
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensor arguments."""
         ...
@@ -161,10 +166,15 @@ def _judged(cell: AnyCell, tensors: list[Tensor], expected: list[Tensor], ours: 
 def _computed(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> list[Tensor]:
     module = _Calls([cell for cell, _, _ in ready], [len(tensors) for _, tensors, _ in ready]).eval()
     flat = tuple(tensor for _, tensors, _ in ready for tensor in tensors)
+    extents = tuple(
+        dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) if cell.symbolic else None
+        for cell, tensors, _ in ready
+        for tensor in tensors
+    )
     with quiet(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            exported = torch.export.export(module, flat, strict=False)
+            exported = torch.export.export(module, flat, strict=False, dynamic_shapes=(extents,))
         except Exception as error:  # torch raises what it likes
             raise _NotExportedError(str(error).splitlines()[0]) from error
     program = capture_exported(exported)
