@@ -154,7 +154,7 @@ def _resize(d: Draft) -> None:
     d.opset = max(d.opset, 11)
     shape = (1, d.pick(1, 2), *d.shape(d.pick(1, 2, 2), (2, 3, 4, 6)))
     mode = d.pick("nearest", "linear", "cubic") if len(shape) == 4 else d.pick("nearest", "linear")
-    d.take(d.numbers(shape, np.float32), constant=False)
+    d.take(np.nan_to_num(d.numbers(shape, np.float32), posinf=9, neginf=-9), constant=False)
     d.take(None if d.opset >= 13 else np.array([], np.float32), constant=True)
     scales = [1.0, 1.0, *(d.pick(0.5, 1.0, 1.5, 2.0, 2.6, 0.7) for _ in shape[2:])]
     if d.rng.random() < 0.5:
@@ -174,7 +174,8 @@ def _resize(d: Draft) -> None:
 def _upsample(d: Draft) -> None:
     d.opset = 9
     shape = d.shape(4, (1, 2, 3, 4))
-    d.take(d.numbers(shape, np.float32), constant=False)
+    # Nothing says whether a neighbour that has no weight is read: infinity times 0.
+    d.take(np.nan_to_num(d.numbers(shape, np.float32), posinf=9, neginf=-9), constant=False)
     d.take(np.array([1.0, 1.0, d.pick(1.0, 2.0, 3.0), d.pick(1.0, 2.0, 1.5)], np.float32), constant=True)
     d.maybe(mode=d.pick("nearest", "linear"))
 

@@ -11,6 +11,7 @@ agrees with one of the two judges is right; a node that neither runs is none.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import random
@@ -116,10 +117,8 @@ def _judges(model: onnx.ModelProto, inputs: Sequence[Array]) -> list[tuple[list[
         found.append(([np.asarray(y) for y in results], _LOOSE))
     except Exception:
         pass
-    try:
+    with contextlib.suppress(Exception):
         found.append((_by_evaluator(model, feeds), _LOOSE if found else _OF_EVALUATOR))
-    except Exception:
-        pass
     return [
         (ys, loose)
         for ys, loose in found

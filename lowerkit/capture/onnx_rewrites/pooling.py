@@ -46,7 +46,8 @@ def average_pool(b: Rewriter) -> None:
         UnsupportedError: LK4001, the spatial extents are not static.
     """
     if not b.attribute("ceil_mode", 0):
-        raise NoRewriteError("every window lies within the padding")
+        _padded_before(b)
+        return
     if b.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise NoRewriteError("as many windows as strides, none over the end")
     kernel: list[int] = b.attribute("kernel_shape", [])
@@ -77,6 +78,19 @@ def average_pool(b: Rewriter) -> None:
     if (factors != 1).any():
         means = b.op("Mul", means, b.constant(factors, kind))
     b.give(b.cast(means, dtype) if narrow else means)
+
+
+def _padded_before(b: Rewriter) -> None:
+    """Pads before an AveragePool of dilated windows that counts its padding: the conversion forgets some of that."""
+    dilations, pads = b.attribute("dilations", []), b.attribute("pads", [])
+    counted = b.attribute("count_include_pad", 0) and any(pads)
+    if not counted or all(dilation == 1 for dilation in dilations):
+        raise NoRewriteError("the conversion is right")
+    count = len(pads) // 2
+    given = b.constant([0, 0, *pads[:count], 0, 0, *pads[count:]])
+    padded = b.op("Pad", b.input(0), given, b.scalar(0.0, b.input(0)))
+    kept = {entry.name: b.attribute(entry.name, None) for entry in b.node.attribute if entry.name != "pads"}
+    b.give(b.op("AveragePool", padded, **kept))
 
 
 def _rounded_up(extent: int, begin: int, behind: int, reach: int, stride: int) -> tuple[int, int]:

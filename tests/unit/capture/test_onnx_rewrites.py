@@ -344,6 +344,16 @@ POOLS = {
 }
 
 
+@pytest.mark.parametrize("rounds_up", [0, 1])
+@pytest.mark.parametrize("pads", [[1, 0, 0, 1], [1, 1, 1, 1]])
+@pytest.mark.parametrize("include", [0, 1])
+def test_dilated_means(include: int, pads: list[int], rounds_up: int) -> None:
+    x = normal(2, 3, 7, 8)
+    model = one_node("AveragePool", {"x": x}, opset=22, kernel_shape=[3, 2], strides=[2, 3], dilations=[2, 3],
+                     pads=pads, count_include_pad=include, ceil_mode=rounds_up)  # fmt: skip
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
+
+
 @pytest.mark.parametrize("opset", [11, 18, 22])
 @pytest.mark.parametrize(
     "attributes", [{}, {"count_include_pad": 1}, {"largest": True}], ids=["within", "all", "largest"]
