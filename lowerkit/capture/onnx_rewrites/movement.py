@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter
 
+Array = np.ndarray[Any, Any]
 MOST_ELEMENTS = 1 << 22
 """Elements of a constant matrix at most."""
 
@@ -22,8 +24,17 @@ def backward_slice(b: Rewriter) -> None:
         raise NoRewriteError("forward steps")
     value = b.input(0)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        value = b.gather(value, np.arange(shape[axis])[slice(start, end, step)], axis % len(shape))
+        value = b.gather(value, _taken(shape[axis], start, end, step), axis % len(shape))
     b.give(value)
+
+
+def _taken(extent: int, start: int, end: int, step: int) -> Array:
+    """The positions that a slice takes; unlike Python's, a backward one that starts before the first takes the first."""
+    if step > 0 or extent == 0:
+        return np.arange(extent)[slice(start, end, step)]
+    first = min(max(start + extent if start < 0 else start, 0), extent - 1)
+    last = min(max(end + extent if end < 0 else end, -1), extent - 1)
+    return np.arange(first, last, step)
 
 
 def constant_range(b: Rewriter) -> None:

@@ -344,6 +344,16 @@ POOLS = {
 }
 
 
+@pytest.mark.parametrize(("start", "end"), [(-100, -100), (-7, -9), (100, -100), (-1, 0), (1, -9), (-2, -2), (0, 2)])
+@pytest.mark.parametrize("step", [-1, -2])
+@pytest.mark.parametrize("extent", [1, 3, 5])
+def test_slices_backward_from_beyond_the_ends(extent: int, step: int, start: int, end: int) -> None:
+    x = normal(2, extent)
+    bounds = {name: np.array([value]) for name, value in (("s", start), ("e", end), ("a", 1), ("t", step))}
+    model = one_node("Slice", {"x": x}, bounds)
+    assert_close(ours(model, [x]), by_onnxruntime(model, [x]), 0.0)
+
+
 @pytest.mark.parametrize("rounds_up", [0, 1])
 @pytest.mark.parametrize("pads", [[1, 0, 0, 1], [1, 1, 1, 1]])
 @pytest.mark.parametrize("include", [0, 1])
