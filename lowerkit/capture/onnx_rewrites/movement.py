@@ -29,7 +29,7 @@ def backward_slice(b: Rewriter) -> None:
 
 
 def _taken(extent: int, start: int, end: int, step: int) -> Array:
-    """The positions that a slice takes; unlike Python's, a backward one that starts before the first takes the first."""
+    """The positions of a slice; a backward one that starts before the first element takes that, unlike Python's."""
     if step > 0 or extent == 0:
         return np.arange(extent)[slice(start, end, step)]
     first = min(max(start + extent if start < 0 else start, 0), extent - 1)
