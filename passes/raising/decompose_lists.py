@@ -15,6 +15,7 @@ from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import (
     broadcast_shape,
     expand,
+    size,
     slice_axis,
     squeeze,
     view,
@@ -36,10 +37,10 @@ def _slices(op: ir.Operation, axis: int, sizes: Sequence[int], *, drop_axis: boo
     """Makes the list of pieces along ``axis`` one of slices."""
     pieces: list[ir.Value] = []
     start = 0
-    for size in sizes:
-        piece = slice_axis(op.operands[0], axis, start, start + size)
+    for length in sizes:
+        piece = slice_axis(op.operands[0], axis, start, start + length)
         pieces.append(squeeze(piece, axis) if drop_axis else piece)
-        start += size
+        start += length
     return _pieces(op, pieces)
 
 
@@ -107,7 +108,7 @@ def _meshgrid(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     swapped = len(op.operands) > 1 and string_of(op.operands[1]) == "xy" and len(items) > 1
     order = [1, 0, *range(2, len(items))] if swapped else list(range(len(items)))
     sizes = [tensor_info(items[axis]).static_shape() for axis in order]
-    shape = [size[0] if size else 1 for size in sizes]
+    shape = [extents[0] if extents else 1 for extents in sizes]
     grids: list[ir.Value] = []
     for item, axis in zip(items, order, strict=True):
         along = [1] * len(items)
@@ -120,8 +121,18 @@ def _broadcast_tensors(op: ir.Operation, context: PassContext) -> Sequence[ir.Va
     """broadcast_tensors: (tensors): each expanded to their common shape."""
     items = list_items(op.operands[0])
     infos = [tensor_info(item) for item in items]
-    shape = infos[0].with_shape(broadcast_shape(*(info.shape for info in infos))).static_shape()
-    return _pieces(op, [expand(item, shape) for item in items])
+    shape = broadcast_shape(*(info.shape for info in infos))
+    sizes = [_open_size(items, axis - len(shape)) if size is None else size for axis, size in enumerate(shape)]
+    return _pieces(op, [expand(item, sizes) for item in items])
+
+
+def _open_size(items: Sequence[ir.Value], axis: int) -> int | ir.Value:
+    """The size of the first that is not static; where another is not either, it is the same: a guard says so."""
+    for item in items:
+        info = tensor_info(item)
+        if info.rank >= -axis and info.shape[axis] is None:
+            return size(item, info.rank + axis)
+    raise AssertionError("a dim that is open is so in one of them")
 
 
 @dataclass(frozen=True)

@@ -285,3 +285,19 @@ def test_special_values_where_every_extent_is_open(special: float) -> None:
             np.testing.assert_array_equal(have, want.numpy())
         if not np.isnan(special):
             np.testing.assert_allclose(attended[0], attended[1].numpy(), rtol=2e-5)
+
+
+class Broadcast(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor, flag: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*torch.broadcast_tensors(x, n, flag), *torch.broadcast_tensors(flag[0], x[:, :1]))
+
+
+def test_tensors_of_unlike_types_broadcast() -> None:
+    module = Broadcast()
+    x, n, flag = torch.rand(2, 3, 1), torch.arange(3)[:, None], torch.tensor([True, False])
+    spec = ({0: Dim.AUTO, 1: Dim.AUTO}, {0: Dim.AUTO}, {0: Dim.AUTO})
+    compiled = lowerkit.compile(module, (x, n, flag), dynamic_shapes=spec)
+    for shape in ((2, 3, 2), (4, 2, 5), (3, 7, 4)):
+        inputs = (torch.rand(shape[:2])[..., None], torch.arange(shape[1])[:, None], torch.arange(shape[2]) % 2 == 0)
+        for have, want in zip(compiled(*inputs), module(*inputs), strict=True):
+            np.testing.assert_array_equal(have, want.numpy(), strict=True)
