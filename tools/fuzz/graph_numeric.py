@@ -128,7 +128,9 @@ def reduce(b: Builder) -> None:
         "norm",
         "median",
     )
-    if operation in ("max", "min", "median"):
+    if operation == "median":  # which of two equal values its place is of, nothing says
+        b.emit(f"torch.median({value}, {axis}, {keep})[0]")
+    elif operation in ("max", "min"):
         b.emit(f"torch.{operation}({value}, {axis}, {keep})", parts=2)
     elif operation in ("var", "std"):
         b.emit(f"torch.{operation}({value}, dim={axis}, correction={b.pick(0, 1, 2)}, keepdim={keep})")

@@ -29,7 +29,9 @@ class SpelledOut(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if name == "native_group_norm":
             value, weight, bias, *rest = args
-            result, *moments = func(value, None, None, *rest)
+            result, mean, deviation = func(value, None, None, *rest)
+            # Eager's mean of infinities is NaN, as the deviation is.
+            moments = (value.reshape(*mean.shape, -1).mean(-1), deviation)
             shape = [1, -1, *(1,) * (value.dim() - 2)]
             result = result if weight is None else result * weight.view(shape)
             return (result if bias is None else result + bias.view(shape), *moments)

@@ -91,6 +91,7 @@ ALWAYS: dict[str, Rule] = {
     "Resize": resampling.resize_by_fraction,
     "STFT": spectral.stft,
     "Selu": elementwise.selu,
+    "Sign": elementwise.sign,
     "Slice": movement.backward_slice,
     "SpaceToDepth": movement.space_to_depth,
     "TensorScatter": movement.tensor_scatter,

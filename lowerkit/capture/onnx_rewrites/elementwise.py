@@ -143,6 +143,17 @@ def selu(b: Rewriter) -> None:
     b.give(b.op("Selu", b.input(0), alpha=alpha, gamma=gamma))
 
 
+def sign(b: Rewriter) -> None:
+    """Writes the Sign of floats: that of NaN is NaN, for PyTorch 0."""
+    x = b.input(0)
+    dtype = b.dtype(x)
+    if not is_float(dtype):
+        raise NoRewriteError("no NaN")
+    zero = b.scalar(0.0, x)
+    above, below = (b.cast(b.op(name, x, zero), dtype) for name in ("Greater", "Less"))
+    b.give(b.op("Where", b.op("IsNaN", x), x, b.op("Sub", above, below)))
+
+
 def hard_swish(b: Rewriter) -> None:
     """Writes a HardSwish of f64 with the standard's factor, a sixth in float32; PyTorch divides by six in f64."""
     x = b.input(0)

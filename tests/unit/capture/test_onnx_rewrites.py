@@ -380,6 +380,13 @@ def test_pools_that_round_up(name: str, attributes: dict[str, Any], opset: int) 
     assert_close(ours(model, [x]), by_onnxruntime(model, [x]))
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_sign_of_nan(kind: type[Any]) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7, -3], kind)
+    model = one_node("Sign", {"x": x})
+    assert_close(ours(model, [x]), by_reference(model, [x]), 0.0)
+
+
 def test_thresholded_relu_of_nan() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.5, 1.0, -1.0], np.float32)
     model = one_node("ThresholdedRelu", {"x": x}, alpha=0.5)
