@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.spelled_out import (
     bits,
+    determinants,
     error_functions,
     experts,
     functions,
@@ -59,6 +60,7 @@ _ALL: dict[Any, Callable[..., Any]] = {
     **polynomials.TABLE,
     **products.TABLE,
     **triangles.TABLE,
+    **determinants.TABLE,
     **reflections.TABLE,
     **singular_values.TABLE,
     **quantized.TABLE,

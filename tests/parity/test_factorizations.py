@@ -51,6 +51,21 @@ OBLONG: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+DETERMINANTS: dict[str, Callable[[Tensor], Any]] = {
+    "det": linalg.det,
+    "slogdet": lambda a: tuple(linalg.slogdet(a)),
+    "logdet": torch.logdet,
+}
+
+
+@pytest.mark.parametrize("name", DETERMINANTS)
+def test_determinants_whose_pivots_are_zero(name: str) -> None:
+    orders = torch.stack([torch.eye(5)[torch.randperm(5)] for _ in range(6)])
+    holds(DETERMINANTS[name], orders * torch.randint(1, 4, (6, 5, 1)))
+    holds(DETERMINANTS[name], torch.stack([torch.zeros(3, 3), torch.ones(3, 3), torch.eye(3).flip(0)]))
+    holds(DETERMINANTS[name], torch.empty(2, 0, 0))
+
+
 @pytest.mark.parametrize("name", SQUARE)
 def test_of_a_square_matrix(name: str) -> None:
     """Well conditioned, yet with rows that have to be exchanged."""

@@ -94,7 +94,7 @@ def _by_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Ar
     grouped = any(attribute.name == "group" and attribute.i > 1 for attribute in node.attribute)
     if node.op_type == "ConvTranspose" and grouped and len(node.input) > 2:
         raise ValueError("it adds the bias of the first group in each")
-    if node.op_type == "LpPool":
+    if node.op_type == "LpPool" or (node.op_type == "AveragePool" and any(np.isnan(x).any() for x in feeds.values())):
         raise ValueError("it counts padding that rounds up, and leaves NaN out")
     if node.op_type == "GlobalMaxPool":  # it gives three dims another shape
         (x,) = feeds.values()

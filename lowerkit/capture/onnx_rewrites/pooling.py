@@ -145,7 +145,7 @@ def max_pool(b: Rewriter) -> None:
         ]
         sides = zip(image, begins, ends, reaches, b.attribute("strides", [1] * rank), strict=True)
         ends = [_rounded_up(*side)[1] for side in sides]
-        kept["ceil_mode"] = 0
+        kept |= {"ceil_mode": 0, "pads": [*begins, *ends]}
     operand = b.input(0)
     if begins != ends:
         kind = b.numpy_dtype(operand)

@@ -340,6 +340,7 @@ POOLS = {
     "far_over_the_end": ([4, 3], [5, 4], [0, 1, 0, 1]),
     "a_window_in_the_padding": ([3, 3], [3, 3], [1, 1, 1, 1]),
     "uneven": ([3, 3], [2, 3], [1, 0, 0, 2]),
+    "even_with_the_reach": ([3, 2], [2, 2], [1, 0, 0, 0]),
     "padding_too_wide": ([2, 2], [2, 2], [0, 0, 1, 1]),
 }
 
