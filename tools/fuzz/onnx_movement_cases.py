@@ -211,7 +211,9 @@ def _one_hot(d: Draft) -> None:
     depth, shape = d.pick(1, 3, 5), d.shape(d.pick(1, 2))
     d.take(d.indices(shape, depth, negative=True), constant=False)
     d.take(np.array(depth, np.int64), constant=True)
-    d.take(d.numbers((2,), d.pick(np.float32, np.int64)))
+    d.take(
+        np.nan_to_num(d.numbers((2,), d.pick(np.float32, np.int64)), posinf=9, neginf=-9)
+    )  # ONNX's evaluator subtracts
     d.maybe(axis=d.rng.randrange(-len(shape) - 1, len(shape) + 1))
 
 

@@ -94,8 +94,11 @@ def _by_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Ar
     grouped = any(attribute.name == "group" and attribute.i > 1 for attribute in node.attribute)
     if node.op_type == "ConvTranspose" and grouped and len(node.input) > 2:
         raise ValueError("it adds the bias of the first group in each")
-    if node.op_type == "LpPool" or (node.op_type == "AveragePool" and any(np.isnan(x).any() for x in feeds.values())):
-        raise ValueError("it counts padding that rounds up, and leaves NaN out")
+    rounds_up = any(attribute.name == "ceil_mode" and attribute.i for attribute in node.attribute)
+    if node.op_type == "LpPool" or (
+        node.op_type == "AveragePool" and (rounds_up or any(np.isnan(x).any() for x in feeds.values()))
+    ):
+        raise ValueError("it puts the reach over the end in front, counts it, and leaves NaN out")
     if node.op_type == "GlobalMaxPool":  # it gives three dims another shape
         (x,) = feeds.values()
         return [x.max(tuple(range(2, x.ndim)), keepdims=True)]
