@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -40,9 +40,9 @@ class OperatorCell:
         """Whether every extent is left open."""
         return self.form.startswith(SYMBOLIC)
 
-    @property
+    @cached_property
     def sample(self) -> Drawn:
-        """The arguments as they are drawn."""
+        """The arguments as they are drawn; once, and never while a tracer looks on."""
         return next(sample for sample in drawn(self.operator, self.dtype) if sample.number == self.number)
 
     def tensors(self) -> list[Tensor]:

@@ -176,7 +176,7 @@ def _computed(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> li
         try:
             exported = torch.export.export(module, flat, strict=False, dynamic_shapes=(extents,))
         except Exception as error:  # torch raises what it likes
-            raise _NotExportedError(str(error).splitlines()[0]) from error
+            raise _NotExportedError(" ".join(str(error).split()) or type(error).__name__) from error
     program = capture_exported(exported)
     compiled = compile_program(program, CompileOptions(golden=False, workers=1))
     return [to_torch(array) for array in compiled.session.run(*(to_numpy(tensor) for tensor in flat))]
