@@ -85,6 +85,13 @@ def _extreme(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(_chosen(name, cast(op.operands[0], info.dtype), cast(op.operands[1], info.dtype)), op)
 
 
+def _clamp_by_one_tensor(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """clamp_min.Tensor, clamp_max.Tensor: (input, limit), from ONNX models; torch.export's are decomposed."""
+    dtype = tensor_info(op.results[0]).dtype
+    name = "maximum" if "clamp_min" in op_name(op) else "minimum"
+    return like_result(_chosen(name, cast(op.operands[0], dtype), cast(op.operands[1], dtype)), op)
+
+
 def _clamp_by_tensors(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """clamp.Tensor: (input, low, high), either of which may be None."""
     value, low, high = op.operands
@@ -150,6 +157,8 @@ class DecomposeLimits(TablePass):
         "torch.aten.clamp_min": _clamp_min,
         "torch.aten.clamp_max": _clamp_max,
         "torch.aten.clamp.Tensor": _clamp_by_tensors,
+        "torch.aten.clamp_min.Tensor": _clamp_by_one_tensor,
+        "torch.aten.clamp_max.Tensor": _clamp_by_one_tensor,
         "torch.aten.relu6": _relu6,
         "torch.aten.maximum": _extreme,
         "torch.aten.minimum": _extreme,

@@ -75,6 +75,8 @@ def test_fake_quantization_of_each_channel(axis: int) -> None:
     ties = torch.arange(-6.0, 6.0).reshape(2, 6) * 0.5
     same(lambda x: torch.fake_quantize_per_channel_affine(x, scales, zero_points, axis, -100, 99), value)
     same(lambda x: torch.fake_quantize_per_channel_affine(x, torch.ones(6), zero_points, 1, -4, 4), ties)
+    for kind in (torch.float16, torch.float64):
+        same(lambda x: torch.fake_quantize_per_channel_affine(x, scales, zero_points, axis, -100, 99), value.to(kind))
 
 
 @pytest.mark.parametrize(

@@ -301,3 +301,18 @@ def test_tensors_of_unlike_types_broadcast() -> None:
         inputs = (torch.rand(shape[:2])[..., None], torch.arange(shape[1])[:, None], torch.arange(shape[2]) % 2 == 0)
         for have, want in zip(compiled(*inputs), module(*inputs), strict=True):
             np.testing.assert_array_equal(have, want.numpy(), strict=True)
+
+
+class SafeSoftmax(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten._safe_softmax(x, 1), torch.ops.aten._safe_softmax(x, -1, torch.float64)
+
+
+@pytest.mark.parametrize("extents", [None, ({0: Dim.AUTO, 1: Dim.AUTO, 2: Dim.AUTO},)])
+def test_a_softmax_of_rows_that_are_masked(extents: Any) -> None:
+    x = torch.randn(3, 4, 5)
+    x[1, :, 2], x[0, 0, :], x[2, 2, 2] = -torch.inf, -torch.inf, torch.nan
+    for have, want in zip(
+        lowerkit.compile(SafeSoftmax(), (x,), dynamic_shapes=extents)(x), SafeSoftmax()(x), strict=True
+    ):
+        np.testing.assert_allclose(have, want.numpy(), rtol=1e-6)

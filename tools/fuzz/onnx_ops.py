@@ -99,6 +99,8 @@ def _by_evaluator(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Ar
         node.op_type == "AveragePool" and (rounds_up or any(np.isnan(x).any() for x in feeds.values()))
     ):
         raise ValueError("it puts the reach over the end in front, counts it, and leaves NaN out")
+    if node.op_type == "Conv" and not all(np.isfinite(x).all() for x in feeds.values()):
+        raise ValueError("it puts zeros between the taps of dilated filters, and multiplies them by infinities")
     if node.op_type == "GlobalMaxPool":  # it gives three dims another shape
         (x,) = feeds.values()
         return [x.max(tuple(range(2, x.ndim)), keepdims=True)]

@@ -58,7 +58,7 @@ def _fake_quantize_per_channel(
     codes = torch.round(value * (1.0 / scale)) + zero_point
     # PyTorch goes through int64: what that cannot hold, NaN and infinity too, is the least number there.
     codes = torch.where(codes < _BEYOND_INT64, torch.clamp(codes, low, high), low)
-    return (codes - zero_point) * scale
+    return ((codes - zero_point) * scale).to(value.dtype)
 
 
 def _embedding_bag(

@@ -388,6 +388,18 @@ def test_sign_of_nan(kind: type[Any]) -> None:
     assert_close(ours(model, [x]), by_reference(model, [x]), 0.0)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int32, np.uint8, np.int64])
+@pytest.mark.parametrize("order", [["x", "low"], ["x", "", "high"], ["x", "low", "high"]])
+@pytest.mark.parametrize("constant", [False, True])
+def test_clip_keeps_nan(constant: bool, order: list[str], kind: type[Any]) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.5, 7, -3], np.float32)
+    x = x.astype(kind) if kind in (np.float32, np.float16) else np.array([0, 1, 2, 3, 9, 100], kind)
+    given = {name: np.array(1 if name == "low" else 3, kind) for name in order[1:] if name}
+    model = one_node("Clip", {"x": x, **({} if constant else given)}, given if constant else {}, order=order, opset=17)
+    inputs = [x] if constant else [x, *given.values()]
+    assert_close(ours(model, inputs), by_reference(model, inputs), 0.0)
+
+
 def test_thresholded_relu_of_nan() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.5, 1.0, -1.0], np.float32)
     model = one_node("ThresholdedRelu", {"x": x}, alpha=0.5)
