@@ -316,3 +316,40 @@ def test_a_softmax_of_rows_that_are_masked(extents: Any) -> None:
         lowerkit.compile(SafeSoftmax(), (x,), dynamic_shapes=extents)(x), SafeSoftmax()(x), strict=True
     ):
         np.testing.assert_allclose(have, want.numpy(), rtol=1e-6)
+
+
+class Places(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *functional.max_pool2d(x, 2, return_indices=True),
+            *functional.max_pool2d(x, 3, 2, 1, return_indices=True),
+            *functional.max_pool2d(x, (3, 2), (1, 2), (1, 0), (2, 1), return_indices=True),
+            *functional.max_pool1d(x[:, :, 1], 3, 2, 1, return_indices=True),
+        )
+
+
+def test_places_of_maxima() -> None:
+    """Of equals the first, of NaN the last, and -inf has a place too."""
+    module = Places()
+    spec = ({0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO},)
+    compiled = lowerkit.compile(module, (torch.randn(2, 3, 8, 9),), dynamic_shapes=spec)
+    for shape in ((2, 3, 8, 9), (4, 3, 7, 11), (3, 3, 5, 5)):
+        x = torch.randn(shape)
+        x[0, 0, 1, 1], x[0, 0, 2, 2], x[0, 1], x[0, 2] = torch.nan, torch.nan, -torch.inf, 1
+        for have, want in zip(compiled(x), module(x), strict=True):
+            np.testing.assert_array_equal(have, want.numpy())
+
+
+def test_what_is_converted_wrongly_is_refused() -> None:
+    x, filters = torch.randn(2, 3, 8, 9), torch.randn(3, 2, 3, 3)
+    with pytest.raises(UnsupportedError, match="max_pool2d_with_indices"):
+        lowerkit.compile(
+            nn.MaxPool2d(3, 2, ceil_mode=True, return_indices=True), (x,), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},)
+        )
+
+    class Filtered(nn.Module):
+        def forward(self, x: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:
+            return functional.conv_transpose2d(x, filters, stride=2)
+
+    with pytest.raises(UnsupportedError, match="conv_transpose2d"):
+        lowerkit.compile(Filtered(), (x, filters), dynamic_shapes=({}, {2: Dim.AUTO, 3: Dim.AUTO}))

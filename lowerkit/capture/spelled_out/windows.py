@@ -13,6 +13,10 @@ from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
 
 
+_MOST_TAPS = 49
+"""Taps of a window over an image of symbolic extents: each is a few ops."""
+
+
 def _window_places(size: int, count: int) -> Tensor:
     """Which elements each of ``count`` windows over ``size`` elements covers, [count, longest].
 
@@ -44,11 +48,13 @@ def _pooled_maxima(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     spatial = 2
-    if not all(is_static(extent) for extent in value.shape[-spatial:]):
-        return NotImplemented
     places: list[Tensor] = []
     kernels, paddings, dilations = (list(given) * spatial for given in (kernel_size, padding, dilation))
     strides = list(stride) * spatial or kernels
+    if not all(is_static(extent) for extent in value.shape[-spatial:]):
+        if ceil_mode or kernels[0] * kernels[1] > _MOST_TAPS:
+            return NotImplemented
+        return _maxima_by_taps(value, kernels, strides, paddings, dilations)
     for axis in range(spatial):
         size, step, apart = int(value.shape[axis - spatial]), strides[axis], dilations[axis]
         reach = apart * (kernels[axis] - 1)
@@ -65,6 +71,35 @@ def _pooled_maxima(
         place = start + torch.arange(kernels[axis]) * apart
         places.append(torch.minimum(torch.maximum(place, first), last))
     return _maxima(value, places)
+
+
+def _maxima_by_taps(
+    value: Tensor, kernels: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """As :func:`_maxima` for images of any extents: the taps of all windows are compared one after the other."""
+    height, width = value.shape[-2:]
+    counts = [
+        (size + 2 * paddings[axis] - dilations[axis] * (kernels[axis] - 1) - 1) // strides[axis] + 1
+        for axis, size in enumerate((height, width))
+    ]
+    first_row, first_column = (torch.arange(counts[axis]) * strides[axis] - paddings[axis] for axis in (0, 1))
+    (top, left), padded = paddings[:2], value
+    if top or left:
+        padded = torch.nn.functional.pad(value, (left, left, top, top))
+    best, index = value.new_zeros([*value.shape[:-2], *counts]), torch.full([*value.shape[:-2], *counts], -1)
+    for tap in range(kernels[0] * kernels[1]):
+        down, right = dilations[0] * (tap // kernels[1]), dilations[1] * (tap % kernels[1])
+        row, column = (first_row + down).unsqueeze(1), first_column + right
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        taken = padded[
+            ...,
+            down : down + (counts[0] - 1) * strides[0] + 1 : strides[0],
+            right : right + (counts[1] - 1) * strides[1] + 1 : strides[1],
+        ]
+        better = inside & ((index < 0) | (taken > best) | torch.isnan(taken))
+        best = torch.where(better, taken, best)
+        index = torch.where(better, row * width + column, index)
+    return best, index
 
 
 def _maxima(value: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
