@@ -12,7 +12,6 @@ from torch import Tensor
 from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
 
-
 _MOST_TAPS = 49
 """Taps of a window over an image of symbolic extents: each is a few ops."""
 
