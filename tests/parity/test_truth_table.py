@@ -61,6 +61,11 @@ _ONCE_WRONG = (
     "binary_cross_entropy_with_logits.default(reduction=0)[f32,f32]/same",
     *("logaddexp2.default()[f32,f32]/grid", "lgamma.default()[f32]/grid", "copysign.Tensor()[bf16,bf16]/grid"),
 )
+_OPERATORS_ONCE_WRONG = (
+    *("_softmax_backward_data#1[bf16]/nan", "_softmax_backward_data#2[f32]/symbolic:inf", "linalg.det#8[f32]/zeros"),
+    *("argmax#6[f32]/symbolic:nan", "argmin#6[bf16]/symbolic:nan", "nn.functional.max_pool2d#0[f32]/symbolic:nan"),
+    *("nn.functional.max_pool1d#24[bf16]/symbolic:nan", "masked.cumprod#8[f32]/symbolic:nan"),
+)
 _PAIRS = ("f32,f32", "f32,i64", "bool,i8", "u8,i8", "bf16,f32", "i64,bool")
 _EVERY_DAY = (
     *(
@@ -82,7 +87,7 @@ _AT_A_TIME = 48
 
 def test_a_slice_of_the_table() -> None:
     """Cells run in a process of their own: one that dies is a failure here, not the end of the tests."""
-    names = list(dict.fromkeys((*_ONCE_WRONG, *_EVERY_DAY)))
+    names = list(dict.fromkeys((*_ONCE_WRONG, *_EVERY_DAY, *_OPERATORS_ONCE_WRONG)))
     cases = [Case(json.dumps(names[start : start + _AT_A_TIME])) for start in range(0, len(names), _AT_A_TIME)]
     replies = run_suite(SuiteReference("tests.support.truth_table.suite"), cases, RunOptions(time_limit=300.0))
     assert [reply.reason for reply in replies if reply.verdict != "passed"] == []

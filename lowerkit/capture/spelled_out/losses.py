@@ -1,4 +1,4 @@
-"""Losses in PyTorch's order of steps, which decides what large logits and infinities give."""
+"""Losses, and gradients of softmax, in PyTorch's order of steps: it decides what large logits and infinities give."""
 
 from __future__ import annotations
 
@@ -50,9 +50,25 @@ def _cross_entropy_with_logits(
     return _reduced(loss if weight is None else loss * weight, reduction)
 
 
+def _softmax_backward(gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """``(gradient - sum(gradient * output)) * output``, in f32 for 16-bit floats."""
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    by, value = gradient.to(wide), output.to(wide)
+    return ((by - (by * value).sum(dim, keepdim=True)) * value).to(input_dtype)
+
+
+def _log_softmax_backward(gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """``gradient - exp(output) * sum(gradient)``, in f32 for 16-bit floats."""
+    wide = torch.float64 if output.dtype == torch.float64 else torch.float32
+    by = gradient.to(wide)
+    return (by - torch.exp(output.to(wide)) * by.sum(dim, keepdim=True)).to(input_dtype)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.kl_div.default: _kl_div,
     aten.l1_loss.default: _l1_loss,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.mse_loss.default: _mse_loss,
     aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
 }
