@@ -325,6 +325,7 @@ class Places(nn.Module):
             *functional.max_pool2d(x, 3, 2, 1, return_indices=True),
             *functional.max_pool2d(x, (3, 2), (1, 2), (1, 0), (2, 1), return_indices=True),
             *functional.max_pool1d(x[:, :, 1], 3, 2, 1, return_indices=True),
+            *functional.max_pool2d(x, 3, 3, 1, ceil_mode=True, return_indices=True),
         )
 
 
@@ -333,7 +334,7 @@ def test_places_of_maxima() -> None:
     module = Places()
     spec = ({0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO},)
     compiled = lowerkit.compile(module, (torch.randn(2, 3, 8, 9),), dynamic_shapes=spec)
-    for shape in ((2, 3, 8, 9), (4, 3, 7, 11), (3, 3, 5, 5)):
+    for shape in ((2, 3, 8, 9), (4, 3, 11, 12), (3, 3, 5, 6)):  # whether the last window of ceil_mode counts is a guard
         x = torch.randn(shape)
         x[0, 0, 1, 1], x[0, 0, 2, 2], x[0, 1], x[0, 2] = torch.nan, torch.nan, -torch.inf, 1
         for have, want in zip(compiled(x), module(x), strict=True):
@@ -344,7 +345,9 @@ def test_what_is_converted_wrongly_is_refused() -> None:
     x, filters = torch.randn(2, 3, 8, 9), torch.randn(3, 2, 3, 3)
     with pytest.raises(UnsupportedError, match="max_pool2d_with_indices"):
         lowerkit.compile(
-            nn.MaxPool2d(3, 2, ceil_mode=True, return_indices=True), (x,), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},)
+            nn.MaxPool2d(8, return_indices=True),
+            (torch.randn(1, 1, 32, 32),),
+            dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},),
         )
 
     class Filtered(nn.Module):

@@ -51,9 +51,9 @@ def _pooled_maxima(
     kernels, paddings, dilations = (list(given) * spatial for given in (kernel_size, padding, dilation))
     strides = list(stride) * spatial or kernels
     if not all(is_static(extent) for extent in value.shape[-spatial:]):
-        if ceil_mode or kernels[0] * kernels[1] > _MOST_TAPS:
+        if kernels[0] * kernels[1] > _MOST_TAPS:
             return NotImplemented
-        return _maxima_by_taps(value, kernels, strides, paddings, dilations)
+        return _maxima_by_taps(value, kernels, strides, paddings, dilations, ceil_mode)
     for axis in range(spatial):
         size, step, apart = int(value.shape[axis - spatial]), strides[axis], dilations[axis]
         reach = apart * (kernels[axis] - 1)
@@ -73,18 +73,26 @@ def _pooled_maxima(
 
 
 def _maxima_by_taps(
-    value: Tensor, kernels: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
+    value: Tensor,
+    kernels: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    ceil_mode: bool,
 ) -> tuple[Tensor, Tensor]:
     """As :func:`_maxima` for images of any extents: the taps of all windows are compared one after the other."""
     height, width = value.shape[-2:]
-    counts = [
-        (size + 2 * paddings[axis] - dilations[axis] * (kernels[axis] - 1) - 1) // strides[axis] + 1
-        for axis, size in enumerate((height, width))
-    ]
+    counts: list[int] = []
+    for axis, size in enumerate((height, width)):
+        step, over = strides[axis], strides[axis] - 1 if ceil_mode else 0
+        count = (size + 2 * paddings[axis] - dilations[axis] * (kernels[axis] - 1) - 1 + over) // step + 1
+        # As in PyTorch, whose export makes the answer a condition on the size.
+        counts.append(count - 1 if ceil_mode and (count - 1) * step >= size + paddings[axis] else count)
     first_row, first_column = (torch.arange(counts[axis]) * strides[axis] - paddings[axis] for axis in (0, 1))
-    (top, left), padded = paddings[:2], value
-    if top or left:
-        padded = torch.nn.functional.pad(value, (left, left, top, top))
+    (top, left), (below, beside) = paddings[:2], (step - 1 if ceil_mode else 0 for step in strides[:2])
+    padded = value
+    if any((top, left, below, beside)):
+        padded = torch.nn.functional.pad(value, (left, left + beside, top, top + below))
     best, index = value.new_zeros([*value.shape[:-2], *counts]), torch.full([*value.shape[:-2], *counts], -1)
     for tap in range(kernels[0] * kernels[1]):
         down, right = dilations[0] * (tap // kernels[1]), dilations[1] * (tap % kernels[1])
