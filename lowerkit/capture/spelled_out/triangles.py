@@ -125,7 +125,8 @@ def _permutation(order: Tensor, dtype: torch.dtype) -> Tensor:
 def _triangles(factors: Tensor) -> tuple[Tensor, Tensor]:
     count = min(factors.shape[-2:])
     lower = factors[..., :, :count].tril(-1)
-    return lower + torch.eye(factors.shape[-2], count, dtype=factors.dtype), factors[..., :count, :].triu()
+    on_diagonal = torch.arange(factors.shape[-2]).unsqueeze(-1) == torch.arange(count)
+    return torch.where(on_diagonal, 1.0, lower).to(factors.dtype), factors[..., :count, :].triu()
 
 
 def _lu(a: Tensor, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:

@@ -373,7 +373,7 @@ def test_dilated_means(include: int, pads: list[int], rounds_up: int) -> None:
 def test_pools_that_round_up(name: str, attributes: dict[str, Any], opset: int) -> None:
     kernel, strides, pads = POOLS[name]
     x = normal(2, 3, 7, 8)
-    given = {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": 1}
+    given: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": 1}
     if "largest" in attributes:
         model = one_node("MaxPool", {"x": x}, opset=opset, **given)
     else:
