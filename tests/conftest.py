@@ -9,39 +9,37 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.randomness import restart, seed_of_sources
+from tests.support.randomness import SEED, restart
 
 # How long an example takes is the machine's affair: one that has much else to do must not fail a test by it.
 settings.register_profile("lowerkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("lowerkit")
 
-SEED = pytest.StashKey[int]()
+RUN_SEED = pytest.StashKey[int]()
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden texts instead of comparing")
-    parser.addoption(
-        "--seed", type=int, help="seed of all random numbers (0 draws one); by default a hash of the sources"
-    )
+    parser.addoption("--seed", type=int, help="seed of all random numbers (0 draws one)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
-    seed = seed_of_sources() if given is None else given or secrets.randbelow((1 << 32) - 1) + 1
-    config.option.seed = config.stash[SEED] = seed  # an option, so that the workers of pytest-xdist get the same
+    seed = SEED if given is None else given or secrets.randbelow((1 << 32) - 1) + 1
+    config.option.seed = config.stash[RUN_SEED] = seed  # an option, so that the workers of pytest-xdist get the same
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(seed)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"random numbers: --seed {config.stash[SEED]}"
+    return f"random numbers: --seed {config.stash[RUN_SEED]}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    restart(item.config.stash[SEED], item.nodeid)
+    restart(item.config.stash[RUN_SEED], item.nodeid)
 
 
 @pytest.fixture

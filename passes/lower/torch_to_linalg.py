@@ -36,8 +36,8 @@ _UNTRUSTED = frozenset(
         # Their conversions give wrong numbers, or never come to an end.
         *("torch.aten.embedding_bag.padding_idx", "torch.aten.grid_sampler", "torch.aten.max_unpool3d"),
         *("torch.aten.adaptive_max_pool1d", "torch.aten.fmin", "torch.aten.fmax", "torch.aten.resize_"),
-        # NaN: swallowed, at the place -1, or multiplied by zeros that were put between elements.
-        *("torch.aten.adaptive_max_pool2d", "torch.aten.adaptive_max_pool3d", "torch.aten.max_pool2d_with_indices"),
+        # NaN: swallowed, or multiplied by zeros that were put between elements.
+        *("torch.aten.adaptive_max_pool2d", "torch.aten.adaptive_max_pool3d"),
         *("torch.aten.conv_transpose1d", "torch.aten.conv_transpose2d.input", "torch.aten.conv_transpose3d.input"),
         # Rows without keys.
         "torch.aten.scaled_dot_product_attention",

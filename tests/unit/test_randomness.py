@@ -1,4 +1,4 @@
-"""A test draws the same numbers whenever the code is the same, and others than its neighbours."""
+"""A test draws the same numbers in every run of a seed, and others than its neighbours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.randomness import RANDOM, restart, seed_of_sources
+from tests.support.randomness import RANDOM, restart
 
 
 def drawn() -> list[float]:
@@ -23,7 +23,3 @@ def test_seed_and_name_decide(other: tuple[int, str]) -> None:
     assert drawn() == first
     restart(*other)
     assert not set(drawn()) & set(first)
-
-
-def test_the_sources_have_one_seed() -> None:
-    assert seed_of_sources() == seed_of_sources() > 0

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
+from lowerkit.errors import UnsupportedError
 
 _MOST_TAPS = 49
 """Taps of a window over an image of symbolic extents: each is a few ops."""
@@ -52,7 +53,12 @@ def _pooled_maxima(
     strides = list(stride) * spatial or kernels
     if not all(is_static(extent) for extent in value.shape[-spatial:]):
         if kernels[0] * kernels[1] > _MOST_TAPS:
-            return NotImplemented
+            raise UnsupportedError(
+                "LK4001",
+                f"the places of maxima in windows of {kernels[0]} by {kernels[1]} over an image of open extents",
+                op="aten.max_pool2d_with_indices",
+                hint="fix the extents of the image",
+            )
         return _maxima_by_taps(value, kernels, strides, paddings, dilations, ceil_mode)
     for axis in range(spatial):
         size, step, apart = int(value.shape[axis - spatial]), strides[axis], dilations[axis]
