@@ -111,15 +111,20 @@ class Work {
     lk_work_received(work_, &source, &bytes);
     return {source, bytes};
   }
-  // The group is about to be destroyed, and must not be asked any more.
+  // The group is about to be destroyed, and must not be asked any more. Another thread that asks this work while the
+  // last answer is fetched is told that the group was closed: it must never take an unfinished operation for done.
   void settle() {
+    status_ = LK_ABORTED;
+    message_ = "the group was closed before the operation was done";
     settled_ = true;
+    lk_status status;
     {
       nb::gil_scoped_release released;
-      status_ = lk_work_test(work_);
+      status = lk_work_test(work_);
     }
-    message_ = status_ == LK_PENDING ? "the group was closed before the operation was done" : lk_last_error();
-    if (status_ == LK_PENDING) status_ = LK_ABORTED;
+    if (status == LK_PENDING) return;
+    status_ = status;
+    message_ = lk_last_error();
   }
 
  private:

@@ -37,7 +37,10 @@ def collect(ranks: list[tuple[Any, Any]], timeout: float) -> list[Any]:
     try:
         for rank, (process, connection) in enumerate(ranks):
             if not connection.poll(max(0.0, deadline - time.monotonic())):
-                raise AssertionError(f"rank {rank} is not done within {timeout} s")
+                said = [
+                    f"rank {one}: {result}" for one, result in enumerate(results) if isinstance(result, Failure | int)
+                ]
+                raise AssertionError("\n".join([f"rank {rank} is not done within {timeout} s", *said]))
             try:
                 results.append(connection.recv())
             except EOFError:
