@@ -81,10 +81,11 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         _fold_constants(program)
         if not _missing_decompositions(program.graph, context):
             return program
+    table = _missing_at_first(exported, context)
     with watched_lines() as lines:
-        traced = _with_own_constants(exported).run_decompositions({})
+        traced = _with_own_constants(exported).run_decompositions(table)
         lines.restore(traced.graph_module)
-    tried: set[Any] = set()
+    tried = set(table)
     while True:
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
@@ -143,6 +144,27 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
             table[node.target] = WITH_PLACES[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
     return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
+
+
+def _missing_at_first(exported: ExportedProgram, context: ir.Context) -> dict[Any, Callable[..., Any]]:
+    """What can be decomposed in the very round that makes a program functional: each round is as long as the export.
+
+    Not what computes constants, which are folded before, nor what is asked for less once dead results are gone.
+    """
+    missing = _missing_decompositions(exported.graph, context)
+    signature = exported.graph_signature
+    varying = {*signature.user_inputs, *signature.parameters, *signature.buffers_to_mutate.values()}
+    later: set[Any] = set()
+    for node in exported.graph.nodes:
+        if node.name in varying or any(source.name in varying for source in node.all_input_nodes):
+            varying.add(node.name)
+        else:
+            later.add(node.target)
+    return {
+        target: decomposition
+        for target, decomposition in missing.items()
+        if target not in later and not _is_mutating(target) and str(target) not in _VECTORS
+    }
 
 
 def _has_symbolic_size(node: fx.Node) -> bool:

@@ -8,7 +8,7 @@ bias - mean * scale``), so that constant folding and the folding into a convolut
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lowerkit.dialect import GroupNormOp, LayerNormOp, RmsNormOp
@@ -20,6 +20,7 @@ from lowerkit.passes.raising.torch_ir import (
     LOW_PRECISION_FLOATS,
     RefusalError,
     bool_of,
+    build,
     from_builtin,
     int_of,
     ints_of,
@@ -40,20 +41,31 @@ def _optional(value: ir.Value) -> ir.Value | None:
 
 
 def _row_rank(value: ir.Value, normalized_shape: ir.Value) -> int:
-    """Returns how many dims are normalized, having compared their sizes with those of the input."""
+    """Returns how many dims are normalized, having compared their sizes with those of the input, where it has any."""
     info, sizes = tensor_info(value), ints_of(normalized_shape)
-    if list(info.shape[info.rank - len(sizes) :]) != sizes:
+    if any(
+        extent not in (None, size) for extent, size in zip(info.shape[info.rank - len(sizes) :], sizes, strict=True)
+    ):
         raise RefusalError(f"normalized shape {sizes} against {info}")
     return len(sizes)
 
 
+def _rows(value: ir.Value, normalized_shape: ir.Value) -> ir.Value:
+    """The input, its normalized dims of the sizes that the op states: guards of the signature hold open ones to them."""
+    info, sizes = tensor_info(value), ints_of(normalized_shape)
+    rows = to_builtin(value)
+    known = replace(info, shape=(*info.shape[: info.rank - len(sizes)], *sizes)).builtin_type()
+    return rows if rows.type == known else build("tensor.cast", [rows], [known])[0]
+
+
 def _layer_norm(op: ir.Operation) -> ir.Value:
     value, shape, scale, bias, epsilon = list(op.operands)[:5]
+    rank = _row_rank(value, shape)
     result = LayerNormOp.build(
-        to_builtin(value),
+        _rows(value, shape),
         _optional(scale),
         _optional(bias),
-        normalized_rank=_row_rank(value, shape),
+        normalized_rank=rank,
         epsilon=float(number_of(epsilon)),
     )
     return from_builtin(result, tensor_info(op.results[0]))

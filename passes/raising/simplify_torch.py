@@ -115,12 +115,6 @@ def _ones_like_family(op: ir.Operation, context: PassContext) -> Sequence[ir.Val
     return build(name, operands, [op.results[0].type])
 
 
-def _norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """The norm of all elements is spelled as one along every axis: torch-mlir's verifier has no bf16 for the other."""
-    operands = [*op.operands, int_list([]), constant_bool(False)]
-    return build("torch.aten.norm.ScalarOpt_dim", operands, [op.results[0].type])
-
-
 def _arange(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """A float range of whole numbers, some of them extents, is one of integers, converted.
 
@@ -167,7 +161,6 @@ _RULES: dict[str, Rule] = {
     **{
         f"torch.aten.{prefix}{name}": _ones_like_family for prefix in ("", "new_") for name in ("full", "zeros", "ones")
     },
-    "torch.aten.norm.Scalar": _norm,
     **{f"torch.aten.arange{form}": _arange for form in ("", ".start", ".start_step")},
     **dict.fromkeys(_RESPELLED, _respell),
 }

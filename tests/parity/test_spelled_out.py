@@ -227,3 +227,36 @@ def test_products_of_experts(ends: list[int]) -> None:
         torch.randn(3, 5, 7),
         torch.tensor(ends, dtype=torch.int32),
     )
+
+
+@pytest.mark.parametrize("size", [(3, 3), (20, 15), (1, 2)], ids=str)
+@pytest.mark.parametrize("align", [False, True], ids=["halves", "corners"])
+def test_antialiased_resizing_of_nan(size: tuple[int, int], align: bool) -> None:
+    """A NaN or an infinity stays with the elements that have a part of it."""
+    x = torch.randn(1, 2, 9, 7)
+    x.view(-1)[::17], x.view(-1)[3::23] = float("nan"), float("inf")
+
+    def resize(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x, size, mode="bilinear", antialias=True, align_corners=align)
+
+    holds(resize, torch.randn(2, 2, 9, 7))
+    (ours,) = lowerkit.compile(Function(resize).eval(), (x,)).session.run(x)
+    np.testing.assert_array_equal(np.isnan(ours), resize(x).isnan().numpy())
+    np.testing.assert_array_equal(np.isinf(ours), resize(x).isinf().numpy())
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_norms_of_16_bits_beside_checks(p: int) -> None:
+    """A pass before the one that respelled norms changed the module: its verifier has no bf16."""
+    x, index = torch.randn(5).bfloat16(), torch.tensor([0, 3])
+    holds(lambda x, y, index: (torch.dist(x, y, p), torch.norm(x, p), x[index]), x, torch.randn(5).bfloat16(), index)
+
+
+def test_evenly_spaced_between_tensors() -> None:
+    holds(lambda a, b: (torch.linspace(a, b, 50), torch.linspace(a, 3, 1), torch.linspace(-1, b, 8)),
+          torch.tensor(-1.7), torch.tensor(2))  # fmt: skip
+    with pytest.raises(UnsupportedError, match="linspace"):
+        lowerkit.compile(
+            Function(lambda a, b: torch.linspace(a, b, 50, dtype=torch.int32)).eval(),
+            (torch.tensor(-1.7), torch.tensor(2)),
+        )

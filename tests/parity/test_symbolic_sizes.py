@@ -356,3 +356,23 @@ def test_what_is_converted_wrongly_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="conv_transpose2d"):
         lowerkit.compile(Filtered(), (x, filters), dynamic_shapes=({}, {2: Dim.AUTO, 3: Dim.AUTO}))
+
+
+class RowsOfOneSize(nn.Module):
+    """The extents that the norm fixes stay open in the exported program: a guard holds them."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(torch._chunk_cat([x, y], 0, 3), [3, 837])
+
+
+def test_norms_of_rows_whose_extent_a_guard_holds() -> None:
+    """torch-mlir's conversion adds one element after the other: 34 times eager's distance from float64."""
+    x, y = torch.randn(3, 400), torch.randn(3, 437)
+    opened = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    exported = torch.export.export(RowsOfOneSize(), (x, y), dynamic_shapes=(opened, opened), strict=False)
+    (ours,) = lowerkit.compile(exported).session.run(x, y)
+    wanted = RowsOfOneSize()(x.double(), y.double()).numpy()
+    eager = np.abs(RowsOfOneSize()(x, y).numpy() - wanted).max()
+    assert np.abs(ours - wanted).max() <= 4 * eager
+    with pytest.raises(RuntimeFault, match="LK8004"):
+        lowerkit.compile(exported).session.run(x, torch.randn(3, 438))

@@ -3,7 +3,9 @@
 Eager's kernels do not agree about NaN and infinities. Convolutions of oneDNN leave out taps in the padding, native ones
 multiply; attention loses a NaN among scores that flash kernels take eight at a time; norms of a batch or a group scale
 by ``weight * deviation``, which loses what an infinite weight meets; which kernel runs hangs on the strides of inputs
-and on the machine. What none of these answers gives is wrong.
+and on the machine. The sign of a NaN means nothing; medians of expanded tensors and polynomials of NaN are read from
+memory that nothing wrote; a mean beside a variance is NaN where it is infinite. What none of these answers gives is
+wrong.
 """
 
 from __future__ import annotations
@@ -35,6 +37,19 @@ class SpelledOut(TorchDispatchMode):
             shape = [1, -1, *(1,) * (value.dim() - 2)]
             result = result if weight is None else result * weight.view(shape)
             return (result if bias is None else result + bias.view(shape), *moments)
+        if name in ("signbit", "copysign") and args[0].is_floating_point():
+            *before, last = args if name == "copysign" else (args[0],)
+            return func(*before, torch.where(torch.isnan(last), last.abs(), last), **(kwargs or {}))
+        if name in ("median", "nanmedian"):
+            return func(args[0].contiguous(), *args[1:], **(kwargs or {}))
+        if name == "var_mean":
+            value, *rest = args
+            named = kwargs or {}
+            mean = value.mean(rest[0] if rest else None, keepdim=named.get("keepdim", False))
+            return (func(*args, **named)[0], mean)
+        if "_polynomial_" in name:
+            result, degree = func(*args, **(kwargs or {})), torch.as_tensor(args[1]).trunc()
+            return torch.where(torch.isnan(torch.as_tensor(args[0])) & (degree >= 1), torch.nan, result)
         chosen = decomposition_table[func] if name in _SPELLED_OUT and func in decomposition_table else func
         return chosen(*args, **(kwargs or {}))
 

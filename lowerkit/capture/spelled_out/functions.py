@@ -166,6 +166,30 @@ def norm_of_difference(difference: Tensor, p: float) -> Tensor:
     return torch.linalg.vector_norm(difference, p, dim=-1)
 
 
+def _norm_of_all(value: Tensor, p: Any = 2) -> Tensor:
+    """Spelled as one along every axis: torch-mlir's verifier has no bf16 for the other."""
+    return aten.norm.ScalarOpt_dim(value, p, [], False)
+
+
+def _evenly_spaced(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """PyTorch's order: from the start in the first half, from the end in the second.
+
+    Refused for whole numbers, which eager's kernel cuts anew for each vector: they hang on the processor.
+    """
+    kind = dtype or torch.get_default_dtype()
+    if not kind.is_floating_point:
+        return NotImplemented
+    wide = torch.float64 if kind == torch.float64 else torch.float32
+    first, last = (
+        bound.to(wide) if isinstance(bound, Tensor) else torch.full((), bound, dtype=wide) for bound in (start, end)
+    )
+    place = torch.arange(steps)
+    step = (last - first) / max(steps - 1, 1)
+    upward, downward = first + step * place.to(wide), last - step * (steps - 1 - place).to(wide)
+    rising = place < steps // 2 if steps > 1 else place == 0
+    return torch.where(rising, upward, downward).to(kind)
+
+
 def _deviation_and_mean(
     value: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -187,6 +211,10 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.std_mean.correction: _deviation_and_mean,
     aten.std_mean.dim: _deviation_and_mean_along,
     aten.std_mean.default: _deviation_and_mean_of_all,
+    aten.norm.Scalar: _norm_of_all,
+    aten.linspace.Tensor_Tensor: _evenly_spaced,
+    aten.linspace.Tensor_Scalar: _evenly_spaced,
+    aten.linspace.Scalar_Tensor: _evenly_spaced,
     aten.angle.default: _angle,
     aten.fmin.default: _fmin,
     aten.fmax.default: _fmax,

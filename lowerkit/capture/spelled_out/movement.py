@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lowerkit.capture.operators import aten
 from lowerkit.capture.spelled_out.functions import norm_of_difference
+from lowerkit.capture.symbolic import is_static
 
 
 def _put(value: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
@@ -75,15 +76,11 @@ def _resized(value: Tensor, size: Sequence[int], *, memory_format: Any = None) -
 
 def _antialiased_weights(before: int, after: int, align_corners: bool, scale: float | None) -> Tensor:
     """Weights of the elements before for each one after: a triangle as wide as the step, of sum one; float64."""
-    step = before / after if not scale else 1 / scale
-    if align_corners:
-        step = (before - 1) / (after - 1) if after > 1 else 0.0
-    support = max(step, 1.0)
-    center = (torch.arange(after, dtype=torch.float64) + 0.5) * step
-    first = torch.trunc(center - support + 0.5).clamp(min=0).unsqueeze(-1)
-    last = torch.trunc(center + support + 0.5).clamp(max=before).unsqueeze(-1)
+    step = _antialiased_step(before, after, align_corners, scale)
+    first, last = _antialiased_reach(before, after, align_corners, scale)
+    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
     place = torch.arange(before, dtype=torch.float64)
-    weight = (1 - ((place - center.unsqueeze(-1) + 0.5) / support).abs()).clamp(min=0)
+    weight = (1 - ((place - center + 0.5) / max(step, 1.0)).abs()).clamp(min=0)
     weight = torch.where((place >= first) & (place < last), weight, 0.0)
     total = weight.sum(-1, keepdim=True)
     return weight / torch.where(total == 0, 1.0, total)
@@ -96,12 +93,51 @@ def _resize_antialiased(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """Two products with matrices of weights."""
-    height, width = (
-        _antialiased_weights(value.shape[dim], size, align_corners, scale).to(value.dtype)
-        for dim, size, scale in zip((-2, -1), output_size, (scales_h, scales_w), strict=True)
-    )
-    return torch.matmul(height, torch.matmul(value, width.t()))
+    """Weighted sums along the columns, then along the rows."""
+    for dim, size, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
+        before, lines = value.shape[dim], value.transpose(dim, -1)
+        weights = _antialiased_weights(before, size, align_corners, scale).to(value.dtype)
+        if is_static(before) and is_static(size):
+            taps = _antialiased_taps(before, size, align_corners, scale)
+            sums = _sums_around(lines, weights, *_antialiased_reach(before, size, align_corners, scale), taps)
+        else:
+            sums = torch.matmul(lines, weights.t())
+        value = sums.transpose(dim, -1)
+    return value
+
+
+def _sums_around(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor, taps: int) -> Tensor:
+    """Reads what has a weight alone: a product with the whole matrix would spread a NaN over every sum."""
+    place = first + torch.arange(taps)
+    within = place < last
+    place = torch.minimum(place, last - 1)
+    around = lines.index_select(-1, place.reshape(-1)).reshape(*lines.shape[:-1], *place.shape)
+    return torch.where(within, around * weights.gather(1, place), 0.0).sum(-1)
+
+
+def _antialiased_step(before: int, after: int, align_corners: bool, scale: float | None) -> float:
+    """How far apart in the input two neighbours of the result lie."""
+    if align_corners:
+        return (before - 1) / (after - 1) if after > 1 else 0.0
+    return before / after if not scale else 1 / scale
+
+
+def _antialiased_reach(before: int, after: int, align_corners: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """The first element that each one after is made of, and the one behind the last: columns of i64."""
+    step = _antialiased_step(before, after, align_corners, scale)
+    support = max(step, 1.0)
+    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
+    first = torch.trunc(center - support + 0.5).clamp(min=0)
+    return first.long(), torch.trunc(center + support + 0.5).clamp(max=before).long()
+
+
+def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float | None) -> int:
+    """The most elements that one after is made of."""
+    step = _antialiased_step(before, after, align_corners, scale)
+    support = max(step, 1.0)
+    centers = [(number + 0.5) * step for number in range(after)]
+    reaches = [(max(int(center - support + 0.5), 0), min(int(center + support + 0.5), before)) for center in centers]
+    return max((last - first for first, last in reaches), default=0)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {

@@ -34,6 +34,7 @@ _TO_LOOPS = (
     "builtin.module(resolve-ranked-shaped-type-result-dims,convert-linalg-to-loops,fold-memref-alias-ops,"
     "canonicalize,cse)"
 )
+_STORE_RESULT = "bufferization.materialize_in_destination"
 _PURE_VIEWS = ("memref.dim", "memref.subview", "memref.cast", "memref.expand_shape", "memref.collapse_shape")
 
 
@@ -48,7 +49,8 @@ class BufferizedKernel:
 
 def bufferize(module: ir.Module) -> None:
     """Brings ``@generic_body`` from tensors to loops over memrefs, in place."""
-    run_pipeline(module, _REUSE_DESTINATIONS)
+    if not _is_result_begun_from(module):
+        run_pipeline(module, _REUSE_DESTINATIONS)
     _separate_destinations(module)
     run_pipeline(module, _BUFFERIZE)
     _copies_to_linalg(module)
@@ -95,6 +97,30 @@ def assemble(
             replace_allocation(allocation, place, block, bounds.dim_count)
         text = target.operation.get_asm(enable_debug_info=False)
     return BufferizedKernel(text, task_count, scratch)
+
+
+def _is_result_begun_from(module: ir.Module) -> bool:
+    """Whether another op writes over what the region returns, as a product over the zeros that it begins from.
+
+    Both would be put into that op's result buffer, and the returned value be read there once the op has ended: how
+    results reach their buffers is nothing that bufferization sees.
+    """
+    found = False
+
+    def visit(op: ir.Operation) -> None:
+        nonlocal found
+        if op.name == _STORE_RESULT:
+            found |= any(_is_destination(use.owner, use.operand_number) for use in op.operands[0].uses)
+
+    walk(module.operation, visit)
+    return found
+
+
+def _is_destination(op: ir.Operation | ir.OpView, operand: int) -> bool:
+    op = op.operation
+    if op.name.startswith("linalg."):
+        return operand >= ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]
+    return op.name.startswith("scf.") or (op.name in ("tensor.insert", "tensor.insert_slice") and operand == 1)
 
 
 def _separate_destinations(module: ir.Module) -> None:

@@ -38,7 +38,8 @@ from lowerkit.dialect import (
     TopkOp,
 )
 from lowerkit.dialect.interpret import interpret
-from lowerkit.mlir import func, ir, new_context
+from lowerkit.mlir import arith, func, ir, linalg, new_context
+from lowerkit.mlir import tensor as tensor_dialect
 from lowerkit.runtimes.expressions import evaluate
 
 Array = np.ndarray[Any, Any]
@@ -278,6 +279,20 @@ def test_elementwise_in_tasks(element: str, rows: int) -> None:
     inputs = arrays_for([((None, 129), element), ((129,), element)], [(rows, 129), (129,)])
     plan = check(view, inputs, pieces=3)
     assert plan.task_count == ("ceildiv", ("dim", 0), 64)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 1, 0)], ids=str)
+def test_what_a_result_begins_from_is_returned_too(order: tuple[int, ...]) -> None:
+    """The zeros of a product and zeros that are a result are one value: it was read where the product had been put."""
+
+    def build(a: ir.Value, b: ir.Value) -> list[ir.Value]:
+        product = MatmulOp.build(a, b)
+        type_ = ir.RankedTensorType(product.type)
+        zero = arith.ConstantOp(type_.element_type, 0.0).result
+        zeros = linalg.fill(zero, outs=[tensor_dialect.empty(type_.shape, type_.element_type)])
+        return [(zeros, product)[place] for place in order]
+
+    check(region([((5, 7), F), ((7, 3), F)], build), arrays_for([((5, 7), F), ((7, 3), F)], [(5, 7), (7, 3)]))
 
 
 def test_producers_are_fused_into_tasks() -> None:
