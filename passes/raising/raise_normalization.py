@@ -51,7 +51,7 @@ def _row_rank(value: ir.Value, normalized_shape: ir.Value) -> int:
 
 
 def _rows(value: ir.Value, normalized_shape: ir.Value) -> ir.Value:
-    """The input, its normalized dims of the sizes that the op states: guards of the signature hold open ones to them."""
+    """The input, its normalized dims of the sizes that the op states: guards hold open ones to them."""
     info, sizes = tensor_info(value), ints_of(normalized_shape)
     rows = to_builtin(value)
     known = replace(info, shape=(*info.shape[: info.rank - len(sizes)], *sizes)).builtin_type()

@@ -24,7 +24,6 @@ from lowerkit.passes.raising.torch_ir import (
     constant_bool,
     constant_int,
     constant_none,
-    int_list,
     is_unused,
     like_result,
     tensor_info,

@@ -362,7 +362,7 @@ class RowsOfOneSize(nn.Module):
     """The extents that the norm fixes stay open in the exported program: a guard holds them."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return nn.functional.layer_norm(torch._chunk_cat([x, y], 0, 3), [3, 837])
+        return nn.functional.layer_norm(torch.ops.aten._chunk_cat([x, y], 0, 3), [3, 837])
 
 
 def test_norms_of_rows_whose_extent_a_guard_holds() -> None:
