@@ -10,7 +10,8 @@ op is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -40,7 +41,7 @@ SPELLED_OUT = frozenset(
         # Moves.
         *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
         *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),
-        *("aten.im2col.default", "aten.col2im.default", "aten.take.default", "aten.grid_sampler_2d.default"),
+        *("aten.im2col.default", "aten.col2im.default", "aten.take.default"),
         *("aten.grid_sampler.default", "aten.index_add.default", "aten.index_copy.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", "aten.max_unpool2d.default"),
         *("aten.max_unpool3d.default", "aten.permute_copy.default", "aten.select_copy.int", "aten.slice_copy.Tensor"),
@@ -76,6 +77,26 @@ def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None
     if further is not None and (str(target) in SPELLED_OUT or not further.__module__.startswith("torch._refs")):
         return further
     return target.decompose if target._can_decompose() else None
+
+
+@contextmanager
+def left_to(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """While it lasts, PyTorch decomposes the ops of ``table`` by it alone.
+
+    For a few it has a decomposition in the place of the gradient's kernel, which tracing calls before it asks any
+    table: that of ``multi_margin_loss`` has another shape than eager, and counts NaN.
+    """
+    key = torch._C.DispatchKey.Autograd
+    kernels = {op: op.py_kernels[key] for op in table if isinstance(op, torch._ops.OpOverload) and key in op.py_kernels}
+    for op in kernels:
+        del op.py_kernels[key]
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernel in kernels.items():
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
 
 
 @cache

@@ -29,7 +29,7 @@ from torch.fx import node as fx_node
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.checked_indices import CHECKED_INDICES, all_in_range
-from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of
+from lowerkit.capture.decompositions import SPELLED_OUT, decomposition_of, left_to
 from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import body_graphs
@@ -82,7 +82,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         if not _missing_decompositions(program.graph, context):
             return program
     table = _missing_at_first(exported, context)
-    with watched_lines() as lines:
+    with watched_lines() as lines, left_to(table):
         traced = _with_own_constants(exported).run_decompositions(table)
         lines.restore(traced.graph_module)
     tried = set(table)
@@ -101,7 +101,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
                 _fold_constants(program)
             return program
         tried |= table.keys()
-        with watched_lines() as lines:
+        with watched_lines() as lines, left_to(table):
             traced = traced.run_decompositions(table)
             lines.restore(traced.graph_module)
 

@@ -117,3 +117,20 @@ def test_a_large_matrix_is_as_short_a_program_as_a_small_one() -> None:
     a = positive(120, 120)
     found = lowerkit.compile(Function(linalg.inv).eval(), (a,))(a)
     np.testing.assert_allclose(found @ a.numpy(), np.eye(120), atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e21, 1e-21, 1e-30])
+def test_qr_of_columns_whose_squares_leave_the_type(scale: float) -> None:
+    a = torch.randn(5, 4) * scale
+    module = Function(lambda a: (*torch.linalg.qr(a), *torch.geqrf(a)))
+    ours = lowerkit.compile(module, (a,)).session.run(a)
+    for found, wanted in zip(ours, module(a.double()), strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-6 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_a_matrix_without_an_inverse_of_numbers(lost: float) -> None:
+    a = torch.randn(5, 4)
+    a[1, 2] = lost
+    (ours,) = lowerkit.compile(Function(torch.linalg.pinv), (a,)).session.run(a)
+    assert np.isnan(ours).all()

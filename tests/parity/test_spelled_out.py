@@ -260,3 +260,44 @@ def test_evenly_spaced_between_tensors() -> None:
             Function(lambda a, b: torch.linspace(a, b, 50, dtype=torch.int32)).eval(),
             (torch.tensor(-1.7), torch.tensor(2)),
         )
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("rows", [(), (5,)], ids=["one row", "rows"])
+def test_margin_losses(rows: tuple[int, ...], reduction: str) -> None:
+    """Labels end at the first -1 of a row: PyTorch's own decomposition does not see it. Eager leaves NaN out."""
+    functional = torch.nn.functional
+    x, weight = torch.randn(*rows, 6), torch.rand(6)
+    labels = torch.stack([torch.randperm(6) for _ in range(5)])
+    for row, count in enumerate((0, 1, 3, 5, 6)):
+        labels[row, count:] = torch.where(torch.arange(6 - count) == 0, -1, labels[row, count:])
+    labels = labels if rows else labels[2]
+    one = torch.randint(0, 6, rows)
+
+    def losses(x: Tensor, labels: Tensor, one: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return (
+            functional.multilabel_margin_loss(x, labels, reduction=reduction),
+            functional.multi_margin_loss(x, one, reduction=reduction),
+            functional.multi_margin_loss(x, one, p=2, margin=0.5, weight=weight, reduction=reduction),
+        )
+
+    holds(losses, x, labels, one, weight)
+    x[..., 2], x[..., 4] = float("nan"), float("inf")
+    ours = lowerkit.compile(Function(losses).eval(), (x, labels, one, weight)).session.run(x, labels, one, weight)
+    for found, wanted in zip(ours, losses(x, labels, one, weight), strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("align", [False, True], ids=["halves", "corners"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_samples_at_no_place(mode: str, padding: str, align: bool) -> None:
+    x, grid = torch.randn(1, 2, 5, 7), torch.rand(1, 4, 6, 2) * 2.4 - 1.2
+    for place, lost in enumerate((math.nan, math.inf, -math.inf) * 2):
+        grid.view(-1, 2)[place * 3, place % 2] = lost
+
+    def sample(x: Tensor, grid: Tensor) -> Tensor:
+        return torch.nn.functional.grid_sample(x, grid, mode, padding, align)
+
+    (ours,) = lowerkit.compile(Function(sample).eval(), (x, grid)).session.run(x, grid)
+    np.testing.assert_allclose(ours, sample(x, grid).numpy(), rtol=1e-4, atol=1e-5)

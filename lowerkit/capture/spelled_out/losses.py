@@ -64,12 +64,56 @@ def _log_softmax_backward(gradient: Tensor, output: Tensor, dim: int, input_dtyp
     return (by - torch.exp(output.to(wide)) * by.sum(dim, keepdim=True)).to(input_dtype)
 
 
+def _positive(value: Tensor) -> Tensor:
+    """Eager adds what is above zero: a NaN is not."""
+    return torch.where(value > 0, value, 0.0)
+
+
+def _multi_margin(
+    value: Tensor,
+    target: Tensor,
+    p: float = 1,
+    margin: float = 1,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+) -> Tensor:
+    """The mean over the other classes of ``max(0, margin - value[target] + value[class]) ** p``."""
+    rows, label = torch.atleast_2d(value), torch.atleast_1d(target).unsqueeze(1)
+    classes = rows.shape[1]
+    short = _positive(margin - torch.gather(rows, 1, label) + rows)
+    loss = short if p == 1 else short * short
+    if weight is not None:
+        loss = loss * weight[label]
+    loss = torch.where(torch.arange(classes) != label, loss, 0.0).sum(1) / classes
+    return _reduced(loss.reshape(target.shape), reduction)
+
+
+def _multi_label_margin(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    """The hinge ``max(0, 1 - value[label] + value[class])`` of a row's labels, up to its first -1, and other classes.
+
+    PyTorch's own decomposition adds terms for what stands behind the first -1.
+    """
+    rows, labels = torch.atleast_2d(value), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    place = torch.arange(classes)
+    end = torch.where(labels == -1, place, classes).amin(1, keepdim=True)
+    named = place < end
+    label = torch.where(named, labels, 0)
+    is_label = (named.unsqueeze(-1) & (label.unsqueeze(-1) == place)).any(1)
+    short = _positive(1.0 - torch.gather(rows, 1, label).unsqueeze(-1) + rows.unsqueeze(1))
+    counted = named.unsqueeze(-1) & ~is_label.unsqueeze(1)
+    loss = torch.where(counted, short, 0.0).sum((1, 2)) / classes
+    return _reduced(loss.reshape(value.shape[:-1]), reduction)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.kl_div.default: _kl_div,
     aten.l1_loss.default: _l1_loss,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.mse_loss.default: _mse_loss,
+    aten.multi_margin_loss.default: _multi_margin,
+    aten.multilabel_margin_loss.default: _multi_label_margin,
     aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
 }
 """By overload."""

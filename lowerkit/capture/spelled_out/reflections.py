@@ -24,6 +24,15 @@ def _reflector(a: Tensor, turn: Tensor) -> Tensor:
     return torch.where(rows > turn, column_of(a, turn), torch.where(rows == turn, 1.0, 0.0)).to(a.dtype)
 
 
+def _length(column: Tensor) -> Tensor:
+    """The norm of the last two dims; divided by the largest element where its square would leave the type."""
+    kind = torch.finfo(column.dtype)
+    largest = column.abs().amax((-2, -1), keepdim=True)
+    far = (largest > kind.max**0.5 / column.shape[-2]) | (largest < kind.tiny**0.5 / kind.eps)
+    unit = torch.where(far & (largest > 0) & torch.isfinite(largest), largest, 1.0)
+    return unit * torch.linalg.vector_norm(column / unit, 2, dim=(-2, -1), keepdim=True)
+
+
 def _factor(a: Tensor) -> tuple[Tensor, Tensor]:
     """geqrf: returns the factored matrix and the factors tau."""
     count = min(a.shape[-2:])
@@ -33,7 +42,7 @@ def _factor(a: Tensor) -> tuple[Tensor, Tensor]:
         column = column_of(a, turn)
         corner = row_of(column, turn)
         below = torch.where(rows > turn, column, 0.0)
-        norm = torch.linalg.vector_norm(below, 2, dim=(-2, -1), keepdim=True)
+        norm = _length(below)
         size = torch.hypot(corner, norm)
         diagonal = torch.where(corner >= 0, -size, size)
         straight = norm == 0  # nothing to reflect

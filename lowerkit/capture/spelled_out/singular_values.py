@@ -135,7 +135,7 @@ def _pseudo_inverse(
     if rtol is None and atol is not None:
         relative = torch.where(absolute > 0, 0.0, torch.finfo(a.dtype).eps * max(a.shape[-2:]))
     limit = torch.maximum(absolute[..., None, None], relative[..., None, None] * largest)
-    kept = lengths > limit
+    kept = ~(lengths <= limit)  # with a NaN, of which there is no inverse
     scaled = torch.where(kept, columns / torch.where(kept, squares, 1.0), 0.0)
     found = torch.matmul(v, scaled.transpose(-1, -2))
     found = found if matrix.shape[-2] >= matrix.shape[-1] else found.transpose(-1, -2)
