@@ -99,8 +99,8 @@ def run_cells(wanted: Sequence[AnyCell]) -> list[CellResult]:
     results: list[CellResult] = []
     ready: list[tuple[AnyCell, list[Tensor], list[Tensor]]] = []
     for cell in wanted:
-        tensors = cell.tensors()
         try:
+            tensors = cell.tensors()
             with quiet(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 expected = _flat(cell.call([value.clone() for value in tensors]))
