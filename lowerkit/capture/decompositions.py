@@ -52,6 +52,8 @@ SPELLED_OUT = frozenset(
         *("aten.cross_entropy_loss.default", "aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"),
         *("aten.binary_cross_entropy.default", "aten.cosine_embedding_loss.default"),
         *("aten.nll_loss.default", "aten.nll_loss2d.default", "aten.nll_loss_nd.default"),
+        # torch-mlir divides the product by that of the norms, which leaves the type.
+        "aten.cosine_similarity.default",
         # Sums and orders.
         *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
         "aten.renorm.default",

@@ -301,3 +301,15 @@ def test_samples_at_no_place(mode: str, padding: str, align: bool) -> None:
 
     (ours,) = lowerkit.compile(Function(sample).eval(), (x, grid)).session.run(x, grid)
     np.testing.assert_allclose(ours, sample(x, grid).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e18, 1e21])
+def test_cosine_similarity(scale: float, dtype: torch.dtype) -> None:
+    """Each side is divided by its norm, as eager does: the product of both leaves the type first."""
+    a, b = torch.randn(3, 33) * scale, torch.randn(1, 33) * scale
+    if scale == 1.0:
+        holds(torch.nn.functional.cosine_similarity, a.to(dtype), b.to(dtype))
+        return
+    (ours,) = lowerkit.compile(Function(torch.nn.functional.cosine_similarity).eval(), (a, b)).session.run(a, b)
+    np.testing.assert_allclose(ours, torch.nn.functional.cosine_similarity(a, b).numpy(), rtol=1e-5, atol=1e-7)
