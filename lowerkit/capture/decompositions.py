@@ -10,7 +10,7 @@ op is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -82,7 +82,7 @@ def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None
 
 
 @contextmanager
-def left_to(table: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+def left_to(table: Mapping[Any, Callable[..., Any]]) -> Generator[None]:
     """While it lasts, PyTorch decomposes the ops of ``table`` by it alone.
 
     For a few it has a decomposition in the place of the gradient's kernel, which tracing calls before it asks any

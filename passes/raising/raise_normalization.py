@@ -43,9 +43,9 @@ def _optional(value: ir.Value) -> ir.Value | None:
 def _row_rank(value: ir.Value, normalized_shape: ir.Value) -> int:
     """Returns how many dims are normalized, having compared their sizes with those of the input, where it has any."""
     info, sizes = tensor_info(value), ints_of(normalized_shape)
-    if any(
-        extent not in (None, size) for extent, size in zip(info.shape[info.rank - len(sizes) :], sizes, strict=True)
-    ):
+    found = info.shape[info.rank - len(sizes) :]
+    fits = [size >= 0 and extent in (None, size) for extent, size in zip(found, sizes, strict=False)]
+    if len(found) != len(sizes) or not all(fits):
         raise RefusalError(f"normalized shape {sizes} against {info}")
     return len(sizes)
 

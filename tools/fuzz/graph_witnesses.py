@@ -4,8 +4,8 @@ Eager's kernels do not agree about NaN and infinities. Convolutions of oneDNN le
 multiply; attention loses a NaN among scores that flash kernels take eight at a time; norms of a batch or a group scale
 by ``weight * deviation``, which loses what an infinite weight meets; which kernel runs hangs on the strides of inputs
 and on the machine. The sign of a NaN means nothing; medians of expanded tensors and polynomials of NaN are read from
-memory that nothing wrote; a mean beside a variance is NaN where it is infinite. What none of these answers gives is
-wrong.
+memory that nothing wrote; a mean beside a variance is NaN where it is infinite; ``polygamma`` is finite at its poles.
+What none of these answers gives is wrong.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class SpelledOut(TorchDispatchMode):
             named = kwargs or {}
             mean = value.mean(rest[0] if rest else None, keepdim=named.get("keepdim", False))
             return (func(*args, **named)[0], mean)
+        if name == "polygamma" and args[0] == 1:
+            poles = (args[1] <= 0) & (args[1] == args[1].floor())
+            return torch.where(poles, torch.inf, func(*args, **(kwargs or {})))
         if "_polynomial_" in name:
             result, degree = func(*args, **(kwargs or {})), torch.as_tensor(args[1]).trunc()
             return torch.where(torch.isnan(torch.as_tensor(args[0])) & (degree >= 1), torch.nan, result)

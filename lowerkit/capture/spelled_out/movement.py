@@ -97,11 +97,11 @@ def _resize_antialiased(
     for dim, size, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
         before, lines = value.shape[dim], value.transpose(dim, -1)
         weights = _antialiased_weights(before, size, align_corners, scale).to(value.dtype)
+        reach = _antialiased_reach(before, size, align_corners, scale)
         if is_static(before) and is_static(size):
-            taps = _antialiased_taps(before, size, align_corners, scale)
-            sums = _sums_around(lines, weights, *_antialiased_reach(before, size, align_corners, scale), taps)
+            sums = _sums_around(lines, weights, *reach, _antialiased_taps(before, size, align_corners, scale))
         else:
-            sums = torch.matmul(lines, weights.t())
+            sums = _sums_of_all(lines, weights, *reach)
         value = sums.transpose(dim, -1)
     return value
 
@@ -113,6 +113,20 @@ def _sums_around(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor, ta
     place = torch.minimum(place, last - 1)
     around = lines.index_select(-1, place.reshape(-1)).reshape(*lines.shape[:-1], *place.shape)
     return torch.where(within, around * weights.gather(1, place), 0.0).sum(-1)
+
+
+def _sums_of_all(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Products with the whole matrix, of finite elements, then of flags of the others: their number is open."""
+    sums = torch.matmul(torch.where(torch.isfinite(lines), lines, 0.0), weights.t())
+    place = torch.arange(lines.shape[-1])
+    within = (place >= first) & (place < last)
+
+    def meets(flags: Tensor, parts: Tensor) -> Tensor:
+        return torch.matmul(flags.to(lines.dtype), parts.to(lines.dtype).t()) > 0
+
+    above, below = (meets(lines == limit, within) for limit in (torch.inf, -torch.inf))
+    lost = meets(torch.isnan(lines), within) | meets(torch.isinf(lines), within & (weights == 0)) | (above & below)
+    return torch.where(lost, torch.nan, torch.where(above, torch.inf, torch.where(below, -torch.inf, sums)))
 
 
 def _antialiased_step(before: int, after: int, align_corners: bool, scale: float | None) -> float:

@@ -94,3 +94,15 @@ def test_an_expansion_to_the_shape_of_another_input(tmp_path: Path) -> None:
     for a, b in ((1, 5), (5, 3)):  # the result has not the shape that it declares, or there is none
         with pytest.raises(RuntimeFault, match="LK8004"):
             model.session.run(np.zeros((a, 3), np.float32), np.zeros((b, 3), np.float32))
+
+
+def test_a_norm_whose_weights_fix_the_size(tmp_path: Path) -> None:
+    model = compiled(tmp_path, [helper.make_node("LayerNormalization", ["x0", "x1"], ["z"])], [[2, "a"], [5]], [2, "a"])
+    reference: Any = ReferenceEvaluator(str(tmp_path / "model.onnx"))
+    x, scale = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((2, 5), (5,)))
+    np.testing.assert_allclose(
+        np.asarray(model(x, scale)), reference.run(None, {"x0": x, "x1": scale})[0], rtol=1e-5, atol=1e-5
+    )
+    for size in (1, 4, 6):
+        with pytest.raises(RuntimeFault, match="LK8004"):
+            model(np.ones((2, size), np.float32), scale)
