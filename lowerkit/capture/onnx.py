@@ -124,6 +124,7 @@ def capture_onnx(
         weights=weights,
         signature=_signature(ready, module, dims),
         source=source,
+        remarks=ready.remarks,
         output_tree=None,
         eager=onnx_eager(eager_from),
         onnx_model=eager_from,

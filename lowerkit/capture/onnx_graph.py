@@ -24,6 +24,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from lowerkit.capture.onnx_collected import carry_collected
 from lowerkit.capture.onnx_control_flow import inline_control_flow
+from lowerkit.capture.onnx_declared_shapes import believe_inferred
 from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
@@ -256,6 +257,7 @@ def _infer(ready: OnnxGraph) -> None:
             raise invalid_model(contradiction) from contradiction
         # Strict mode also fails where inference merely gives up; then what it finds without is enough.
         try:
+            believe_inferred(ready)
             ready.model = onnx.shape_inference.infer_shapes(ready.model, check_type=True, data_prop=True)
         except (onnx.shape_inference.InferenceError, ValueError) as error:
             raise invalid_model(error) from error

@@ -45,6 +45,7 @@ class OnnxGraph:
         unsigned: inputs and outputs that are of an unsigned type and are computed in a wider signed one.
         name: of the function that the graph becomes; the bodies of control flow are functions too.
         bodies: those that were imported, filled by the import.
+        remarks: what the user should know of how the graph was read.
     """
 
     model: ModelProto
@@ -53,6 +54,7 @@ class OnnxGraph:
     unsigned: dict[str, int] = field(default_factory=dict[str, int])
     name: str = "main"
     bodies: list[OnnxGraph] = field(default_factory=list["OnnxGraph"])
+    remarks: list[str] = field(default_factory=list[str])
 
     @property
     def graph(self) -> GraphProto:

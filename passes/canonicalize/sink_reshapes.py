@@ -132,7 +132,7 @@ def _plan_collapse(
     axis = 0
     while axis < len(index_map):
         loop = index_map[axis]
-        number = None if loop is None else group_of[loop]
+        number = None if loop is None else group_of.get(loop)  # a source of rank 0 has no groups: all extents are 1
         if number is None or (shape[index_map[axis] or 0] == 1 and len(groups[number]) > 1):
             own.append([axis])  # an extent of one: index 0 whatever the loop is
             is_taken = number is None or number in new_map or _has_wide_loop(groups[number], shape)

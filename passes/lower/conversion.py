@@ -4,10 +4,10 @@ Steps
     decompose  what has no direct lowering (``torch-decompose-complex-ops``), with the ops that do declared legal;
     convert    torch to linalg, scf, arith and tensor; then the function and what stands between two casts.
 
-Some conversions never come to an end (``conv_tbc``), some end the process on element types that nobody has tried. So
-every op that is not in the short list below is converted by a worker (:mod:`lowerkit.mlir_worker`), with a bound on
-its processor time. The list is of the ops that nearly every model has, in the element types that they have there, so
-that the common model pays for no worker.
+Some conversions never come to an end (``conv_tbc``), some end the process on element types that nobody has tried or
+on extents of 0. So every op that is not in the short list below is converted by a worker
+(:mod:`lowerkit.mlir_worker`), with a bound on its processor time. The list is of the ops that nearly every model has,
+in the element types that they have there, so that the common model pays for no worker.
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ def _is_well_known(op: ir.Operation) -> bool:
         return True
     if op.name not in _WELL_KNOWN or len(op.regions) > 0:
         return False
+    infos = [tensor_info(value) for value in (*op.operands, *op.results) if is_tensor(value)]
+    if any(0 in info.shape for info in infos):
+        return False  # some conversions divide by an extent
     types = [tensor_info(value).dtype for value in op.operands if is_tensor(value)]
     results = [tensor_info(value).dtype for value in op.results if is_tensor(value)]
     if not _WELL_KNOWN_DTYPES.issuperset([*types, *results]):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ORDER = (
     "raise-index-checks",
+    "fold-empty-tensors",
     "simplify-torch",
     "raise-quantization",
     "decompose-lists",

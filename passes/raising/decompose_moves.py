@@ -13,13 +13,15 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import GatherOp
-from lowerkit.mlir import ir
+from lowerkit.dialect.linalg_builder import DYNAMIC, Size, dynamic_values, sizes_of, static_shape
+from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import (
     cast,
     concatenate,
     expand,
+    size,
     slice_axis,
     unsqueeze,
     view,
@@ -43,6 +45,7 @@ from lowerkit.passes.raising.torch_ir import (
     to_builtin,
     try_int,
 )
+from lowerkit.passes.rewriting import constant_index
 
 
 def _pad(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -146,18 +149,59 @@ def _flip(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """roll: (input, shifts, dims): two slices change places; without dims the tensor is rolled as a vector."""
     value, shifts, axes = op.operands[0], ints_of(op.operands[1]), ints_of(op.operands[2])
-    sizes = tensor_info(value).static_shape()
+    sizes = [size(value, axis) for axis in range(tensor_info(value).rank)]
     flat = not axes
     if flat:
-        value, axes = view(value, [math.prod(sizes)]), [0]
+        value, axes = view(value, [_product(sizes)]), [0]
     for shift, dim in zip(shifts, axes, strict=True):
-        info = tensor_info(value)
-        axis = info.normalized_axis(dim)
-        size = info.static_dim(axis)
-        cut = (size - shift) % size if size else 0
-        if cut:
-            value = concatenate([slice_axis(value, axis, cut, size), slice_axis(value, axis, 0, cut)], axis)
+        value = _rolled(value, shift, tensor_info(value).normalized_axis(dim))
     return like_result(view(value, sizes) if flat else value, op)
+
+
+def _rolled(value: ir.Value, shift: int, axis: int) -> ir.Value:
+    """Moves every element by ``shift`` places along ``axis``, around the end; an extent of 0 is allowed."""
+    extent = size(value, axis)
+    if isinstance(extent, int):
+        cut = (extent - shift) % extent if extent else 0
+        if not cut:
+            return value
+        return concatenate([slice_axis(value, axis, cut, extent), slice_axis(value, axis, 0, cut)], axis)
+    return from_builtin(_rolled_openly(to_builtin(value), shift, axis), tensor_info(value))
+
+
+def _rolled_openly(value: ir.Value, shift: int, axis: int) -> ir.Value:
+    """As :func:`_rolled`, of a builtin tensor whose extent is known at run time and may be less than the shift."""
+    sizes = sizes_of(value)
+    extent = tensor.DimOp(value, constant_index(axis)).result
+    turned = arith.RemUIOp(constant_index(abs(shift)), arith.MaxUIOp(extent, constant_index(1)).result).result
+    rest = arith.SubIOp(extent, turned).result
+    first = rest if shift > 0 else turned  # how many elements go behind the others
+    parts = [
+        _part(value, sizes, axis, first, turned if shift > 0 else rest),
+        _part(value, sizes, axis, constant_index(0), first),
+    ]
+    return tensor.ConcatOp(value.type, axis, parts).result
+
+
+def _part(value: ir.Value, sizes: Sequence[Size], axis: int, start: ir.Value, count: ir.Value) -> ir.Value:
+    """Takes ``count`` positions from ``start`` on along ``axis`` of a tensor of ``sizes``."""
+    taken = [*sizes[:axis], count, *sizes[axis + 1 :]]
+    offsets = [DYNAMIC if dim == axis else 0 for dim in range(len(taken))]
+    steps = [1] * len(taken)
+    values = dynamic_values(taken)
+    return tensor.ExtractSliceOp(value.type, value, [start], values, [], offsets, static_shape(taken), steps).result
+
+
+def _product(sizes: Sequence[int | ir.Value]) -> int | ir.Value:
+    product: int | ir.Value = math.prod(extent for extent in sizes if isinstance(extent, int))
+    for extent in sizes:
+        if not isinstance(extent, int):
+            product = _int_op("aten.mul.int", extent, constant_int(product) if isinstance(product, int) else product)
+    return product
+
+
+def _int_op(name: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    return build(f"torch.{name}", [left, right], [ir.Type.parse("!torch.int")])[0]
 
 
 def _take_along_dim(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:

@@ -132,6 +132,33 @@ def test_a_view_of_batch_one_beside_another_input(check: Check) -> None:
     assert_same_results(text, "sink-reshapes", [random_array(12, 4), random_array(1, 12, 8, seed=1)], WEIGHTS)
 
 
+def test_a_view_of_a_single_number(check: Check) -> None:
+    """What it expands from has no dims, so there are no groups."""
+    text = """
+#id = affine_map<(d0) -> (d0)>
+#none = affine_map<() -> ()>
+func.func @main(%x: tensor<f32>, %y: tensor<1xf32>) -> tensor<1xf32> {
+  %e = tensor.empty() : tensor<f32>
+  %n = linalg.generic {indexing_maps = [#none, #none], iterator_types = []} ins(%x : tensor<f32>)
+      outs(%e : tensor<f32>) {
+  ^bb0(%i: f32, %o: f32):
+    %s = arith.negf %i : f32
+    linalg.yield %s : f32
+  } -> tensor<f32>
+  %v = tensor.expand_shape %n [] output_shape [1] : tensor<f32> into tensor<1xf32>
+  %d = tensor.empty() : tensor<1xf32>
+  %r = linalg.generic {indexing_maps = [#id, #id, #id], iterator_types = ["parallel"]}
+      ins(%v, %y : tensor<1xf32>, tensor<1xf32>) outs(%d : tensor<1xf32>) {
+  ^bb0(%i: f32, %j: f32, %o: f32):
+    %s = arith.subf %i, %j : f32
+    linalg.yield %s : f32
+  } -> tensor<1xf32>
+  return %r : tensor<1xf32>
+}
+"""
+    check(text, "sink-reshapes", "// CHECK: arith.subf\n// CHECK: tensor.expand_shape\n// CHECK-NEXT: return")
+
+
 COLLAPSED = """
 #id = affine_map<(d0, d1) -> (d0, d1)>
 func.func @main(%x: tensor<1x16x4xf32>, %z: tensor<OTHERxf32>) -> tensor<16x8xf32> {
