@@ -7,6 +7,7 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
+    operators           that need elements where tracing asked for none (:mod:`lowerkit.capture.needed_extents`)
     writes              into parts that tracing did not measure (:mod:`lowerkit.capture.written_slots`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
@@ -30,6 +31,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.locations import is_users_file, users_line
+from lowerkit.capture.needed_extents import needed_extents
 from lowerkit.capture.symbolic import SymbolNames
 from lowerkit.capture.symbolic_build import guard_to_sympy
 from lowerkit.capture.symbolic_squeezes import symbolic_squeezes
@@ -68,11 +70,13 @@ class Noted:
     """One condition: sympy's, and ``file:line`` of the user where it is known.
 
     ``own`` says that it was noted while operators were decomposed: it is no condition of the program itself.
+    With ``least`` the expression is an extent, and the condition that it is no less.
     """
 
     expression: Any
     location: str = ""
     own: bool = False
+    least: int | None = None
 
 
 @dataclass
@@ -113,6 +117,11 @@ class NotedGuards:
             found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
         for node, condition in conditions_on_slots(exported.graph):
             found.noted.append(Noted(condition, users_line(node.meta.get("stack_trace"))))
+        seen: set[tuple[Any, int]] = set()
+        for node, extent, least in needed_extents(exported.graph):
+            if (extent, least) not in seen and not any(map(found._is_of_data, extent.free_symbols)):
+                seen.add((extent, least))
+                found.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
         return found
 
     def add_of_decompositions(self) -> None:
@@ -132,7 +141,11 @@ class NotedGuards:
         found: dict[Condition, Guard] = {}
         ranges, own_ranges = ranges_of(symbols.dims), ranges_of(symbols.dims, at_least=2)
         for entry in self.noted:
-            condition = symbols.condition(self._replaced(entry.expression), entry.location)
+            expression = self._replaced(entry.expression)
+            if entry.least is None:
+                condition = symbols.condition(expression, entry.location)
+            else:
+                condition = symbols.at_least(expression, entry.least, entry.location)
             if (
                 entry.own
                 and not isinstance(condition, bool)

@@ -74,13 +74,19 @@ class SymbolNames:
         try:
             return to_condition(expression, self._names.get)
         except InexpressibleError as error:
-            raise UnsupportedError(
-                "LK4002",
-                f"the model holds under the condition {expression}, which cannot be checked at a call: "
-                f"{error} is no integer expression of the inputs' dims",
-                location=location or None,
-                hint="give the dims that it depends on fixed sizes",
-            ) from None
+            raise _unchecked(str(expression), error, location) from None
+
+    def at_least(self, extent: sympy.Expr, least: int, location: str = "") -> Condition | bool:
+        """Returns the condition that ``extent`` is no less than ``least``; a bool where it is a number.
+
+        Raises:
+            UnsupportedError: LK4002, it is no integer expression of the inputs' dims.
+        """
+        try:
+            found = to_expression(extent, self._names.get)
+        except InexpressibleError as error:
+            raise _unchecked(f"{extent} >= {least}", error, location) from None
+        return found >= least if isinstance(found, int) else ("le", least, found)
 
     def _expr(self, expression: sympy.Expr, what: str) -> Expr:
         try:
@@ -91,6 +97,16 @@ class SymbolNames:
                 f"the shape of {what} is {expression}, which is no integer expression of the inputs' dims",
                 hint="give the model inputs of fixed shape, or remove what makes a shape depend on values",
             ) from None
+
+
+def _unchecked(condition: str, error: InexpressibleError, location: str) -> UnsupportedError:
+    return UnsupportedError(
+        "LK4002",
+        f"the model holds under the condition {condition}, which cannot be checked at a call: "
+        f"{error} is no integer expression of the inputs' dims",
+        location=location or None,
+        hint="give the dims that it depends on fixed sizes",
+    )
 
 
 def _bounds(bounds: Any) -> tuple[int, int | None]:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lowerkit.runtimes.conditions import Condition, simplify_condition
-from lowerkit.runtimes.expressions import Expr, simplify
+from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
 
 _LARGEST_TOP, _LARGEST_BOTTOM = 1 << 20, 1 << 10
 """Bounds of a float as a fraction: times a size below 2^33 it stays exact in double precision."""
 _LARGEST_POWER = 16
+_LARGEST_INTEGER, _LARGEST_EXTENT = (1 << 63) - 1, 1 << 48
+"""What the signature counts with; and what x86 addresses, so that sums of a few extents reach no number above."""
 _RELATIONS = {
     "Equality": ("eq", False),
     "Unequality": ("ne", False),
@@ -48,8 +50,11 @@ def to_expression(expression: Any, names: Callable[[Any], Expr | None]) -> Expr:
     Raises:
         InexpressibleError: it has no counterpart.
     """
-    top, bottom = _Translator(names).fraction(expression)
-    return simplify(top if bottom == 1 else ("floordiv", top, bottom))  # integers only: the division is exact
+    try:
+        top, bottom = _Translator(names).fraction(expression)
+        return simplify(top if bottom == 1 else ("floordiv", top, bottom))  # integers only: the division is exact
+    except ExpressionError as error:
+        raise InexpressibleError(str(expression)) from error
 
 
 def to_condition(expression: Any, names: Callable[[Any], Expr | None]) -> Condition | bool:
@@ -58,7 +63,10 @@ def to_condition(expression: Any, names: Callable[[Any], Expr | None]) -> Condit
     Raises:
         InexpressibleError: it has no counterpart.
     """
-    return _Translator(names).condition(expression)
+    try:
+        return _Translator(names).condition(expression)
+    except ExpressionError as error:
+        raise InexpressibleError(str(expression)) from error
 
 
 class _Translator:
@@ -70,6 +78,9 @@ class _Translator:
         if kind in ("BooleanTrue", "BooleanFalse", "bool"):
             return bool(expression)
         if kind in _RELATIONS:
+            decided = _beyond_any_extent(expression)
+            if decided is not None:
+                return decided
             relation, swapped = _RELATIONS[kind]
             left, right = (self.fraction(part) for part in expression.args)
             if swapped:
@@ -84,6 +95,8 @@ class _Translator:
     def fraction(self, expression: Any) -> _Fraction:
         kind = type(expression).__name__
         if expression.is_Integer:
+            if abs(int(expression)) > _LARGEST_INTEGER:
+                raise InexpressibleError(str(expression))
             return _Fraction(int(expression))
         if expression.is_Rational:
             return _Fraction(int(expression.p), int(expression.q))
@@ -203,6 +216,19 @@ class _Translator:
     def _rounded(operator: str, top: _Fraction, bottom: _Fraction) -> _Fraction:
         above, below = _times(top.top, bottom.bottom), _times(bottom.top, top.bottom)
         return _Fraction(simplify((operator, above, below)))
+
+
+def _beyond_any_extent(relation: Any) -> bool | None:
+    """Decides a relation between extents and a number that none reaches: a slice to the end of what counts as one."""
+    difference = (relation.lhs - relation.rhs).expand()
+    number, rest = difference.as_coeff_Add()
+    if not number.is_Integer or abs(int(number)) <= _LARGEST_INTEGER // 2:
+        return None
+    terms = rest.as_coefficients_dict()
+    if not all(term.is_Symbol for term in terms) or sum(map(abs, terms.values())) > 64:
+        return None
+    assert abs(int(number)) > 64 * _LARGEST_EXTENT, "the number decides"
+    return bool(relation.func(number, 0))
 
 
 def _times(expr: Expr, factor: Expr) -> Expr:

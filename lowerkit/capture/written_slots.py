@@ -4,6 +4,7 @@ Eager refuses a position that a dim does not have, and a value of another shape 
 That neither comes is a condition of the program.
 
     select_scatter      the dim has the position; the value has the other dims
+    slice_scatter       the value has the other dims, and as many positions as the slice
     diagonal_scatter    the value has the other dims, and the diagonal's length
     index_add           the value has the other dims
 """
@@ -14,10 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import sympy
-import torch
 from torch import fx
+from torch.utils._sympy.functions import FloorDiv
 
 from lowerkit.capture.fx_control_flow import body_graphs
+from lowerkit.capture.needed_extents import extents_of
 from lowerkit.capture.node_schemas import named_arguments, operator_name
 
 _Given = dict[str, Any]
@@ -31,20 +33,11 @@ def conditions_on_slots(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
         if rule is None:
             continue
         given = named_arguments(node)
-        into, value = _extents(given["self"]), _extents(given.get("src", given.get("source")))
+        into, value = extents_of(given["self"]), extents_of(given.get("src", given.get("source")))
         if into is not None and value is not None:
             for condition in rule(given, into, value):
                 if condition not in (True, sympy.true):
                     yield node, condition
-
-
-def _extents(item: Any) -> list[Any] | None:
-    """A tensor's extents as sympy's; numbers are sympy's numbers."""
-    value = item.meta.get("val") if isinstance(item, fx.Node) else None
-    if not isinstance(value, torch.Tensor):
-        return None
-    extents: list[Any] = list(value.shape)
-    return [sympy.Integer(n) if isinstance(n, int) else n.node.expr for n in extents]
 
 
 def _equal(left: list[Any], right: list[Any]) -> Iterator[Any]:
@@ -57,6 +50,22 @@ def _select_scatter(given: _Given, into: list[Any], value: list[Any]) -> Iterato
     yield from _equal(into[:dim] + into[dim + 1 :], value)
     if isinstance(index, int) and not into[dim].is_Integer:
         yield sympy.Ge(into[dim], index + 1 if index >= 0 else -index)
+
+
+def _slice_scatter(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any]:
+    dim, step = int(given["dim"]) % len(into), given["step"]
+    bounds = [given["start"], given["end"]]
+    if isinstance(step, int) and all(bound is None or isinstance(bound, int) for bound in bounds):
+        start = _within(bounds[0] or 0, into[dim])
+        end = into[dim] if bounds[1] is None else _within(bounds[1], into[dim])
+        count = sympy.Max(0, end - start)
+        into = [*into[:dim], count if step == 1 else FloorDiv(count + step - 1, step), *into[dim + 1 :]]
+        yield from _equal(into, value)
+
+
+def _within(position: int, extent: Any) -> Any:
+    """A bound of a slice as Python takes it: from the end where it is negative, and no further than the ends."""
+    return sympy.Max(0, extent + position) if position < 0 else sympy.Min(extent, position)
 
 
 def _diagonal_scatter(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any]:
@@ -75,6 +84,7 @@ def _index_add(given: _Given, into: list[Any], value: list[Any]) -> Iterator[Any
 
 _RULES: dict[str, _Rule] = {
     "select_scatter": _select_scatter,
+    "slice_scatter": _slice_scatter,
     "diagonal_scatter": _diagonal_scatter,
     "index_add": _index_add,
 }

@@ -1,8 +1,8 @@
 """Removes ops of the torch dialect that do nothing at inference, and spells the rest uniformly.
 
 What goes: copies (values have no identity here), dropout outside of training, conversions to the type that a value
-has, assertions about shapes that the signature states, bindings of symbolic shapes. What is respelled: ``__and__``
-and its kind. Patterns and rules after this pass need to know one spelling only.
+has, assertions about shapes that the signature states, bindings of symbolic shapes, choices between a value and
+itself. What is respelled: ``__and__`` and its kind. Patterns and rules after this pass need to know one spelling only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 from lowerkit.mlir import ir, walk
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.raising.table_pass import Rule, apply_rules
-from lowerkit.passes.raising.torch_build import cast
+from lowerkit.passes.raising.torch_build import cast, expand, of_type_of, size
 from lowerkit.passes.raising.torch_ir import (
     TORCH_DTYPE_CODES,
     NotConcernedError,
@@ -83,6 +83,24 @@ def _dropout(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     if bool_of(op.operands[2]):
         raise RefusalError("dropout in training mode: call model.eval() before capture")
     return like_result(op.operands[0], op)
+
+
+def _where(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """where of one value on both sides: the value, in the shape that the condition may broadcast it to.
+
+    torch-mlir gives the value in its own shape.
+    """
+    condition, value, other = op.operands
+    if value != other:
+        raise NotConcernedError("it chooses")
+    sizes: list[int | ir.Value] = []
+    chosen, given, result = tensor_info(condition), tensor_info(value), tensor_info(op.results[0])
+    for axis in range(-result.rank, 0):
+        extent = result.shape[axis]
+        wider = condition if -axis > given.rank or given.shape[axis] == 1 else value
+        rank = chosen.rank if wider is condition else given.rank
+        sizes.append(size(wider, rank + axis) if extent is None else extent)
+    return [of_type_of(op.results[0], cast(expand(value, sizes), result.dtype))]
 
 
 def _native_dropout(op: ir.Operation, context: PassContext) -> Sequence[ir.Value | None]:
@@ -161,6 +179,7 @@ _RULES: dict[str, Rule] = {
         f"torch.aten.{prefix}{name}": _ones_like_family for prefix in ("", "new_") for name in ("full", "zeros", "ones")
     },
     **{f"torch.aten.arange{form}": _arange for form in ("", ".start", ".start_step")},
+    "torch.aten.where.self": _where,
     **dict.fromkeys(_RESPELLED, _respell),
 }
 

@@ -254,3 +254,66 @@ def test_relations_of_fractions_are_exact() -> None:
     assert [holds(half, {"s": value}) for value in (4, 5)] == [True, False]
     with pytest.raises(InexpressibleError):
         to_condition(sympy.sqrt(s) < 3, lambda _: "s")
+
+
+def test_numbers_beyond_any_extent_decide() -> None:
+    """A slice to the end is one to the largest integer, and tracing adds to it."""
+    s, t = (sympy.Symbol(name, integer=True, positive=True) for name in "st")
+    assert to_condition(s - 1 <= 2**63 - s, lambda _: "s") is True
+    assert to_condition(sympy.Eq(2 * s + t, 2**64), lambda _: "s") is False
+    assert to_condition(3 * s > 2**62 + t, lambda _: "s") is False
+    for relation in (s * t < 2**64, 100 * s < 2**64, sympy.Max(s, 2**64) > t):
+        with pytest.raises(InexpressibleError):
+            to_condition(relation, lambda _: "s")
+    with pytest.raises(InexpressibleError):
+        to_expression(s * 2**40 * 2**40, lambda _: "s")
+
+
+ZERO: Any = Dim("n", min=0, max=64)
+NEEDED: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
+    # what is computed of x [n, 4]; the sizes among 0, 1, 2, 3, 7 that eager takes
+    "first": (lambda x: x[0], (1, 2, 3, 7)),
+    "last": (lambda x: x[-1], (1, 2, 3, 7)),
+    "second": (lambda x: x[1], (2, 3, 7)),
+    "second from the end": (lambda x: x.select(0, -2), (2, 3, 7)),
+    "topk": (lambda x: x.topk(2, 0), (2, 3, 7)),
+    "kthvalue": (lambda x: x.kthvalue(2, 0), (2, 3, 7)),
+    "amax": (lambda x: x.amax(0), (1, 2, 3, 7)),
+    "amax of all": (torch.amax, (1, 2, 3, 7)),
+    "amax beside": (lambda x: x.amax(1), (0, 1, 2, 3, 7)),
+    "amin": (lambda x: x.amin((0, 1)), (1, 2, 3, 7)),
+    "aminmax": (lambda x: torch.aminmax(x, dim=0), (1, 2, 3, 7)),
+    "max": (lambda x: x.max(0), (1, 2, 3, 7)),
+    "max of all": (torch.max, (1, 2, 3, 7)),
+    "argmin": (lambda x: x.argmin(0), (1, 2, 3, 7)),
+    "argmax of all": (torch.argmax, (1, 2, 3, 7)),
+    "median": (lambda x: x.median(0), (1, 2, 3, 7)),
+    "quantile": (lambda x: x.quantile(0.3, 0), (1, 2, 3, 7)),
+    "norm of infinite order": (lambda x: x.norm(float("inf"), 0), (1, 2, 3, 7)),
+    "norm of negative order": (lambda x: torch.linalg.vector_norm(x, -1), (1, 2, 3, 7)),
+    "norm": (lambda x: torch.linalg.vector_norm(x), (0, 1, 2, 3, 7)),
+    "sum": (lambda x: x.sum(0), (0, 1, 2, 3, 7)),
+    "adaptive pool": (lambda x: nn.functional.adaptive_avg_pool1d(x.t()[None], 3), (1, 2, 3, 7)),
+    "resizing": (lambda x: nn.functional.interpolate(x.t()[None], size=3, mode="linear"), (1, 2, 3, 7)),
+    "nearest": (lambda x: nn.functional.interpolate(x.t()[None], size=3), (1, 2, 3, 7)),
+    "border": (lambda x: nn.functional.pad(x.t()[None], (3, 1), mode="replicate"), (1, 2, 3, 7)),
+    "written slice": (lambda x: x.slice_scatter(torch.zeros(2, 4), 0, 1, 3), (3, 7)),
+    "written slice from the end": (lambda x: x.slice_scatter(torch.zeros(2, 4), 0, -2), (2, 3, 7)),
+    "written steps": (lambda x: x.slice_scatter(torch.zeros(3, 4), 0, 1, None, 2), (7,)),
+}
+STRICTER: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
+    # refused although eager takes the size: an extent of the result is ``n - 1`` to tracing
+    "all but the first": (lambda x: x[1:].sum(0), (1, 2, 3, 7)),
+    "median of all": (torch.median, (1, 2, 3, 7)),
+}
+
+
+@pytest.mark.parametrize("name", [*NEEDED, *STRICTER])
+def test_sizes_that_leave_too_few_elements_are_refused(name: str) -> None:
+    function, sizes = (NEEDED | STRICTER)[name]
+    compiled: Any = lowerkit.compile(Function(function), (torch.randn(7, 4),), dynamic_shapes=(({0: ZERO},),))
+    for size in (0, 1, 2, 3, 7):
+        x = torch.randn(size, 4)
+        assert accepts(lambda x=x: compiled(x)) == (size in sizes), size
+        if name in NEEDED:
+            assert accepts(lambda x=x: function(x)) == (size in sizes), f"eager, {size}"
