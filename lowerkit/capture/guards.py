@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.locations import is_users_file, users_line
-from lowerkit.capture.needed_extents import needed_extents
+from lowerkit.capture.needed_extents import extents_of, needed_extents
 from lowerkit.capture.symbolic import SymbolNames
 from lowerkit.capture.symbolic_build import guard_to_sympy
 from lowerkit.capture.symbolic_squeezes import symbolic_squeezes
@@ -92,6 +92,7 @@ class NotedGuards:
     unchecked: list[str] = field(default_factory=list[str])
     _environment: Any = None
     _seen: int = 0
+    _extents: set[Any] = field(default_factory=set[Any])
 
     @classmethod
     def of(cls, exported: ExportedProgram) -> NotedGuards:
@@ -102,6 +103,7 @@ class NotedGuards:
         """
         found = cls(_environment=_shape_environment(exported.graph))
         found._forget_ranges_of_expressions()
+        found._extents = _extents_of(exported.graph)
         entries = found._entries()
         texts = list(getattr(exported, "_guards_code", None) or [])
         # What came from a file has its conditions as text; its environment knows what reading it has asked.
@@ -124,8 +126,13 @@ class NotedGuards:
                 found.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
         return found
 
-    def add_of_decompositions(self) -> None:
-        """Adds what was noted since, while operators were decomposed; not what is about the layout in memory."""
+    def add_of_decompositions(self, graph: fx.Graph) -> None:
+        """Adds what was noted since, while operators were decomposed; not what is about the layout in memory.
+
+        Args:
+            graph: what they were decomposed to.
+        """
+        self._extents |= _extents_of(graph)
         self.noted += [
             Noted(entry.expr, _location(entry), own=True)
             for entry in self._entries()[self._seen :]
@@ -149,7 +156,7 @@ class NotedGuards:
             if (
                 entry.own
                 and not isinstance(condition, bool)
-                and (_asks_for_one(condition) or decided(condition, own_ranges))
+                and (self._asks_for_one(entry.expression, condition) or decided(condition, own_ranges))
             ):
                 continue
             if not isinstance(condition, bool):
@@ -203,21 +210,26 @@ class NotedGuards:
             else:
                 self.noted.append(Noted(expression, line))
 
+    def _asks_for_one(self, relation: Any, condition: Condition) -> bool:
+        """Whether a relation says no more than that an extent is neither 0 nor 1.
+
+        torch decides such questions as if no symbol were 0 or 1, and asks them of every extent to find how memory may
+        lie and what is broadcast; what an operator gives is the same for those sizes. Of a number that is no extent,
+        a scale for one, an operator asks for its own sake.
+        """
+        match condition:
+            case ("ne", _, 0 | 1) | ("ne", 0 | 1, _) | ("lt", 0 | 1, _) | ("le", 0 | 1 | 2, _):
+                return any(side.is_Symbol or side in self._extents for side in relation.args)
+            case _:
+                return False
+
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))
 
 
-def _asks_for_one(condition: Condition) -> bool:
-    """Whether a condition says no more than that an extent is neither 0 nor 1.
-
-    torch decides such questions as if no symbol were 0 or 1, and asks them of every extent to find how memory may lie
-    and what is broadcast; what an operator gives is the same for those sizes.
-    """
-    match condition:
-        case ("ne", _, 0 | 1) | ("ne", 0 | 1, _) | ("lt", 0 | 1, _) | ("le", 0 | 1 | 2, _):
-            return True
-        case _:
-            return False
+def _extents_of(graph: fx.Graph) -> set[Any]:
+    nodes = [node for inner in body_graphs(graph) for node in inner.nodes]
+    return {extent for node in nodes for extent in extents_of(node) or [] if not extent.is_Integer}
 
 
 def _shape_environment(graph: fx.Graph) -> Any:

@@ -115,7 +115,7 @@ def capture_exported(
         try:
             noted = NotedGuards.of(exported)
             functional = prepare(with_index_checks(with_lifted_states(exported)), context)
-            noted.add_of_decompositions()
+            noted.add_of_decompositions(functional.graph)
         except LowerkitError:
             raise
         except Exception as error:

@@ -303,7 +303,7 @@ NEEDED: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
 }
 STRICTER: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
     # refused although eager takes the size: an extent of the result is ``n - 1`` to tracing
-    "all but the first": (lambda x: x[1:].sum(0), (1, 2, 3, 7)),
+    "trapezoids": (lambda x: torch.trapezoid(x, dim=0), (1, 2, 3, 7)),
     "median of all": (torch.median, (1, 2, 3, 7)),
 }
 
@@ -317,3 +317,15 @@ def test_sizes_that_leave_too_few_elements_are_refused(name: str) -> None:
         assert accepts(lambda x=x: compiled(x)) == (size in sizes), size
         if name in NEEDED:
             assert accepts(lambda x=x: function(x)) == (size in sizes), f"eager, {size}"
+
+
+def test_an_operator_that_asks_whether_its_scale_is_one() -> None:
+    """Of antialiased resizing with aligned corners, ``(n - 1) / 2``: no extent, so the answer is a condition."""
+    compiled: Any = lowerkit.compile(
+        Function(lambda x: torch.ops.aten._upsample_bilinear2d_aa(x, [3, 3], True)),  # pyright: ignore
+        (torch.randn(2, 1, 10, 3),),
+        dynamic_shapes=(({2: AUTO},),),
+    )
+    np.testing.assert_allclose(compiled(np.ones((2, 1, 4, 3), np.float32)), 1.0, rtol=1e-6)
+    with pytest.raises(RuntimeFault, match="LK8004"):
+        compiled(np.ones((2, 1, 2, 3), np.float32))
