@@ -119,11 +119,7 @@ class NotedGuards:
             found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
         for node, condition in conditions_on_slots(exported.graph):
             found.noted.append(Noted(condition, users_line(node.meta.get("stack_trace"))))
-        seen: set[tuple[Any, int]] = set()
-        for node, extent, least in needed_extents(exported.graph):
-            if (extent, least) not in seen and not any(map(found._is_of_data, extent.free_symbols)):
-                seen.add((extent, least))
-                found.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
+        found._add_needed(exported.graph)
         return found
 
     def add_of_decompositions(self, graph: fx.Graph) -> None:
@@ -133,6 +129,7 @@ class NotedGuards:
             graph: what they were decomposed to.
         """
         self._extents |= _extents_of(graph)
+        self._add_needed(graph)
         self.noted += [
             Noted(entry.expr, _location(entry), own=True)
             for entry in self._entries()[self._seen :]
@@ -222,6 +219,13 @@ class NotedGuards:
                 return any(side.is_Symbol or side in self._extents for side in relation.args)
             case _:
                 return False
+
+    def _add_needed(self, graph: fx.Graph) -> None:
+        known = {(entry.expression, entry.least) for entry in self.noted}
+        for node, extent, least in needed_extents(graph):
+            if (extent, least) not in known and not any(map(self._is_of_data, extent.free_symbols)):
+                known.add((extent, least))
+                self.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
 
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))
