@@ -56,15 +56,20 @@ def fold_constants(ready: OnnxGraph, keep: KeepAsLiteral) -> bool:
     changed = False
     for node in graph.node:
         results = None
-        if node.domain in ("", "ai.onnx") and not outputs.intersection(node.output):
+        known = {tensor for tensor in node.output if tensor in outputs}
+        if node.domain in ("", "ai.onnx") and not (known and node.op_type == "Identity"):
             results = _evaluate(node, literals, types, opset)
         if results is None:
             remaining.append(node)
             continue
         changed = True
-        for name, result in zip(node.output, results, strict=False):
-            if not name:
+        for output, result in zip(node.output, results, strict=False):
+            if not output:
                 continue
+            name = output
+            if output in known:  # an output is computed by a node
+                name = f"{output}.folded"
+                remaining.append(onnx.helper.make_node("Identity", [name], [output], name=node.name))
             if isinstance(result, LazyTensor) and not keep(data_type_of(result.dtype), result.shape, True):
                 ready.add_weight(name, result)
                 continue

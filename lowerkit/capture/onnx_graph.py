@@ -103,6 +103,7 @@ def _simplify(ready: OnnxGraph) -> None:
     for _ in range(_ROUNDS):
         _name_skipped_outputs(ready.graph)
         _infer(ready)
+        _read_through_identities(ready.graph)
         changed = fold_constants(ready, keep=is_literal)
         changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
         changed = inline_control_flow(ready) or changed
@@ -118,6 +119,17 @@ def _simplify(ready: OnnxGraph) -> None:
         fold_constants(ready, keep=is_literal)
     _drop_allowzero(ready.graph)
     move_folded(ready)
+
+
+def _read_through_identities(graph: GraphProto) -> None:
+    """Lets nodes read what an Identity copies, so that one value has one name; bodies read by the copy's name."""
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in sources:
+                node.input[index] = sources[name]
+        if node.op_type == "Identity" and node.domain in ("", "ai.onnx"):
+            sources[node.output[0]] = node.input[0]
 
 
 def _name_skipped_outputs(graph: GraphProto) -> None:

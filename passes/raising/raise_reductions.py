@@ -28,6 +28,7 @@ from lowerkit.passes.raising.torch_ir import (
     dtype_of_code,
     from_builtin,
     int_of,
+    ints_of,
     is_none,
     is_unused,
     like_result,
@@ -149,9 +150,11 @@ def _raise_logical(kind: str) -> Rule:
             axes, keep_dims = list(range(info.rank)), False
         else:
             axes, keep_dims = axes_of(op.operands[1], info), bool_of(op.operands[2])
+            if str(op.operands[1].type) == "!torch.list<int>" and not ints_of(op.operands[1]):
+                axes = []  # here no dims are none, unlike in sums
         if info.dtype != "i1":
             value = binary_scalar("ne", value, 0, "i1")
-        reduced = reduce(value, kind, axes, keep_dims)
+        reduced = reduce(value, kind, axes, keep_dims) if axes or not info.rank else value
         # PyTorch answers uint8 with uint8 and everything else with bool.
         return like_result(cast(reduced, tensor_info(op.results[0]).dtype), op)
 

@@ -7,6 +7,7 @@ itself. What is respelled: ``__and__`` and its kind. Patterns and rules after th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +15,7 @@ from typing import ClassVar
 from lowerkit.mlir import ir, walk
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.raising.table_pass import Rule, apply_rules
-from lowerkit.passes.raising.torch_build import cast, expand, of_type_of, size
+from lowerkit.passes.raising.torch_build import cast, expand, of_type_of, scalar_tensor, size
 from lowerkit.passes.raising.torch_ir import (
     TORCH_DTYPE_CODES,
     NotConcernedError,
@@ -26,6 +27,7 @@ from lowerkit.passes.raising.torch_ir import (
     constant_none,
     is_unused,
     like_result,
+    number_of,
     tensor_info,
     try_number,
 )
@@ -101,6 +103,20 @@ def _where(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         rank = chosen.rank if wider is condition else given.rank
         sizes.append(size(wider, rank + axis) if extent is None else extent)
     return [of_type_of(op.results[0], cast(expand(value, sizes), result.dtype))]
+
+
+def _where_of_numbers(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """where of one number on both sides, as tensors of rank 0: torch-mlir would fold it, wrongly where it is negative.
+
+    Zeros of either sign are one number to it, and it is no good at NaN.
+    """
+    condition, *numbers = op.operands
+    left, right = (number_of(number) for number in numbers)
+    if left != right and not math.isnan(left) and not math.isnan(right):
+        raise NotConcernedError("it chooses")
+    result = tensor_info(op.results[0])
+    sides = [scalar_tensor(number, result.dtype) for number in (left, right)]
+    return build("torch.aten.where.self", [condition, *sides], [result.torch_type()])
 
 
 def _native_dropout(op: ir.Operation, context: PassContext) -> Sequence[ir.Value | None]:
@@ -180,6 +196,7 @@ _RULES: dict[str, Rule] = {
     },
     **{f"torch.aten.arange{form}": _arange for form in ("", ".start", ".start_step")},
     "torch.aten.where.self": _where,
+    "torch.aten.where.Scalar": _where_of_numbers,
     **dict.fromkeys(_RESPELLED, _respell),
 }
 

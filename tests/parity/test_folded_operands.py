@@ -20,6 +20,8 @@ def hold(module: nn.Module, arguments: tuple[torch.Tensor, ...], dynamic_shapes:
     for place, (have, want) in enumerate(zip(found, expected, strict=True)):
         assert have.dtype == want.numpy().dtype, place
         np.testing.assert_array_equal(have, want.numpy(), err_msg=str(place), strict=True)
+        if have.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(have), np.signbit(want.numpy()), err_msg=str(place))
 
 
 class Itself(nn.Module):
@@ -40,3 +42,46 @@ def test_a_choice_between_a_value_and_itself(condition: tuple[int, ...], value: 
     shapes = condition, value
     open_dims = tuple({axis: Dim.AUTO for axis, extent in enumerate(shape) if extent > 1} for shape in shapes)
     hold(Itself(), (torch.rand(condition) > 0.5, torch.randn(value)), open_dims if is_open else None)
+
+
+class OneNumber(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        chosen = torch.where(x > 0, 2.5, 2.5)
+        nan = float("nan")
+        return (
+            chosen,
+            chosen + (-2),
+            -2 - chosen,
+            chosen < 1,
+            torch.add(chosen, chosen, alpha=-2),
+            torch.where(x > 0, -7.0, -7.0) % 2,
+            torch.where(x > 0, 3, 3) * x,
+            torch.where(x > 0, -0.0, 0.0),
+            torch.where(x > 0, 0.0, -0.0),
+            torch.where(x > 0, nan, nan),
+            torch.where(x > 0, nan, 1.0),
+            ~torch.where(x > 0, True, True),
+            torch.where(x > 0, 1, True),
+        )
+
+
+class NoDims(nn.Module):
+    """Of any and all; sums without dims are over all."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.any(x, dim=()),
+            torch.all(x, dim=(), keepdim=True),
+            torch.any(x.to(torch.uint8), dim=()),
+            torch.any(x, dim=None),
+            torch.all(x, dim=(0, 1)),
+            torch.any(x[0, 0], dim=()),
+            x.sum(dim=()),
+        )
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
+@pytest.mark.parametrize("module", [OneNumber(), NoDims()], ids=lambda module: type(module).__name__)
+def test_arguments_without_a_choice(module: nn.Module, is_open: bool) -> None:
+    x = torch.tensor([[-1.0, 0.0, 2.0, 0.0], [3.0, -4.0, 0.0, 1.0], [0.0, 0.0, 5.0, -2.0]])
+    hold(module, (x,), ({0: Dim.AUTO},) if is_open else None)

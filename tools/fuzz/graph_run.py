@@ -186,8 +186,9 @@ def _judged(
             try:
                 guarded_results(session, arrays, at_end=True)
             except LowerkitError:
-                session.set_state(states)
                 return None
+            finally:
+                session.set_state(states)
             try:
                 run(Together([without_dead(function) for function in functions]), values)
             except Exception as error:

@@ -10,6 +10,9 @@ from graph_builder import Builder, Statement
 _ORDERED = {"bucketize": 1, "searchsorted": 0}
 """Operators that take a tensor in ascending order, and which argument it is."""
 
+_OF_TIES = frozenset({"topk", "kthvalue", "median", "nanmedian", "mode", "sort"})
+"""Operators whose second result is a place: of which of equal values, nothing says."""
+
 
 def registry_call(b: Builder) -> None:
     """Any operator of PyTorch's registry; tensors of fitting shape and dtype come from the function."""
@@ -51,13 +54,19 @@ def registry_call(b: Builder) -> None:
     if name in _ORDERED:
         arguments[_ORDERED[name]] += ".sort(-1)[0]"  # where they are in no order, no result is right
     arguments += [f"{key}={text(value)}" for key, value in chosen.kwargs.items() if key != "sorter"]
+    if name == "argsort":
+        raise LookupError("the order of equal values is open")
     call = f"{text_of(name)}({', '.join(arguments)})"
     import warnings
 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = b.evaluate(call)
-    b.emit(call, parts=len(result) if isinstance(result, (tuple, list)) else 1)
+    several = isinstance(result, (tuple, list))
+    if several and name.partition("_")[0] in _OF_TIES:
+        b.emit(f"{call}[0]")
+    else:
+        b.emit(call, parts=len(result) if several else 1)
 
 
 def statements(*, scriptable: bool = False, control: bool = True) -> list[tuple[float, Statement]]:

@@ -13,6 +13,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from lowerkit.capture.onnx_functions import opset_versions
 from lowerkit.capture.onnx_rewrites import (
+    choices,
     contributed,
     deformable,
     elementwise,
@@ -70,6 +71,7 @@ ALWAYS: dict[str, Rule] = {
     "Einsum": elementwise.einsum_with_scalars,
     "Gelu": elementwise.gelu_by_tanh,
     "Gemm": elementwise.gemm,
+    "Equal": choices.equal,
     "GRU": recurrent.gru,
     "GridSample": grid_sample.grid_sample,
     "HardSwish": elementwise.hard_swish,
@@ -96,6 +98,7 @@ ALWAYS: dict[str, Rule] = {
     "SpaceToDepth": movement.space_to_depth,
     "TensorScatter": movement.tensor_scatter,
     "ThresholdedRelu": elementwise.thresholded_relu,
+    "Where": choices.where,
     "ai.onnx.preview.training.Adagrad": training.adagrad,
     "ai.onnx.preview.training.Adam": training.adam,
     "ai.onnx.preview.training.Momentum": training.momentum,
