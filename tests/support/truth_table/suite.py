@@ -79,7 +79,7 @@ class CellResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class _Calls(nn.Module):
+class Calls(nn.Module):
     """Calls all cells, each with tensors of its own."""
 
     def __init__(self, called: Sequence[AnyCell], counts: Sequence[int]) -> None:
@@ -103,14 +103,14 @@ def run_cells(wanted: Sequence[AnyCell]) -> list[CellResult]:
             tensors = cell.tensors()
             with quiet(), torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                expected = _flat(cell.call([value.clone() for value in tensors]))
-                again = _flat(cell.call([value.clone() for value in tensors]))
+                expected = flat(cell.call([value.clone() for value in tensors]))
+                again = flat(cell.call([value.clone() for value in tensors]))
         except Exception as error:  # torch raises what it likes
             results.append(CellResult(cell.name, "undefined", str(error).splitlines()[0][:80]))
             continue
-        if not expected or not all(map(_is_plain, expected)):
+        if not expected or not all(map(is_plain, expected)):
             results.append(CellResult(cell.name, "undefined", "gives no plain tensor"))
-        elif not all(map(_equal, expected, again)):
+        elif not all(map(equal, expected, again)):
             results.append(CellResult(cell.name, "undefined", "random, or whatever the memory held"))
         else:
             ready.append((cell, tensors, expected))
@@ -164,7 +164,7 @@ def _judged(cell: AnyCell, tensors: list[Tensor], expected: list[Tensor], ours: 
 
 
 def _computed(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> list[Tensor]:
-    module = _Calls([cell for cell, _, _ in ready], [len(tensors) for _, tensors, _ in ready]).eval()
+    module = Calls([cell for cell, _, _ in ready], [len(tensors) for _, tensors, _ in ready]).eval()
     flat = tuple(tensor for _, tensors, _ in ready for tensor in tensors)
     extents = tuple(
         dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO) if cell.symbolic else None
@@ -182,15 +182,18 @@ def _computed(ready: Sequence[tuple[AnyCell, list[Tensor], list[Tensor]]]) -> li
     return [to_torch(array) for array in compiled.session.run(*(to_numpy(tensor) for tensor in flat))]
 
 
-def _is_plain(value: Tensor) -> bool:
+def is_plain(value: Tensor) -> bool:
+    """Whether a tensor is of a kind that can be compared."""
     return value.layout is torch.strided and not value.is_complex() and not value.is_quantized
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, NaN being one."""
     return one.shape == other.shape and bool(((one == other) | (torch.isnan(one) & torch.isnan(other))).all())
 
 
-def _flat(outputs: Any) -> list[Tensor]:
+def flat(outputs: Any) -> list[Tensor]:
+    """The tensors of what an operator gives."""
     return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
