@@ -29,8 +29,8 @@ from tests.support.truth_table.operators import drawn, operator_rows
 from tests.support.truth_table.suite import FAILED, CellResult
 
 SUITE = SuiteReference("tests.support.truth_table.resized")
-_BREAKS_EAGER = re.compile(r"^_segment_reduce")
-"""With ``unsafe=True`` eager reads beyond what it is given."""
+_UNDEFINED = re.compile(r"^(_segment_reduce|bucketize|searchsorted)")
+"""With ``unsafe=True`` eager reads beyond what it is given; nothing says what is found among values without order."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def select(pattern: str, dtypes: list[str], most: int) -> list[str]:
     """Returns the names of samples, spread over those that an operator has."""
     found: list[str] = []
     for operator in operator_rows():
-        if not re.search(pattern, operator) or _BREAKS_EAGER.search(operator):
+        if not re.search(pattern, operator) or _UNDEFINED.search(operator):
             continue
         for dtype in dtypes:
             try:
