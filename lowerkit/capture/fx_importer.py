@@ -190,11 +190,12 @@ class _Hooks(upstream.FxImporterHooks):
 class NodeImporter(upstream.GraphNodeImporter):
     """Imports the nodes of one graph; ``function_name`` is the function that they become part of."""
 
-    __slots__ = ("function_name",)
+    __slots__ = ("computes_doubles", "function_name")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.function_name = "main"
+        self.computes_doubles = False
 
     def inside(self, block: ir.Block, function_name: str) -> NodeImporter:
         """Returns an importer of a body's graph into a function of its own."""
@@ -248,6 +249,8 @@ class NodeImporter(upstream.GraphNodeImporter):
         super().return_node_values(loc, nodes, constants)
 
     def _import_torch_op_overload(self, loc: ir.Location, node: fx.Node, concrete_target: Any = None) -> None:
+        values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+        self.computes_doubles = torch.float64 in [value.dtype for value in values if isinstance(value, torch.Tensor)]
         if str(node.target) != "aten._native_batch_norm_legit_no_training.default":
             super()._import_torch_op_overload(loc, node, concrete_target)
             return
@@ -264,6 +267,15 @@ class NodeImporter(upstream.GraphNodeImporter):
         )
         self._multi_result_nodes.add(node)
         self.bind_node_value(node, normalized.result, 0)
+
+    def _import_scalar_as_tensor(self, loc: ir.Location, arg: Any) -> ir.Value:
+        """A number where a tensor is expected; upstream rounds every float to f32, also beside tensors of f64."""
+        if not self.computes_doubles or not isinstance(arg, float):
+            return super()._import_scalar_as_tensor(loc, arg)
+        with loc:
+            number = self._import_literal(arg)
+            kind = self._cc.get_vtensor_type(torch.Size([]), torch.float64)
+            return ir.Operation.create("torch.prim.NumToTensor.Scalar", results=[kind], operands=[number]).result
 
     def _import_hop(self, loc: ir.Location, node: fx.Node, hop: Any) -> None:
         control_flow = IMPORTERS.get(hop.name())

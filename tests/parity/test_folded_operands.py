@@ -85,3 +85,24 @@ class NoDims(nn.Module):
 def test_arguments_without_a_choice(module: nn.Module, is_open: bool) -> None:
     x = torch.tensor([[-1.0, 0.0, 2.0, 0.0], [3.0, -4.0, 0.0, 1.0], [0.0, 0.0, 5.0, -2.0]])
     hold(module, (x,), ({0: Dim.AUTO},) if is_open else None)
+
+
+class FineNumbers(nn.Module):
+    """Numbers that f32 does not hold, where an overload takes a tensor."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.div(x, 1e-3, rounding_mode="floor"),
+            torch.div(x, 1e-3, rounding_mode="trunc"),
+            torch.floor_divide(x, 1e-3),
+            x // 0.1,
+            x % 1e-3,
+            torch.fmod(x, 1e-3),
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64], ids=str)
+def test_numbers_that_have_the_digits_of_a_double(dtype: torch.dtype) -> None:
+    """1.499 over a thousandth is 1499, or 1498 over the thousandth of f32."""
+    thousandths = torch.arange(-3000, 3000, dtype=torch.float64) / 1000
+    hold(FineNumbers(), (torch.cat([thousandths, torch.nextafter(thousandths, torch.tensor(9.0).double())]).to(dtype),))
