@@ -1,10 +1,16 @@
 """What an operator needs of symbolic extents where torch notes no condition: eager refuses other sizes.
 
-a position         ``select`` of one that the dim has
-the largest        ``topk`` and ``kthvalue`` of no more elements than there are
-an extreme         of no elements is none: maxima and their places, medians, modes, quantiles, norms of infinite or
-                   negative order
-resizing           reads at least one element along each spatial dim; adaptive pools and padding by the border too
+Vocabulary
+    a position         ``select`` of one that the dim has
+    the largest        ``topk`` and ``kthvalue`` of no more elements than there are
+    an extreme         of no elements is none: maxima and their places, medians, modes, quantiles, norms of infinite or
+                       negative order; batch norms need elements too
+    resizing           reads at least one element along each dim but the batch; adaptive pools and padding by the
+                       border along each spatial one
+    any                result has no negative extent: ``x[1:]`` of no elements has none, not ``n - 1``
+
+A requirement is an extent and the least that it must be, as sympy's relations will not do: torch declares its symbols
+positive, so that ``n >= 1`` is true to sympy, and sizes of 0 are not thought of.
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ def needed_extents(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any, int]]:
             if not extent.is_Integer and not extent.is_Symbol:
                 yield node, extent, 0
         name = operator_name(node)
-        rule = _RULES.get(name) or (_spatial if name.lstrip("_").startswith("upsample_") else None)
+        rule = _RULES.get(name) or (_resized if name.lstrip("_").startswith("upsample_") else None)
         given = named_arguments(node) if rule is not None or _POOL.fullmatch(name) else {}
         extents = extents_of(given.get("self", given.get("input")))
         if extents is not None:
@@ -89,9 +95,9 @@ def _all(given: _Given, extents: list[Any]) -> _Requirements:
     return _at_least(extents)
 
 
-def _spatial(given: _Given, extents: list[Any]) -> _Requirements:
-    """All but the batch and the channels."""
-    return _at_least(extents[2:])
+def _resized(given: _Given, extents: list[Any]) -> _Requirements:
+    """All but the batch."""
+    return _at_least(extents[1:])
 
 
 def _last(name: str, extents: list[Any]) -> _Requirements:
@@ -112,7 +118,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "mode", "median", "nanmedian"), _reduced
     ),
-    **dict.fromkeys(("quantile", "nanquantile"), _all),
+    **dict.fromkeys(("quantile", "nanquantile", "batch_norm", "_native_batch_norm_legit"), _all),
     **dict.fromkeys(("linalg_vector_norm", "norm"), _of_order),
     "pad": _pad,
 }

@@ -44,9 +44,7 @@ def outcomes(cell: OperatorCell) -> list[CellResult]:
         if not _is_judged(cell, tensors):
             return [CellResult(cell.name, "undefined", "random, refused by eager, or no plain tensor")]
         try:
-            open_dims = tuple(dict.fromkeys(range(value.dim()), Dim.AUTO(min=0)) for value in tensors)
-            module = Calls([cell], [len(tensors)]).eval()
-            exported = torch.export.export(module, tuple(tensors), strict=False, dynamic_shapes=(open_dims,))
+            exported = _exported(Calls([cell], [len(tensors)]).eval(), tuple(tensors))
         except Exception as error:  # torch raises what it likes
             return [CellResult(cell.name, "undefined", f"torch.export: {' '.join(str(error).split())[:120]}")]
         try:
@@ -60,13 +58,32 @@ def outcomes(cell: OperatorCell) -> list[CellResult]:
         ]
 
 
+def _exported(module: torch.nn.Module, tensors: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
+    """Leaves every extent open, from 0 on where tracing allows: by names, so that equal ones have one."""
+    auto = tuple(dict.fromkeys(range(value.dim()), Dim.AUTO) for value in tensors)
+    exported = torch.export.export(module, tensors, strict=False, dynamic_shapes=(auto,))
+    shapes = [node.meta["val"].shape for node in exported.graph.find_nodes(op="placeholder")][-len(tensors) :]
+    names: dict[Any, Any] = {}
+    named = tuple(
+        {
+            axis: None if isinstance(extent, int) else names.setdefault(extent.node.expr, Dim(f"d{len(names)}", min=0))
+            for axis, extent in enumerate(shape)
+        }
+        for shape in shapes
+    )
+    try:
+        return torch.export.export(module, tensors, strict=False, dynamic_shapes=(named,))
+    except Exception:  # torch raises what it likes
+        return exported
+
+
 def resized(value: Tensor, extent: int, other: int) -> Tensor:
-    """Gives every dim of ``extent`` elements ``other`` ones; floats that are there a second time are moved a little."""
+    """Gives every dim of ``extent`` elements ``other`` ones; floats that are there a second time are moved."""
     for dim in [dim for dim in range(value.dim()) if value.shape[dim] == extent]:
         value = value.index_select(dim, torch.arange(other) % extent)
         if other > extent and value.is_floating_point():
             more = value.narrow(dim, extent, other - extent)
-            more.add_(torch.linspace(0.1, 0.4, more.numel(), dtype=value.dtype).reshape(more.shape))
+            more.add_(torch.rand(more.shape, generator=torch.Generator().manual_seed(other)).to(value.dtype))
     return value.contiguous()
 
 
