@@ -4,7 +4,7 @@ Vocabulary
     a position         ``select`` of one that the dim has
     the largest        ``topk`` and ``kthvalue`` of no more elements than there are
     an extreme         of no elements is none: maxima and their places, medians, modes, quantiles, norms of infinite or
-                       negative order; batch norms need elements too
+                       negative order
     resizing           reads at least one element along each dim but the batch; adaptive pools and padding by the
                        border along each spatial one
     any                result has no negative extent: ``x[1:]`` of no elements has none, not ``n - 1``
@@ -118,7 +118,8 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "mode", "median", "nanmedian"), _reduced
     ),
-    **dict.fromkeys(("quantile", "nanquantile", "batch_norm", "_native_batch_norm_legit"), _all),
+    **dict.fromkeys(("quantile", "nanquantile"), _all),
+    "_native_batch_norm_legit": _all,
     **dict.fromkeys(("linalg_vector_norm", "norm"), _of_order),
     "pad": _pad,
 }
