@@ -7,6 +7,7 @@ Vocabulary
                        negative order
     resizing           reads at least one element along each dim but the batch; adaptive pools and padding by the
                        border along each spatial one
+    a diagonal         of nothing: how long it is was computed as if no extent were 0
     any                result has no negative extent: ``x[1:]`` of no elements has none, not ``n - 1``
 
 A requirement is an extent and the least that it must be, as sympy's relations will not do: torch declares its symbols
@@ -91,6 +92,12 @@ def _of_order(given: _Given, extents: list[Any]) -> _Requirements:
         yield from _reduced(given, extents)
 
 
+def _diagonal(given: _Given, extents: list[Any]) -> _Requirements:
+    """``diag`` and ``trace`` of a matrix; ``diagonal`` says which dims."""
+    if len(extents) > 1:
+        yield from _at_least([extents[given.get("dim1", 0)], extents[given.get("dim2", 1)]])
+
+
 def _all(given: _Given, extents: list[Any]) -> _Requirements:
     return _at_least(extents)
 
@@ -121,5 +128,6 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("quantile", "nanquantile"), _all),
     "_native_batch_norm_legit": _all,
     **dict.fromkeys(("linalg_vector_norm", "norm"), _of_order),
+    **dict.fromkeys(("diagonal", "diagonal_copy", "diag", "trace"), _diagonal),
     "pad": _pad,
 }

@@ -29,6 +29,7 @@ from lowerkit.capture.onnx_eager import holds_bfloat16
 from lowerkit.capture.onnx_fold import fold_constants
 from lowerkit.capture.onnx_functions import ALWAYS_EXPANDED, expand_functions
 from lowerkit.capture.onnx_limits import require_sound_scales
+from lowerkit.capture.onnx_old_hardmax import HARDMAX_OPSET, flatten_before_hardmax
 from lowerkit.capture.onnx_old_resize import RESIZE_OPSET, keep_old_coordinates
 from lowerkit.capture.onnx_rewrites import ALWAYS, FALLBACK, rewrite_nodes
 from lowerkit.capture.onnx_skeleton import (
@@ -256,6 +257,8 @@ def _convert_opset(ready: OnnxGraph) -> None:
         ) from error
     if rounds_up:
         _forget_extents(ready.graph)
+    if version < HARDMAX_OPSET:
+        flatten_before_hardmax(ready.graph)
     if version < RESIZE_OPSET:
         keep_old_coordinates(ready.graph)
     extract_constant_nodes(ready, None)

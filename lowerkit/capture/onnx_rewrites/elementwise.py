@@ -171,3 +171,22 @@ def gelu_by_tanh(b: Rewriter) -> None:
     cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), b.scalar(cubic, x))
     inner = b.op("Tanh", b.op("Mul", b.scalar(factor, x), b.op("Add", x, cube)))
     b.give(b.op("Mul", b.op("Mul", b.scalar(0.5, x), x), b.op("Add", b.scalar(1.0, x), inner)))
+
+
+def power_of_integers(b: Rewriter) -> None:
+    """Writes a Pow of integers to a power that is a float in float64: the result is cut, not rounded."""
+    base, exponent = b.input(0), b.input(1)
+    if is_float(b.dtype(base)) or not is_float(b.dtype(exponent)):
+        raise NoRewriteError("the conversion is right")
+    power = b.op("Pow", b.cast(base, TensorProto.DOUBLE), b.cast(exponent, TensorProto.DOUBLE))
+    b.give(b.cast(power, b.dtype(base)))
+
+
+def shrink_of_integers(b: Rewriter) -> None:
+    """Writes a Shrink of integers in float64: the bias and the limit may be fractions, the result is cut."""
+    x = b.input(0)
+    if is_float(b.dtype(x)):
+        raise NoRewriteError("the conversion is right")
+    wide = b.cast(x, TensorProto.DOUBLE)
+    shrunk = b.op("Shrink", wide, lambd=b.attribute("lambd", 0.5), bias=b.attribute("bias", 0.0))
+    b.give(b.cast(shrunk, b.dtype(x)))

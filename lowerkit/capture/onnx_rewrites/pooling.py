@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
-from lowerkit.errors import UnsupportedError
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float, require_static
 
 _WITHIN_CHANNEL = "lowerkit.within_channel"
 """Marks a MaxPool whose places count within a channel, as PyTorch's do."""
@@ -45,6 +44,7 @@ def average_pool(b: Rewriter) -> None:
     Raises:
         UnsupportedError: LK4001, the spatial extents are not static.
     """
+    _require_sides(b)
     if not b.attribute("ceil_mode", 0):
         _padded_before(b)
         return
@@ -53,7 +53,7 @@ def average_pool(b: Rewriter) -> None:
     kernel: list[int] = b.attribute("kernel_shape", [])
     ones, x = [1] * len(kernel), b.input(0)
     strides, dilations = b.attribute("strides", ones), b.attribute("dilations", ones)
-    image = _static(b, "the windows of AveragePool", [2 + axis for axis in range(len(kernel))])
+    image = require_static(b, "the windows of AveragePool", [2 + axis for axis in range(len(kernel))])
     begins, behinds = _sides(b, image)
     ends: list[int] = []
     counts = np.ones((), np.int64)
@@ -106,19 +106,6 @@ def _dilated(b: Rewriter, dilations: list[int]) -> dict[str, list[int]]:
     return {"dilations": dilations} if b.version >= 19 else {}
 
 
-def _static(b: Rewriter, what: str, axes: Sequence[int]) -> list[int]:
-    """Extents of the input, which have to be known."""
-    try:
-        return [b.extent(b.input(0), axis) for axis in axes]
-    except NoRewriteError as error:
-        raise UnsupportedError(
-            "LK4001",
-            f"{what} depend on extents that are not static: {error}",
-            op=b.node.op_type,
-            hint="give the inputs fixed shapes with --input NAME:SHAPE",
-        ) from error
-
-
 def max_pool(b: Rewriter) -> None:
     """Pads before a MaxPool of uneven padding, and counts its places through the whole tensor.
 
@@ -130,13 +117,14 @@ def max_pool(b: Rewriter) -> None:
     """
     if any(entry.key == _WITHIN_CHANNEL for entry in b.node.metadata_props):
         raise NoRewriteError("the places are counted")
+    _require_sides(b)
     kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
     rank = b.rank(b.input(0)) - 2
     pads = b.attribute("pads", [0] * (2 * rank))
     rounds_up = b.attribute("ceil_mode", 0) and pads[:rank] != pads[rank:]
     if not b.output(1) and not rounds_up:
         raise NoRewriteError("nobody wants the places, and the windows are right")
-    image = _static(b, "the windows of MaxPool", range(2, rank + 2))
+    image = require_static(b, "the windows of MaxPool", range(2, rank + 2))
     begins, ends = _sides(b, image)
     if rounds_up:
         reaches = [
@@ -161,9 +149,27 @@ def max_pool(b: Rewriter) -> None:
     places = found[0]
     if begins != ends:
         places = _without_padding(b, places, image, begins, ends)
-    batch, channels = _static(b, "the places that MaxPool gives", range(2))
+    batch, channels = require_static(b, "the places that MaxPool gives", range(2))
     first = np.arange(batch * channels).reshape(batch, channels, *[1] * rank) * math.prod(image)
     b.give(b.op("Add", places, b.constant(first)), 1)
+
+
+def _require_sides(b: Rewriter) -> None:
+    """Refuses padding that follows from extents that are open: the conversion takes them for -1."""
+    if b.attribute("auto_pad", "NOTSET").startswith("SAME"):
+        strides = b.attribute("strides", [])
+        require_static(b, f"the padding of {b.node.op_type}", [2 + axis for axis, by in enumerate(strides) if by > 1])
+
+
+def transposed_convolution(b: Rewriter) -> None:
+    """Refuses a ConvTranspose to a given size from open extents: its padding follows from them.
+
+    Raises:
+        UnsupportedError: LK4001, a spatial extent is open.
+    """
+    if b.attribute("output_shape", []):
+        require_static(b, "the padding of ConvTranspose", range(2, b.rank(b.input(0))))
+    raise NoRewriteError("the conversion is right")
 
 
 def _sides(b: Rewriter, image: Sequence[int]) -> tuple[list[int], list[int]]:

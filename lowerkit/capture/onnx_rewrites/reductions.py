@@ -1,10 +1,10 @@
-"""Reductions whose conversion overflows where the result does not, or computes in another precision."""
+"""Reductions whose conversion overflows where the result does not, or computes in another precision or shape."""
 
 from __future__ import annotations
 
 from onnx import TensorProto
 
-from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float
+from lowerkit.capture.onnx_rewrites.rewriter import NoRewriteError, Rewriter, is_float, require_static
 
 _AXES_ARE_AN_OPERAND = 18
 
@@ -41,3 +41,25 @@ def double_norm(b: Rewriter) -> None:
     operands = [b.input(place) for place in range(len(b.node.input))]
     kept = {attribute.name: b.attribute(attribute.name, None) for attribute in b.node.attribute}
     b.give(b.op("Sqrt", b.op("ReduceSumSquare", *operands, **kept)))
+
+
+def one_after_the_other(b: Rewriter) -> None:
+    """Writes a Max, Min, Sum or Mean of several as nodes of two: the conversion gives each step the last shape."""
+    operands = [b.input(place) for place in range(len(b.node.input))]
+    if len(operands) < 3 and (b.node.op_type != "Mean" or len(operands) < 2):
+        raise NoRewriteError("one step")
+    total = operands[0]
+    for operand in operands[1:]:
+        total = b.op("Add" if b.node.op_type in ("Sum", "Mean") else b.node.op_type, total, operand)
+    b.give(b.op("Div", total, b.scalar(float(len(operands)), operands[0])) if b.node.op_type == "Mean" else total)
+
+
+def last_of_equals(b: Rewriter) -> None:
+    """Lets an ArgMax or ArgMin that counts from the end through where the extent is known.
+
+    Raises:
+        UnsupportedError: LK4001, the extent is open: the conversion takes it for -1.
+    """
+    if b.attribute("select_last_index", 0):
+        require_static(b, "the last of equal elements", [b.attribute("axis", 0)])
+    raise NoRewriteError("the conversion is right")

@@ -150,8 +150,13 @@ def _round_decimals(value: Tensor, *, decimals: int) -> Tensor:
 def _without_nan(
     value: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """nan_to_num: integers have neither NaN nor infinities."""
-    return NotImplemented if value.is_floating_point() else value.clone()
+    """nan_to_num: each replacement by what stood there, not by another replacement; integers have none of the three."""
+    if not value.is_floating_point():
+        return value.clone()
+    limits = torch.finfo(value.dtype)
+    above, below = (limits.max if posinf is None else posinf), (limits.min if neginf is None else neginf)
+    finite = torch.where(value == math.inf, above, torch.where(value == -math.inf, below, value))
+    return torch.where(torch.isnan(value), 0.0 if nan is None else nan, finite).to(value.dtype)
 
 
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:

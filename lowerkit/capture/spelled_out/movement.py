@@ -154,7 +154,16 @@ def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float
     return max((last - first for first, last in reaches), default=0)
 
 
+def _written_position(value: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
+    extent = value.shape[dim]
+    if not isinstance(index, int) or index >= 0 or not is_static(extent):
+        return NotImplemented
+    return aten.select_scatter(value, src, dim, index + int(extent))
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.select_scatter.default: _written_position,
     aten.put.default: _put,
     aten.squeeze.dims: _squeeze,
     aten.as_strided_scatter.default: _as_strided_scatter,
