@@ -39,7 +39,7 @@ def _power_of_number(base: float, exponent: Tensor) -> Tensor:
 
 
 def _power_by_number(base: Tensor, exponent: float) -> Tensor:
-    """The number of products is known here; a power of one half is a root in eager, but for f16: it differs at -inf and -0."""
+    """The number of products is known here; powers of one half are roots in eager, but for f16, and differ at -inf."""
     if base.dtype in (torch.float32, torch.float64, torch.bfloat16) and exponent in (0.5, -0.5):
         return torch.sqrt(base) if exponent > 0 else torch.rsqrt(base)
     is_whole = isinstance(exponent, int) and exponent >= 0
