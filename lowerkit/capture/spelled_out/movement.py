@@ -154,7 +154,7 @@ def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float
     return max((last - first for first, last in reaches), default=0)
 
 
-def _written_position(value: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.SymInt) -> Tensor:
     """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
     extent = value.shape[dim]
     if not isinstance(index, int) or index >= 0 or not is_static(extent):
