@@ -12,9 +12,9 @@ from lowerkit.codegen.ledger import LedgerEntry
 from lowerkit.codegen.shapes import Shape
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.weight_table import WeightTable
-from lowerkit.errors import CodegenError
+from lowerkit.errors import CodegenError, UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.runtimes.expressions import Expr, simplify
+from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
 from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Step
 
 
@@ -122,8 +122,17 @@ def total(sizes: Sequence[Expr]) -> Expr:
 
 
 def byte_size(type_: ir.Type, shape: Sequence[Expr]) -> Expr:
-    """Returns the bytes of a tensor of ``type_`` whose extents are ``shape``."""
+    """Returns the bytes of a tensor of ``type_`` whose extents are ``shape``.
+
+    Raises:
+        UnsupportedError: LK4001, there are more than 64 bits count.
+    """
     size: Expr = ITEM_SIZES[str(ir.RankedTensorType(type_).element_type)]
-    for extent in shape:
-        size = simplify(("mul", size, extent))
+    try:
+        for extent in shape:
+            size = simplify(("mul", size, extent))
+    except ExpressionError as error:
+        raise UnsupportedError(
+            "LK4001", f"the model computes a tensor of type {type_}, whose bytes 64 bits do not count: {error}"
+        ) from error
     return size
