@@ -13,6 +13,7 @@ from torch import nn
 from torch.export import Dim
 
 import lowerkit
+from lowerkit.errors import UnsupportedError
 
 
 class Function(nn.Module):
@@ -75,3 +76,10 @@ def test_special_values(function: Callable[[torch.Tensor], Any], dtype: torch.dt
         np.testing.assert_allclose(have, want, rtol=1e-2 if dtype == torch.bfloat16 else 1e-3, err_msg=str(place))
         signed = ~np.isnan(want)
         np.testing.assert_array_equal(np.signbit(have)[signed], np.signbit(want)[signed], err_msg=str(place))
+
+
+def test_antialiased_resizing_of_bytes_is_refused() -> None:
+    """Eager's kernel for bytes has other weights; it was computed in floats, and given as floats."""
+    model = Function(lambda x: nn.functional.interpolate(x, (5, 5), mode="bilinear", antialias=True))
+    with pytest.raises(UnsupportedError, match="LK4001"):
+        lowerkit.compile(model, (torch.zeros(1, 1, 3, 3, dtype=torch.uint8),))

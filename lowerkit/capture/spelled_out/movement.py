@@ -93,7 +93,9 @@ def _resize_antialiased(
     scales_h: float | None = None,
     scales_w: float | None = None,
 ) -> Tensor:
-    """Weighted sums along the columns, then along the rows."""
+    """Weighted sums along the columns, then along the rows; of bytes eager has weights in whole numbers of its own."""
+    if not value.is_floating_point():
+        return NotImplemented
     for dim, size, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
         before, lines = value.shape[dim], value.transpose(dim, -1)
         weights = _antialiased_weights(before, size, align_corners, scale).to(value.dtype)
