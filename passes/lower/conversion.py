@@ -74,12 +74,13 @@ def _is_well_known(op: ir.Operation) -> bool:
         return True
     if op.name not in _WELL_KNOWN or len(op.regions) > 0:
         return False
-    infos = [tensor_info(value) for value in (*op.operands, *op.results) if is_tensor(value)]
-    if any(0 in info.shape for info in infos):
+    operands, results = (
+        [tensor_info(value) for value in side if is_tensor(value)] for side in (op.operands, op.results)
+    )
+    if any(0 in info.shape for info in (*operands, *results)):
         return False  # some conversions divide by an extent
-    types = [tensor_info(value).dtype for value in op.operands if is_tensor(value)]
-    results = [tensor_info(value).dtype for value in op.results if is_tensor(value)]
-    if not _WELL_KNOWN_DTYPES.issuperset([*types, *results]):
+    types = [info.dtype for info in operands]
+    if not _WELL_KNOWN_DTYPES.issuperset([*types, *(info.dtype for info in results)]):
         return False
     if op.name == "torch.aten.where.self":
         types = types[1:]

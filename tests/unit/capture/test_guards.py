@@ -322,7 +322,7 @@ def test_sizes_that_leave_too_few_elements_are_refused(name: str) -> None:
 def test_an_operator_that_asks_whether_its_scale_is_one() -> None:
     """Of antialiased resizing with aligned corners, ``(n - 1) / 2``: no extent, so the answer is a condition."""
     compiled: Any = lowerkit.compile(
-        Function(lambda x: torch.ops.aten._upsample_bilinear2d_aa(x, [3, 3], True)),  # pyright: ignore
+        Function(lambda x: nn.functional.interpolate(x, (3, 3), mode="bilinear", align_corners=True, antialias=True)),
         (torch.randn(2, 1, 10, 3),),
         dynamic_shapes=(({2: AUTO},),),
     )
