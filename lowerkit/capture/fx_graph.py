@@ -107,9 +107,13 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
 
 
 def _with_own_constants(exported: ExportedProgram) -> ExportedProgram:
-    """A program traced again shares the constants of the one it was made of; the user's own get no new ones."""
+    """A program traced again shares the constants of the one it was made of; the user's own get no new ones.
+
+    Its conditions on sizes are known. Tracing would run them as Python, whose ``min`` asks which of two sizes is less.
+    """
     own = copy.copy(exported)
     own._constants = dict(exported.constants)
+    own._guards_code = []
     return own
 
 

@@ -192,6 +192,14 @@ class _Translator:
         value, divisor, modulus = (self.whole(part) for part in expression.args)
         return _Fraction(simplify(("mod", ("floordiv", value, divisor), modulus)))
 
+    def lowest_bits(self, expression: Any) -> _Fraction:
+        value, mask = expression.args
+        if value.is_Integer:
+            value, mask = mask, value
+        if not mask.is_Integer or int(mask) < 0 or int(mask) & (int(mask) + 1):
+            raise InexpressibleError(str(expression))
+        return _Fraction(simplify(("mod", self.whole(value), int(mask) + 1)))
+
     def absolute(self, expression: Any) -> _Fraction:
         top, bottom = self.fraction(expression.args[0])
         return _Fraction(simplify(("max", top, _times(top, -1))), bottom)
@@ -280,6 +288,7 @@ _RULES: dict[str, Callable[[_Translator, Any], _Fraction]] = {
     "ceiling": _Translator.ceiling,
     "TruncToInt": _Translator.truncated,
     "TruncToFloat": _Translator.truncated,
+    "BitwiseFn_bitwise_and": _Translator.lowest_bits,
     "Abs": _Translator.absolute,
     "LShift": _Translator.shifted,
     "ToFloat": _Translator.same,
