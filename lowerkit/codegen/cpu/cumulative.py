@@ -1,8 +1,8 @@
 """``lk.cumulative``: running sums, products and extremes along one axis.
 
 Every lane owns one column where something lies inside the axis; along the innermost axis a row is walked element by
-element. A task is a row, or a block of columns. The running value is carried in f32 (f64 for f64) and rounded at each
-output. Bytes: the input and the result once.
+element. A task is a row, or a block of columns. The running value is carried in f32 for 16-bit floats, sums and
+products of f32 in f64, as in eager, and rounded at each output. Bytes: the input and the result once.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class CumulativeFamily(KernelFamily):
         reverse = ir.BoolAttr(operation.attributes["reverse"]).value
         element = source.buffer.element
         compute = "f32" if element in ("f16", "bf16") else element
+        compute = "f64" if element == "f32" and kind in ("add", "mul") else compute
         count, inner = (text.iproduct([source.sizes[dim] for dim in group]) for group in groups[1:])
         extents = [product([frame.extents[source.operand][dim] for dim in group]) for group in groups]
         lanes = 1 if inner == 1 else cpu.vector_bits // max(32, bit_width(compute))

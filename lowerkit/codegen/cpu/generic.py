@@ -13,6 +13,7 @@ from lowerkit.codegen.cpu import abi
 from lowerkit.codegen.cpu.features import CpuFeatures
 from lowerkit.codegen.cpu.generic_buffer import assemble, bufferize
 from lowerkit.codegen.cpu.generic_math import expand_math
+from lowerkit.codegen.cpu.generic_sums import widen_sums
 from lowerkit.codegen.cpu.generic_tensor import make_body_function, tile_root
 from lowerkit.codegen.kernel import KernelFamily, KernelPlan, Refusal
 from lowerkit.codegen.lower_lk import lower_lk_ops
@@ -38,7 +39,7 @@ class GenericFamily(KernelFamily):
         with module.context, ir.Location.unknown():
             try:
                 lower_lk_ops(module)
-                make_body_function(module)
+                widen_sums(module, make_body_function(module))
                 tiling = tile_root(module)
                 bufferize(module)
             except ir.MLIRError as error:

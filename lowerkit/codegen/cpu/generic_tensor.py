@@ -234,11 +234,9 @@ def _has_empty_tensor(function: ir.Operation) -> bool:
 
 def _choose_tiling(root: ir.Operation) -> Tiling | None:
     """Cuts the outermost parallel loop that has iterations to share out."""
-    extents = _loop_extents(root)
+    extents = loop_extents(root)
     kinds = ["parallel" in str(kind) for kind in ir.ArrayAttr(root.attributes["iterator_types"])]
-    total = 1
-    for extent in extents:
-        total *= _ASSUMED_DYNAMIC_EXTENT if extent is None else extent
+    total = _points(root)
     if total < 2 * _POINTS_PER_TASK and None not in extents:
         return None
     for dimension, (extent, parallel) in enumerate(zip(extents, kinds, strict=True)):
@@ -255,7 +253,18 @@ def _choose_tiling(root: ir.Operation) -> Tiling | None:
     return None
 
 
-def _loop_extents(root: ir.Operation) -> list[int | None]:
+def _points(op: ir.Operation) -> int:
+    """How many iterations the loops of ``op`` have, or those of an op that feeds it, where they have more."""
+    feeding = [operand.owner for operand in op.operands if not isinstance(operand.owner, ir.Block)]
+    points = [1]
+    for each in [op, *(owner.operation for owner in feeding if owner.name == "linalg.generic")]:
+        points.append(1)
+        for extent in loop_extents(each):
+            points[-1] *= _ASSUMED_DYNAMIC_EXTENT if extent is None else extent
+    return max(points)
+
+
+def loop_extents(root: ir.Operation) -> list[int | None]:
     """Returns the extent of each loop of a ``linalg.generic``; None where it is dynamic."""
     maps = [ir.AffineMapAttr(entry).value for entry in ir.ArrayAttr(root.attributes["indexing_maps"])]
     extents: list[int | None] = [None] * maps[0].n_dims
