@@ -28,11 +28,13 @@ class PassContext:
     Attributes:
         weights: the store that ``lk.weight`` symbols name.
         remarks: lines for the user: what was refused or left alone, and why. Never dropped silently.
+        refusals: op and location -> why the last rule that was offered the op did not take it.
         extent_ranges: (argument of ``@main``, axis) -> (minimum, maximum or None) of an extent that is a symbolic dim.
     """
 
     weights: WeightStore
     remarks: list[str] = field(default_factory=list[str])
+    refusals: dict[str, str] = field(default_factory=dict[str, str])
     extent_ranges: Mapping[tuple[int, int], tuple[int, int | None]] = field(
         default_factory=dict[tuple[int, int], tuple[int, int | None]]
     )

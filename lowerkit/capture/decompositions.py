@@ -44,7 +44,7 @@ SPELLED_OUT = frozenset(
         *("aten.im2col.default", "aten.col2im.default", "aten.take.default"),
         *("aten.grid_sampler.default", "aten.index_add.default", "aten.index_copy.default"),
         *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", "aten.max_unpool2d.default"),
-        *("aten.max_unpool3d.default", "aten.permute_copy.default", "aten.select_copy.int", "aten.slice_copy.Tensor"),
+        *("aten.max_unpool3d.default", "aten.permute_copy.default"),
         *("aten.split_with_sizes_copy.default", "aten.squeeze_copy.default", "aten.squeeze_copy.dim"),
         *("aten.squeeze_copy.dims", "aten.t_copy.default", "aten.transpose_copy.int", "aten.unbind_copy.int"),
         *("aten.unfold_copy.default", "aten.unsqueeze_copy.default", "aten.view_copy.default", "aten.xlogy.Tensor"),
@@ -56,7 +56,7 @@ SPELLED_OUT = frozenset(
         "aten.cosine_similarity.default",
         # Sums and orders.
         *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
-        "aten.renorm.default",
+        *("aten.renorm.default", "aten.__lshift__.Tensor", "aten.__rshift__.Tensor"),
         *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
         *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
         *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),

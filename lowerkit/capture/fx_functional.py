@@ -212,7 +212,8 @@ def _reshape(node: fx.Node) -> bool:
     """Any reshape of a value is a view of the shape that comes out."""
     (value,) = _tensors(node)
     node.target = aten.view.default
-    node.args, node.kwargs = (node.args[0], list(value.shape)), {}
+    # An extent that tracing found fixed is a symbol still, with one value.
+    node.args, node.kwargs = (node.args[0], [int(extent) for extent in value.shape]), {}
     return True
 
 

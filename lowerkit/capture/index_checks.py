@@ -8,6 +8,7 @@ anything is decomposed (:mod:`lowerkit.capture.checked_indices`); internal look-
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import node as fx_node
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
@@ -33,7 +35,10 @@ Extent = Any
 
 @dataclass(frozen=True)
 class _Check:
-    """``index`` is into extents of ``data``, the product of ``dims``; or into ``size`` where there is no data."""
+    """``index`` is into extents of ``data``, the product of ``dims``; or into ``size`` where there is no data.
+
+    With ``ends`` it holds where bags begin: the extent itself is a place, and the first one is 0.
+    """
 
     index: fx.Node
     data: fx.Node | None
@@ -41,6 +46,7 @@ class _Check:
     size: int = 0
     wraps: bool = False
     exempt: int | None = None
+    ends: bool = False
 
 
 _Arguments = Mapping[str, Any]
@@ -51,6 +57,8 @@ def with_index_checks(exported: ExportedProgram) -> ExportedProgram:
     """Returns a program with a check before each look-up by data; ``exported`` itself, unchanged, without look-ups."""
     if not any(_concerns(graph) for graph in _graphs(exported.graph_module)):
         return exported
+    if any(_is_batched(node) for graph in _graphs(exported.graph_module) for node in graph.nodes):
+        exported = exported.run_decompositions({})
     module = _copied(exported.graph_module)
     for graph in _graphs(module):
         for node in list(graph.nodes):
@@ -88,6 +96,12 @@ def _concerns(graph: fx.Graph) -> bool:
     return any(_rule(node) is not None for node in graph.nodes)
 
 
+def _is_batched(node: fx.Node) -> bool:
+    """Whether a node is inside of ``torch.vmap``, where tensors stand for one of a batch, until it is traced again."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+
+
 def _rule(node: fx.Node) -> _Rule | None:
     return _RULES.get(operator_name(node))
 
@@ -120,22 +134,40 @@ def _insert(node: fx.Node, check: _Check) -> fx.Node:
                 extent = graph.call_function(aten.sym_size.int, (check.data, dim))
                 extent.meta = {**place, "val": shape[dim]}
             size = extent if isinstance(size, int) and size == 1 else _product(graph, size, extent, place)
-    arguments = (check.index, [size], check.wraps, check.exempt, operator_name(node).removeprefix("_"))
-    name = f"{node.name}_check"
-    checked = graph.create_node("call_function", CHECKED_INDICES, arguments, name=name)
-    value = check.index.meta["val"]
+    if not check.ends:
+        return _checked(node, check, check.index, size, node.name, place)
+    size = _call(graph, place, operator.add, size, 1) if isinstance(size, fx.Node) else size + 1
+    first = _call(graph, place, aten.slice.Tensor, check.index, 0, 0, 1)
+    first = _checked(node, check, first, 1, f"{node.name}_first", place)
+    rest = _call(graph, place, aten.slice.Tensor, check.index, 0, 1, 2**63 - 1)
+    rest = _checked(node, check, rest, size, node.name, place)
+    return _call(graph, place, aten.cat.default, [first, rest], 0)
+
+
+def _checked(node: fx.Node, check: _Check, index: fx.Node, size: Extent, stem: str, place: dict[str, Any]) -> fx.Node:
+    arguments = (index, [size], check.wraps, check.exempt, operator_name(node).removeprefix("_"))
+    checked = node.graph.create_node("call_function", CHECKED_INDICES, arguments, name=f"{stem}_check")
+    value = index.meta["val"]
     with value.fake_mode:
         checked.meta = {**place, "val": torch.empty_like(value, memory_format=torch.contiguous_format)}
     return checked
 
 
+def _call(graph: fx.Graph, place: dict[str, Any], target: Any, *arguments: Any) -> fx.Node:
+    """A call of an op, with the value that it has for the values of its arguments."""
+    made = graph.call_function(target, arguments)
+    values = fx_node.map_arg(arguments, lambda item: item.meta["val"])
+    tensor = next((value for value in values if isinstance(value, FakeTensor)), None)
+    mode = contextlib.nullcontext() if tensor is None else tensor.fake_mode
+    with mode:
+        made.meta = {**place, "val": target(*values)}
+    return made
+
+
 def _product(graph: fx.Graph, one: Extent, other: Extent, place: dict[str, Any]) -> Extent:
     if isinstance(one, int) and isinstance(other, int):
         return one * other
-    product = graph.call_function(operator.mul, (one, other))
-    values = [item if isinstance(item, int) else item.meta["val"] for item in (one, other)]
-    product.meta = {**place, "val": values[0] * values[1]}
-    return product
+    return _call(graph, place, operator.mul, one, other)
 
 
 # The rules, by what the arguments are called in PyTorch's schemas.
@@ -169,6 +201,8 @@ def _of_all(index: str, *, wraps: bool) -> _Rule:
 
 def _embedding(arguments: _Arguments) -> Iterator[_Check]:
     yield _Check(arguments["indices"], arguments["weight"], (0,))
+    if isinstance(offsets := arguments.get("offsets"), fx.Node):
+        yield _Check(offsets, arguments["indices"], (0,), ends=True)
 
 
 def _index(arguments: _Arguments) -> Iterator[_Check]:
@@ -188,6 +222,11 @@ def _classes(arguments: _Arguments) -> Iterator[_Check]:
     scores = arguments["self"]
     exempt = arguments.get("ignore_index")
     yield _Check(arguments["target"], scores, (min(1, _rank(scores) - 1),), exempt=exempt)
+
+
+def _labels(arguments: _Arguments) -> Iterator[_Check]:
+    """Several classes for each sample, the last dim; the list ends where one is -1."""
+    yield _Check(arguments["target"], arguments["self"], (_rank(arguments["self"]) - 1,), exempt=-1)
 
 
 def _one_hot(arguments: _Arguments) -> Iterator[_Check]:
@@ -214,6 +253,7 @@ _RULES: dict[str, _Rule] = {
     "take_along_dim": _of_all("indices", wraps=False),
     **dict.fromkeys(("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"), _classes),
     **dict.fromkeys(("cross_entropy_loss", "multi_margin_loss"), _classes),
+    **dict.fromkeys(("multilabel_margin_loss", "multilabel_margin_loss_forward"), _labels),
     "one_hot": _one_hot,
     **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),
 }

@@ -73,5 +73,8 @@ _ALL: dict[Any, Callable[..., Any]] = {
 OWN_DECOMPOSITIONS = {target: _on_their_device(function) for target, function in _ALL.items()}
 """By overload."""
 
-OWN_BY_NAME = {name: _on_their_device(function) for name, function in {**experts.BY_NAME, **quantized.BY_NAME}.items()}
+OWN_BY_NAME = {
+    name: _on_their_device(function)
+    for name, function in {**bits.BY_NAME, **experts.BY_NAME, **quantized.BY_NAME}.items()
+}
 """By the text of the overload."""

@@ -32,6 +32,7 @@ from lowerkit.capture.lifted_states import with_lifted_states
 from lowerkit.capture.output_tree import describe_inputs, describe_outputs
 from lowerkit.capture.overlapping_writes import refuse_overlapping_writes
 from lowerkit.capture.program import Program
+from lowerkit.capture.selected_by_data import select_by_data
 from lowerkit.capture.size_arithmetic import spell_out_sizes
 from lowerkit.capture.symbolic import SymbolNames, is_static
 from lowerkit.capture.torch_eager import EagerCall, eager_callable, flat_arrays, nested_arguments, quiet
@@ -117,6 +118,7 @@ def capture_exported(
             noted = NotedGuards.of(exported)
             functional = prepare(with_index_checks(with_lifted_states(exported)), context)
             noted.add_of_decompositions(functional.graph)
+            select_by_data(functional.graph)
             spell_out_sizes(functional.graph)
         except LowerkitError:
             raise

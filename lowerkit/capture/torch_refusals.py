@@ -24,11 +24,14 @@ from lowerkit.capture.dtypes import torch_name_of
 from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import CONTROL_FLOW
 from lowerkit.capture.locations import frames_of_trace, is_users_file, users_line
+from lowerkit.capture.symbolic import is_static
 from lowerkit.errors import CaptureError, LowerkitError, UnsupportedError
 
 _TRAINING_OPS = frozenset(
     {"aten.native_dropout.default", "aten.bernoulli.p", "aten._native_batch_norm_legit_functional.default"}
 )
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""PyTorch computes next to nothing with them, and the torch dialect has no such types; ONNX has."""
 _IMPORTED_HIGHER_ORDER = CONTROL_FLOW | {"wrap_with_set_grad_enabled"}
 
 
@@ -110,6 +113,14 @@ def _in_training_mode(found: list[str]) -> CaptureError:
     )
 
 
+def _is_static_view(node: fx.Node) -> bool:
+    """Whether the extents and strides of an ``as_strided`` and of what it reads are known."""
+    tensors = [node.meta["val"], *(arg.meta["val"] for arg in node.args if isinstance(arg, fx.Node))]
+    numbers = [*pytree.tree_leaves(node.args[1:]), *node.kwargs.values()]
+    extents = [extent for value in tensors if isinstance(value, torch.Tensor) for extent in value.shape]
+    return not any(isinstance(number, fx.Node) for number in numbers) and all(is_static(extent) for extent in extents)
+
+
 def refuse_unsupported(exported: FunctionalProgram) -> None:
     """Raises CaptureError for a graph in training mode, UnsupportedError with all that is not supported."""
     found: dict[str, str] = {}
@@ -129,14 +140,16 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
                 for body in node.args:
                     if isinstance(body, fx.Node) and body.op == "get_attr":
                         visit(getattr(graph.owning_module, str(body.target)).graph)
+            if str(node.target) == "aten.as_strided.default" and not _is_static_view(node):
+                found[f"{node.name}: as_strided of open extents, or to them{place}"] = ""
             if str(node.target) in _TRAINING_OPS:
                 training[f"{node.name}: {node.target}{place}"] = ""
             for value in pytree.tree_leaves(node.meta.get("val")):
-                if isinstance(value, torch.Tensor) and torch_name_of(value.dtype) is None:
+                if isinstance(value, torch.Tensor) and (torch_name_of(value.dtype) is None or value.dtype in _UNSIGNED):
                     found[f"{node.name}: {node.target} gives element type {value.dtype}{place}"] = ""
                 elif isinstance(value, torch.Tensor) and value.layout != torch.strided:
                     found[f"{node.name}: {node.target} gives a sparse tensor{place}"] = ""
-                elif isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
+                elif isinstance(value, torch.Tensor) and any(free_unbacked_symbols(extent) for extent in value.shape):
                     dependent[f"{node.name}: {node.target}{place}"] = ""
 
     visit(exported.graph)
@@ -152,12 +165,13 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.layout != torch.strided:
             found[f"{node.name}: an input of layout {value.layout}"] = ""
+        elif isinstance(value, torch.Tensor) and value.dtype in _UNSIGNED:
+            found[f"{node.name}: an input of element type {value.dtype}"] = ""
     if training:
         raise _in_training_mode(list(training))
     if found:
-        raise UnsupportedError(
-            "LK4001", f"{len(found)} parts of the model are not supported", details=list(found), hint=None
-        )
+        parts = "1 part of the model is" if len(found) == 1 else f"{len(found)} parts of the model are"
+        raise UnsupportedError("LK4001", f"{parts} not supported", details=list(found), hint=None)
     if dependent:
         raise UnsupportedError(
             "LK4002",

@@ -67,7 +67,7 @@ class TorchToLinalg(Pass):
             return False
         untouched = module.operation.clone()
         if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
-            raise _unsupported(_culprits(untouched))
+            raise _unsupported(_culprits(untouched), context)
         hide_constants(_torch_ops(module))
         try:
             convert(module, _torch_ops(module))
@@ -79,10 +79,10 @@ class TorchToLinalg(Pass):
                     f"the conversion to linalg failed: {failure}",
                     hint="every op lowers alone: this is a bug of lowerkit",
                 ) from failure
-            raise _unsupported(culprits) from failure
+            raise _unsupported(culprits, context) from failure
         remaining = _torch_ops(module)
         if remaining:
-            raise _unsupported(_culprits(untouched) or dict.fromkeys(remaining, ""))
+            raise _unsupported(_culprits(untouched) or dict.fromkeys(remaining, ""), context)
         _return_declared_types(module)
         _refuse_scalar_loops(module)
         _erase_assertions(module)
@@ -131,12 +131,13 @@ def _torch_ops(module: ir.Module | ir.Operation) -> list[ir.Operation]:
     return found
 
 
-def _unsupported(ops: dict[ir.Operation, str]) -> UnsupportedError:
-    """The error that names each op, with the reason where it is more than that nothing lowers it."""
+def _unsupported(ops: dict[ir.Operation, str], context: PassContext) -> UnsupportedError:
+    """The error that names each op, with the reason: why no rule took it, or what its conversion did."""
     details: dict[str, None] = {}
     for op, reason in ops.items():
         if not op.name.startswith(_SCALAR_OPS):
-            details[f"{signature_text(op)} at {describe(op)}{reason and f': {reason}'}"] = None
+            why = context.refusals.get(f"{op_name(op)} {op.location}") or reason
+            details[f"{signature_text(op)} at {describe(op)}{why and f': {why}'}"] = None
     count = len({op_name(op) for op in ops if not op.name.startswith(_SCALAR_OPS)})
     return UnsupportedError(
         "LK4001",

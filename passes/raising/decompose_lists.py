@@ -13,10 +13,11 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_build import (
-    broadcast_shape,
+    add_sizes,
+    common_sizes,
     expand,
-    size,
     slice_axis,
+    slice_open,
     squeeze,
     view,
 )
@@ -24,11 +25,11 @@ from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     build,
     int_of,
-    ints_of,
     like_result,
     list_items,
     string_of,
     tensor_info,
+    try_int,
 )
 from lowerkit.passes.source_location import op_name
 
@@ -42,6 +43,29 @@ def _slices(op: ir.Operation, axis: int, sizes: Sequence[int], *, drop_axis: boo
         pieces.append(squeeze(piece, axis) if drop_axis else piece)
         start += length
     return _pieces(op, pieces)
+
+
+def _open_slices(op: ir.Operation, axis: int, sizes: Sequence[int | ir.Value]) -> list[ir.Value]:
+    """As ``_slices``, of a dim whose size, or the sizes of whose pieces, are known at run time only."""
+    pieces: list[ir.Value] = []
+    start: int | ir.Value = 0
+    for length in sizes:
+        end = add_sizes(start, length)
+        pieces.append(slice_open(op.operands[0], axis, start, end))
+        start = end
+    return _pieces(op, pieces)
+
+
+def _count_of_pieces(op: ir.Operation) -> int:
+    """How many pieces the readers of the list that ``op`` makes know of."""
+    count = 0
+    for use in op.results[0].uses:
+        reader = use.owner.operation
+        if op_name(reader) == "torch.prim.ListUnpack":
+            count = max(count, len(reader.results))
+        elif op_name(reader) == "torch.aten.__getitem__.t":
+            count = max(count, int_of(reader.operands[1]) + 1)
+    return count
 
 
 def _pieces(op: ir.Operation, pieces: Sequence[ir.Value]) -> list[ir.Value]:
@@ -68,14 +92,20 @@ def _split(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """split.Tensor: (input, size, dim): pieces of ``size``, the last one shorter."""
     info = tensor_info(op.operands[0])
     axis = info.normalized_axis(int_of(op.operands[2]))
-    size, total = int_of(op.operands[1]), info.static_dim(axis)
-    return _slices(op, axis, [min(size, total - start) for start in range(0, total, size)])
+    size, total = try_int(op.operands[1]), info.shape[axis]
+    if size is not None and total is not None:
+        return _slices(op, axis, [min(size, total - start) for start in range(0, total, size)])
+    # Export fixed the number of pieces, under a condition on the size.
+    return _open_slices(op, axis, [op.operands[1] if size is None else size] * _count_of_pieces(op))
 
 
 def _split_sizes(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """split_with_sizes: (input, sizes, dim)."""
     axis = tensor_info(op.operands[0]).normalized_axis(int_of(op.operands[2]))
-    return _slices(op, axis, ints_of(op.operands[1]))
+    sizes = [(try_int(item), item) for item in list_items(op.operands[1])]
+    if all(size is not None for size, _ in sizes):
+        return _slices(op, axis, [size for size, _ in sizes if size is not None])
+    return _open_slices(op, axis, [item if size is None else size for size, item in sizes])
 
 
 def _chunk(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -120,19 +150,8 @@ def _meshgrid(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 def _broadcast_tensors(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """broadcast_tensors: (tensors): each expanded to their common shape."""
     items = list_items(op.operands[0])
-    infos = [tensor_info(item) for item in items]
-    shape = broadcast_shape(*(info.shape for info in infos))
-    sizes = [_open_size(items, axis - len(shape)) if size is None else size for axis, size in enumerate(shape)]
+    sizes = common_sizes(items)
     return _pieces(op, [expand(item, sizes) for item in items])
-
-
-def _open_size(items: Sequence[ir.Value], axis: int) -> int | ir.Value:
-    """The size of the first that is not static; where another is not either, it is the same: a guard says so."""
-    for item in items:
-        info = tensor_info(item)
-        if info.rank >= -axis and info.shape[axis] is None:
-            return size(item, info.rank + axis)
-    raise AssertionError("a dim that is open is so in one of them")
 
 
 @dataclass(frozen=True)

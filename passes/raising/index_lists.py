@@ -8,18 +8,29 @@ Vocabulary
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_build import binary, binary_scalar, broadcast_shape, cast, expand, permute, view
+from lowerkit.passes.raising.torch_build import (
+    binary,
+    binary_scalar,
+    cast,
+    common_sizes,
+    expand,
+    permute,
+    product,
+    size,
+    sizes_of,
+    view,
+)
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     TensorInfo,
     build,
+    constant_int,
     constant_number,
     from_builtin,
     is_none,
@@ -36,13 +47,13 @@ class IndexedDims:
     Attributes:
         order: the dims of the tensor, the indexed ones side by side; the identity where they are so already.
         axis: where the indexed dims begin in that order.
-        sizes: of the indexed dims.
+        sizes: of the indexed dims; int values of those that are open.
         indices: the index tensors, broadcast to one shape.
     """
 
     order: tuple[int, ...]
     axis: int
-    sizes: tuple[int, ...]
+    sizes: tuple[int | ir.Value, ...]
     indices: tuple[ir.Value, ...]
 
     @property
@@ -55,16 +66,16 @@ class IndexedDims:
         value = permute(value, self.order)
         if len(self.sizes) == 1:
             return value
-        shape = tensor_info(value).static_shape()
+        shape = sizes_of(value)
         end = self.axis + len(self.sizes)
-        return view(value, [*shape[: self.axis], math.prod(self.sizes), *shape[end:]])
+        return view(value, [*shape[: self.axis], product(self.sizes), *shape[end:]])
 
     def split(self, merged: ir.Value) -> ir.Value:
         """Undoes :meth:`merged`."""
         if len(self.sizes) > 1:
-            shape = tensor_info(merged).static_shape()
+            shape = sizes_of(merged)
             merged = view(merged, [*shape[: self.axis], *self.sizes, *shape[self.axis + 1 :]])
-        return permute(merged, list(np.argsort(self.order)))
+        return permute(merged, [self.order.index(axis) for axis in range(len(self.order))])
 
 
 def indexed_dims(value: ir.Value, items: Sequence[ir.Value]) -> IndexedDims:
@@ -83,13 +94,11 @@ def indexed_dims(value: ir.Value, items: Sequence[ir.Value]) -> IndexedDims:
     order = range(info.rank) if adjacent else [*used, *(axis for axis in range(info.rank) if axis not in used)]
     if len(used) == 1:
         return IndexedDims(tuple(order), used[0], (-1,), (items[used[0]],))
-    shape = broadcast_shape(*(tensor_info(items[axis]).shape for axis in used))
-    if None in shape:
-        raise RefusalError("index tensors of dynamic shape")
-    sizes = [size for size in shape if size is not None]
     indices = [cast(items[axis], "si64") for axis in used]
-    broadcast = [item if tensor_info(item).shape == shape else expand(item, sizes) for item in indices]
-    extents = tuple(info.static_dim(axis) for axis in used)
+    common = common_sizes(indices)
+    shape = tuple(item if isinstance(item, int) else None for item in common)
+    broadcast = [item if tensor_info(item).shape == shape else expand(item, common) for item in indices]
+    extents = tuple(size(value, axis) for axis in used)
     return IndexedDims(tuple(order), used[0] if adjacent else 0, extents, tuple(broadcast))
 
 
@@ -100,35 +109,42 @@ def positions(dims: IndexedDims, *, clamped: bool) -> ir.Value:
     """
     if len(dims.sizes) == 1:
         return dims.indices[0]
-    total = math.prod(dims.sizes)
+    total = product(dims.sizes)
     linear: ir.Value | None = None
     valid: ir.Value | None = None
-    for index, size in zip(dims.indices, dims.sizes, strict=True):
-        place = from_the_front(index, size)
+    for index, extent in zip(dims.indices, dims.sizes, strict=True):
+        place = from_the_front(index, extent)
         if clamped:
-            place = build("torch.aten.clamp", [place, constant_number(0), constant_number(size - 1)], [place.type])[0]
+            place = build("torch.aten.clamp", [place, constant_number(0), _last(extent)], [place.type])[0]
         else:
-            inside = is_inside(place, size)
+            inside = is_inside(place, extent)
             valid = inside if valid is None else binary("bitwise_and", valid, inside)
-        linear = place if linear is None else binary("add", binary_scalar("mul", linear, size), place)
+        linear = place if linear is None else binary("add", binary_scalar("mul", linear, extent), place)
     assert linear is not None, "an index list has an index"
     return linear if valid is None else where(valid, linear, total)
 
 
-def from_the_front(index: ir.Value, size: int) -> ir.Value:
+def _last(size: int | ir.Value) -> ir.Value:
+    if isinstance(size, int):
+        return constant_number(size - 1)
+    return build("torch.aten.sub.int", [size, constant_int(1)], [size.type])[0]
+
+
+def from_the_front(index: ir.Value, size: int | ir.Value) -> ir.Value:
     """Returns indices that count from the front: those below 0 count from the end."""
     negative = binary_scalar("lt", index, 0, "i1")
     return build("torch.aten.where.self", [negative, binary_scalar("add", index, size), index], [index.type])[0]
 
 
-def is_inside(place: ir.Value, size: int) -> ir.Value:
+def is_inside(place: ir.Value, size: int | ir.Value) -> ir.Value:
     """Whether each index is in ``0 ... size - 1``."""
     return binary("bitwise_and", binary_scalar("ge", place, 0, "i1"), binary_scalar("lt", place, size, "i1"))
 
 
-def where(condition: ir.Value, value: ir.Value, number: float) -> ir.Value:
+def where(condition: ir.Value, value: ir.Value, number: float | ir.Value) -> ir.Value:
     """Returns ``value`` where the condition holds, else a number."""
-    return build("torch.aten.where.ScalarOther", [condition, value, constant_number(number)], [value.type])[0]
+    number = number if isinstance(number, ir.Value) else constant_number(number)
+    return build("torch.aten.where.ScalarOther", [condition, value, number], [value.type])[0]
 
 
 def counted(size: int, stride: int, axis: int, rank: int) -> ir.Value:

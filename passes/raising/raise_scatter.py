@@ -23,7 +23,17 @@ from lowerkit.passes.raising.index_lists import (
     where,
 )
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import binary, binary_scalar, cast, expand, slice_axis, unsqueeze, view
+from lowerkit.passes.raising.torch_build import (
+    binary,
+    binary_scalar,
+    cast,
+    common_sizes,
+    expand,
+    sizes_of,
+    slice_axis,
+    unsqueeze,
+    view,
+)
 from lowerkit.passes.raising.torch_ir import (
     TORCH_DTYPE_CODES,
     RefusalError,
@@ -59,14 +69,10 @@ def _scatter(data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int, ki
     return from_builtin(result, info)
 
 
-def _broadcast(value: ir.Value, shape: Sequence[int | None]) -> ir.Value:
-    """Broadcasts to a shape; nothing where it is the same."""
-    info = tensor_info(value)
-    if info.shape == tuple(shape):
-        return value
-    if None in shape:
-        raise RefusalError(f"{info} broadcast to a shape that is not known at compile time")
-    return expand(value, [size for size in shape if size is not None])
+def _broadcast(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
+    """Broadcasts to ``sizes``; nothing where they are the same."""
+    shape = tuple(size if isinstance(size, int) else None for size in sizes)
+    return value if tensor_info(value).shape == shape else expand(value, sizes)
 
 
 # index_put.
@@ -82,8 +88,9 @@ def _raise_index_put(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
         return like_result(_put_by_mask(value, used[0], len(items) - 1, updates, bool_of(accumulate)), op)
     dims = indexed_dims(value, items)
     merged = dims.merged(value)
-    shape = tensor_info(merged).shape
-    updates = _broadcast(updates, [*shape[: dims.axis], *dims.shape, *shape[dims.axis + 1 :]])
+    sizes = sizes_of(merged)
+    places = sizes_of(dims.indices[0])
+    updates = _broadcast(updates, [*sizes[: dims.axis], *places, *sizes[dims.axis + 1 :]])
     kind = "add" if bool_of(accumulate) else "set"
     if kind == "add" and tensor_info(value).dtype == "i1":
         raise RefusalError("a sum of bools")
@@ -112,7 +119,8 @@ def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, 
         updates = view(updates, [*leading[:cut], *[1] * count, *leading[cut + 1 :]])
     for _ in range(rest):
         mask = unsqueeze(mask, tensor_info(mask).rank)
-    mask, updates = _broadcast(mask, info.shape), _broadcast(updates, info.shape)
+    sizes = sizes_of(value)
+    mask, updates = _broadcast(mask, sizes), _broadcast(updates, sizes)
     written = binary("add", value, updates) if accumulate else updates
     return build("torch.aten.where.self", [mask, written, value], [info.torch_type()])[0]
 
@@ -120,8 +128,8 @@ def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, 
 def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """masked_scatter: (input, mask, source)."""
     value, mask, source = op.operands
-    result = tensor_info(op.results[0])
-    value, mask = _broadcast(value, result.shape), _broadcast(mask, result.shape)
+    sizes = common_sizes([value, mask])
+    value, mask = _broadcast(value, sizes), _broadcast(mask, sizes)
     count = math.prod(tensor_info(source).static_shape())
     return like_result(_put_by_mask(value, mask, 0, view(source, [count]), False), op)
 

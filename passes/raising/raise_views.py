@@ -50,9 +50,12 @@ def _raise_view(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         left_over = arith.DivUIOp(total, _product(stated)).result if stated else total
         sizes.insert(numbers.index(-1), left_over)
     shape = tensor.FromElementsOp(ir.RankedTensorType.get([len(sizes)], ir.IndexType.get()), sizes).result
-    reshaped = ir.Operation.create("tensor.reshape", results=[result.builtin_type()], operands=[value, shape]).results[
-        0
+    # What a size states may be more than the result's type knows: an export with open dims may fix their product.
+    extents = [
+        number if known is None and number != -1 else known for number, known in zip(numbers, result.shape, strict=True)
     ]
+    type_ = result.with_shape(extents).builtin_type()
+    reshaped = ir.Operation.create("tensor.reshape", results=[type_], operands=[value, shape]).results[0]
     return [from_builtin(reshaped, result)]
 
 

@@ -53,6 +53,7 @@ def apply_rules(module: ir.Module, rules: Mapping[str, Rule], pass_name: str, co
         except (RefusalError, VerifyError) as reason:
             text = reason.message if isinstance(reason, VerifyError) else str(reason)
             context.remark(pass_name, f"left {signature_text(op)} at {describe(op)} alone: {text}")
+            context.refusals[f"{op_name(op)} {op.location}"] = text
             continue
         replace(op, replacements)
         changed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lowerkit.mlir import ir
@@ -42,13 +43,14 @@ def binary(name: str, lhs: ir.Value, rhs: ir.Value, dtype: str | None = None) ->
     return build(f"torch.aten.{spelled}", [lhs, rhs, *extra], [result.torch_type()])[0]
 
 
-def binary_scalar(name: str, lhs: ir.Value, number: float | int, dtype: str | None = None) -> ir.Value:
+def binary_scalar(name: str, lhs: ir.Value, number: float | int | ir.Value, dtype: str | None = None) -> ir.Value:
     """Builds ``torch.aten.<name>.Scalar`` (``pow.Tensor_Scalar``); the result has ``dtype`` or lhs's."""
     info = tensor_info(lhs)
+    number = number if isinstance(number, ir.Value) else constant_number(number)
     extra = [constant_int(1)] if name in ("add", "sub", "rsub") else []
     spelled = "pow.Tensor_Scalar" if name == "pow" else f"{name}.Scalar"
     result = info.with_dtype(dtype or info.dtype).torch_type()
-    return build(f"torch.aten.{spelled}", [lhs, constant_number(number), *extra], [result])[0]
+    return build(f"torch.aten.{spelled}", [lhs, number, *extra], [result])[0]
 
 
 def unary(name: str, value: ir.Value, dtype: str | None = None) -> ir.Value:
@@ -104,6 +106,53 @@ def size(value: ir.Value, axis: int) -> int | ir.Value:
     return build("torch.aten.size.int", [value, constant_int(axis)], [ir.Type.parse("!torch.int")])[0]
 
 
+def sizes_of(value: ir.Value) -> list[int | ir.Value]:
+    """Returns the size of each dim, as :func:`size` does."""
+    return [size(value, axis) for axis in range(tensor_info(value).rank)]
+
+
+def common_sizes(values: Sequence[ir.Value]) -> list[int | ir.Value]:
+    """Returns the sizes of what ``values`` broadcast to.
+
+    Of an open dim it is the size of the first that has it: where another's is open too, it is the same, as a guard
+    says.
+    """
+    shape = broadcast_shape(*(tensor_info(value).shape for value in values))
+    return [_open_size(values, axis - len(shape)) if known is None else known for axis, known in enumerate(shape)]
+
+
+def _open_size(values: Sequence[ir.Value], axis: int) -> int | ir.Value:
+    for value in values:
+        info = tensor_info(value)
+        if -axis <= info.rank and info.shape[axis] is None:
+            return size(value, axis + info.rank)
+    raise AssertionError("an open dim of the common shape is open in one of the tensors")
+
+
+def product(sizes: Sequence[int | ir.Value]) -> int | ir.Value:
+    """Returns the product of numbers and int values."""
+    number = math.prod(item for item in sizes if isinstance(item, int))
+    total: int | ir.Value = number
+    for item in sizes:
+        if not isinstance(item, int):
+            factor = constant_int(total) if isinstance(total, int) else total
+            total = build("torch.aten.mul.int", [item, factor], [item.type])[0]
+    return total
+
+
+def add_sizes(left: int | ir.Value, right: int | ir.Value) -> int | ir.Value:
+    """Returns the sum of two numbers or int values."""
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    if right == 0:
+        return left
+    assert isinstance(left, ir.Value), "exchanged above"
+    addend = constant_int(right) if isinstance(right, int) else right
+    return build("torch.aten.add.int", [left, addend], [left.type])[0]
+
+
 def view(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
     """Reshapes to ``sizes`` (numbers, or int values for dynamic dims); nothing if the shape is the same and static."""
     info = tensor_info(value)
@@ -127,6 +176,16 @@ def slice_axis(value: ir.Value, axis: int, start: int, end: int, step: int = 1) 
     shape = list(info.shape)
     shape[axis] = max(0, -(-(end - start) // step))
     operands = [value, constant_int(axis), constant_int(start), constant_int(end), constant_int(step)]
+    return build("torch.aten.slice.Tensor", operands, [info.with_shape(shape).torch_type()])[0]
+
+
+def slice_open(value: ir.Value, axis: int, start: int | ir.Value, end: int | ir.Value) -> ir.Value:
+    """Takes ``start:end`` along ``axis``, no further than its end; the size of the result is known at run time."""
+    info = tensor_info(value)
+    shape = list(info.shape)
+    shape[axis] = None
+    bounds = [constant_int(bound) if isinstance(bound, int) else bound for bound in (start, end)]
+    operands = [value, constant_int(axis), *bounds, constant_int(1)]
     return build("torch.aten.slice.Tensor", operands, [info.with_shape(shape).torch_type()])[0]
 
 

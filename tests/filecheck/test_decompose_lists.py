@@ -48,7 +48,7 @@ def test_unbind_drops_the_dim(check: Check) -> None:
     )
 
 
-def test_split_of_a_dynamic_dim_stays_and_says_so(check: Check) -> None:
+def test_split_of_a_dynamic_dim_is_cut_at_its_end(check: Check) -> None:
     text = function(
         "%x: @[?,5]",
         "@[?,5]",
@@ -57,5 +57,27 @@ def test_split_of_a_dynamic_dim_stays_and_says_so(check: Check) -> None:
   %a = torch.aten.__getitem__.t %l, %i1 : !torch.list<vtensor>, !torch.int -> @[?,5]
   return %a : @[?,5]""",
     )
-    context = check(text, "decompose-lists", "// CHECK: torch.aten.split.Tensor")
+    check(
+        text,
+        "decompose-lists",
+        """
+// CHECK: %[[END:.*]] = torch.constant.int 6
+// CHECK: %[[PIECE:.*]] = torch.aten.slice.Tensor %arg0, %{{.*}}, %{{.*}}, %[[END]], %{{.*}} -> !torch.vtensor<[?,5]
+// CHECK-NOT: torch.aten.split.Tensor
+// CHECK: return %[[PIECE]]
+""",
+    )
+
+
+def test_sections_of_a_dynamic_dim_stay_and_say_so(check: Check) -> None:
+    text = function(
+        "%x: @[?,5]",
+        "@[?,5]",
+        """
+  %l = torch.aten.tensor_split.sections %x, %i3, %i0 : @[?,5], !torch.int, !torch.int -> !torch.list<vtensor>
+  %a = torch.aten.__getitem__.t %l, %i1 : !torch.list<vtensor>, !torch.int -> @[?,5]
+  return %a : @[?,5]""",
+    )
+    context = check(text, "decompose-lists", "// CHECK: torch.aten.tensor_split.sections")
     assert "dim 0 of f32[?, 5] is not known at compile time" in context.remarks[0]
+    assert "dim 0 of f32[?, 5] is not known at compile time" in next(iter(context.refusals.values()))

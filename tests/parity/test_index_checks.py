@@ -47,6 +47,10 @@ def _expanded(index: Tensor) -> Tensor:
     return index.reshape(2, 1).expand(2, 6)
 
 
+def _taken(x: Tensor, index: Tensor) -> Tensor:
+    return x[index]
+
+
 def _ones(*shape: int) -> Tensor:
     return torch.ones(shape)
 
@@ -60,6 +64,9 @@ CASES: dict[str, Case] = {
     "index_pair": Case(lambda x, i: x[i, i], "index"),
     "index_apart": Case(lambda x, i: x.reshape(4, 2, 3)[i, :, i.clamp(0, 2)], "index"),
     "index_scalar": Case(lambda x, i: x[i[1].reshape(())[None]], "index"),
+    "select": Case(lambda x, i: x[i[1]], "index"),
+    "select_second": Case(lambda x, i: x.t()[:, i[1:]][:, 0] + x.t()[:, i[1]].sin(), "index"),
+    "select_item": Case(lambda x, i: x[int(i[1].item())].reshape(2, 3).t(), "index"),
     "gather": Case(lambda x, i: x.gather(0, _wide(i)), "gather"),
     "gather_expanded": Case(lambda x, i: x.gather(0, _expanded(i)), "gather", False),
     "scatter_expanded": Case(lambda x, i: x.scatter(0, _expanded(i), x[:2] * 2), "scatter", False),
@@ -83,6 +90,12 @@ CASES: dict[str, Case] = {
     "cross_entropy": Case(
         lambda x, i: functional.cross_entropy(x.t()[:2], i, reduction="none"), "cross_entropy_loss", False
     ),
+    "multilabel_margin_loss": Case(
+        lambda x, i: functional.multilabel_margin_loss(x[:, 0], torch.cat([i, i.new_full((2,), -1)])),
+        "multilabel_margin_loss",
+        False,
+    ),
+    "vmap": Case(lambda x, i: torch.vmap(_taken)(x.reshape(6, 4)[:2], i.reshape(2, 1)), "index", False),
     "max_unpool": Case(
         lambda x, i: functional.max_unpool2d(
             x[:1, :2].reshape(1, 1, 1, 2), i.reshape(1, 1, 1, 2), (2, 1), output_size=(2, 2)
@@ -311,3 +324,24 @@ def test_many_indices_name_the_first_on_any_number_of_threads(tmp_path: Path) ->
 class _Embeds(nn.Module):
     def forward(self, table: Tensor, index: Tensor) -> Tensor:
         return functional.embedding(index, table)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "open"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=["i64", "i32"])
+def test_bags_begin_within_the_indices(dtype: torch.dtype, dynamic: bool) -> None:
+    """Eager asks this of the first and the last bag; of the others it reads what lies there."""
+
+    class Bags(nn.Module):
+        def forward(self, x: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
+            return functional.embedding_bag(indices, x, offsets, mode="sum")
+
+    indices = torch.tensor([1, 2, 0, 3, 1], dtype=dtype)
+    dims: Any = ({}, {0: Dim.AUTO}, {0: Dim.AUTO}) if dynamic else None
+    session = lowerkit.compile(Bags(), (X, indices, torch.tensor([0, 2, 3], dtype=dtype)), dynamic_shapes=dims).session
+    for offsets in ([0, 2, 3], [0, 0, 5], [0, 4, 5], [0, 5, 5]):
+        given = torch.tensor(offsets, dtype=dtype)
+        np.testing.assert_array_equal(session.run(X, indices, given)[0], Bags()(X, indices, given))
+    for offsets in ([1, 2, 3], [-1, 2, 3], [0, 2, 6], [0, 2, 2**31 - 1], [0, 9, 3], [0, -1, 3]):
+        with pytest.raises(RuntimeFault, match="embedding_bag") as caught:
+            session.run(X, indices, torch.tensor(offsets, dtype=dtype))
+        assert caught.value.code == "LK8015"

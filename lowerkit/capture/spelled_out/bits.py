@@ -131,6 +131,21 @@ def _filled(value: Tensor, number: float) -> Tensor:
     return torch.full_like(value, number)
 
 
+def _shifted(shift: Callable[..., Tensor]) -> Callable[..., Any]:
+    """``<<`` and ``>>``; floats are multiplied there, by powers of two."""
+
+    def compute(value: Tensor, count: Tensor) -> Any:
+        return NotImplemented if value.is_floating_point() or count.is_floating_point() else shift(value, count)
+
+    return compute
+
+
+BY_NAME: dict[str, Callable[..., Any]] = {
+    "aten.__lshift__.Tensor": _shifted(torch.bitwise_left_shift),
+    "aten.__rshift__.Tensor": _shifted(torch.bitwise_right_shift),
+}
+"""By the text of the overload: a namespace of ours gives no names with two underscores."""
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.gcd.default: _greatest_common_divisor,
     aten.lcm.default: _least_common_multiple,

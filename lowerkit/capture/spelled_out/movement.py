@@ -164,7 +164,20 @@ def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.S
     return aten.select_scatter(value, src, dim, index + int(extent))
 
 
+def _copied(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The op that gives copies of what ``view`` gives."""
+
+    def compute(*arguments: Any, **named: Any) -> Any:
+        found = view(*arguments, **named)
+        return found.clone() if isinstance(found, Tensor) else [piece.clone() for piece in found]
+
+    return compute
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    aten.select_copy.int: _copied(aten.select.int),
+    aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
+    aten.split_copy.Tensor: _copied(aten.split.Tensor),
     aten.select_scatter.default: _written_position,
     aten.put.default: _put,
     aten.squeeze.dims: _squeeze,
