@@ -51,6 +51,10 @@ def _taken(x: Tensor, index: Tensor) -> Tensor:
     return x[index]
 
 
+def _item(index: Tensor) -> Any:
+    return index.item()
+
+
 def _ones(*shape: int) -> Tensor:
     return torch.ones(shape)
 
@@ -66,7 +70,7 @@ CASES: dict[str, Case] = {
     "index_scalar": Case(lambda x, i: x[i[1].reshape(())[None]], "index"),
     "select": Case(lambda x, i: x[i[1]], "index"),
     "select_second": Case(lambda x, i: x.t()[:, i[1:]][:, 0] + x.t()[:, i[1]].sin(), "index"),
-    "select_item": Case(lambda x, i: x[int(i[1].item())].reshape(2, 3).t(), "index"),
+    "select_item": Case(lambda x, i: x[_item(i[1])].reshape(2, 3).t(), "index"),
     "gather": Case(lambda x, i: x.gather(0, _wide(i)), "gather"),
     "gather_expanded": Case(lambda x, i: x.gather(0, _expanded(i)), "gather", False),
     "scatter_expanded": Case(lambda x, i: x.scatter(0, _expanded(i), x[:2] * 2), "scatter", False),
