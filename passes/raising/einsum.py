@@ -1,8 +1,11 @@
-"""Spells an einsum of one or two operands as a matrix product between permutations and reshapes.
+"""Spells an einsum as matrix products between permutations and reshapes.
 
 Vocabulary: a *label* is a letter of the equation. With two operands a label is *batch* (in both operands and in the
 result), *contracted* (in both, not in the result), *row* (in the left operand and the result), *column* (in the right
 operand and the result), or *summed* (in one operand only).
+
+More operands are multiplied from left to right, as PyTorch does without a library for better orders. Dims of an
+ellipsis become labels, aligned at the right; of a label that an operand has twice the diagonal is taken.
 
 Steps: sum over summed labels; bring the operands to [batch..., rows, contracted] and [batch..., contracted,
 columns]; multiply; split the groups again; permute to the order of the result. Each operand is moved at most once,
@@ -11,15 +14,18 @@ and not at all where its dims already stand in that order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_build import permute, squeeze, unsqueeze, view
+from lowerkit.passes.raising.torch_build import permute, size, squeeze, unsqueeze, view
+from lowerkit.passes.raising.torch_build import product as product_of
 from lowerkit.passes.raising.torch_ir import (
     RefusalError,
     build,
     constant_bool,
+    constant_int,
     constant_none,
     int_list,
     tensor_info,
@@ -31,25 +37,39 @@ Product = Callable[[ir.Value, ir.Value], ir.Value]
 def einsum_product(equation: str, operands: Sequence[ir.Value], product: Product) -> ir.Value:
     """Builds the einsum ``equation`` over ``operands``, with ``product`` for the matrix product.
 
-    Refuses ellipses, repeated labels in one operand, more than two operands, and dynamic dims in a group that has to
-    be reshaped.
+    Refuses what does not fit the equation.
     """
-    inputs, output = parse_equation(equation)
-    if len(inputs) != len(operands):
-        raise RefusalError(f"equation {equation!r} has {len(inputs)} terms for {len(operands)} operands")
-    for labels, operand in zip(inputs, operands, strict=True):
-        if len(set(labels)) != len(labels) or len(labels) != tensor_info(operand).rank:
-            raise RefusalError(f"equation {equation!r} does not fit {tensor_info(operand)} or takes a diagonal")
-    if len(operands) == 1:
-        value, labels = _sum_labels(operands[0], inputs[0], output)
+    inputs, output = parse_equation(equation, [tensor_info(operand).rank for operand in operands])
+    pairs = [_diagonal(value, labels) for value, labels in zip(operands, inputs, strict=True)]
+    values, terms = [value for value, _ in pairs], [labels for _, labels in pairs]
+    if len(values) == 1:
+        value, labels = _sum_labels(values[0], terms[0], output)
         return permute(value, [labels.index(label) for label in output])
     try:
-        if len(operands) != 2:
-            raise RefusalError(f"an einsum of {len(operands)} operands")
-        return _two_operands(inputs, output, operands, product)
+        while len(values) > 2:
+            wanted = set(output).union(*terms[2:])
+            kept = "".join(dict.fromkeys(label for label in terms[0] + terms[1] if label in wanted))
+            values[:2] = [_two_operands(terms[:2], kept, values[:2], product)]
+            terms[:2] = [kept]
+        return _two_operands(terms, output, values, product)
     except RefusalError as refusal:
         _require_equal_extents(equation, inputs, operands, str(refusal))
         raise
+
+
+def _diagonal(value: ir.Value, labels: str) -> tuple[ir.Value, str]:
+    """The diagonal over the dims of each label that is there twice; its dim is the last."""
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            info = tensor_info(value)
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            labels = "".join(other for axis, other in enumerate(labels) if axis not in (first, second)) + label
+            shape = [extent for axis, extent in enumerate(info.shape) if axis not in (first, second)]
+            operands = [value, *map(constant_int, (0, first, second))]
+            result = info.with_shape([*shape, info.shape[first]]).torch_type()
+            value = build("torch.aten.diagonal", operands, [result])[0]
+    return value, labels
 
 
 def _require_equal_extents(equation: str, inputs: Sequence[str], operands: Sequence[ir.Value], reason: str) -> None:
@@ -72,16 +92,31 @@ def _require_equal_extents(equation: str, inputs: Sequence[str], operands: Seque
         )
 
 
-def parse_equation(equation: str) -> tuple[list[str], str]:
-    """Splits an equation into the labels of each operand and of the result (PyTorch's rule where it has no arrow)."""
-    text = equation.replace(" ", "")
-    if "." in text:
-        raise RefusalError(f"equation {equation!r} has an ellipsis")
+def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Splits an equation into the labels of each operand and of the result (PyTorch's rule where it has no arrow).
+
+    Args:
+        equation: the equation.
+        ranks: of the operands.
+    """
+    text = equation.replace(" ", "").replace("...", ".")
     left, arrow, output = text.partition("->")
-    inputs = left.split(",")
+    terms = left.split(",")
+    hidden = [rank - len(term) + 1 for term, rank in zip(terms, ranks, strict=False) if "." in term]
+    unused = [letter for letter in string.ascii_letters if letter not in text]
+    if len(terms) != len(ranks) or min(hidden, default=0) < 0 or max(hidden, default=0) > len(unused):
+        raise RefusalError(f"equation {equation!r} does not fit operands of ranks {list(ranks)}")
+    ellipsis = "".join(unused[: max(hidden, default=0)])
+    inputs: list[str] = []
+    for term, rank in zip(terms, ranks, strict=True):
+        count = rank - len(term) + 1
+        inputs.append(term.replace(".", ellipsis[len(ellipsis) - count :]))
+        if len(inputs[-1]) != rank:
+            raise RefusalError(f"equation {equation!r} does not fit operands of ranks {list(ranks)}")
     if not arrow:
-        output = "".join(sorted(label for label in set(left) - {","} if left.count(label) == 1))
-    return inputs, output
+        once = sorted(label for label in set(left) - {",", "."} if left.count(label) == 1)
+        return inputs, ellipsis + "".join(once)
+    return inputs, output.replace(".", ellipsis)
 
 
 def _two_operands(inputs: Sequence[str], output: str, operands: Sequence[ir.Value], product: Product) -> ir.Value:
@@ -97,7 +132,7 @@ def _two_operands(inputs: Sequence[str], output: str, operands: Sequence[ir.Valu
     contracted = [label for label in shared if label not in output]
     rows = [label for label in output if label in left and label not in batch]
     columns = [label for label in output if label in right and label not in batch]
-    sizes = dict(zip(left, tensor_info(lhs).shape, strict=True)) | dict(zip(right, tensor_info(rhs).shape, strict=True))
+    sizes = {label: (value, axis) for value, labels in ((rhs, right), (lhs, left)) for axis, label in enumerate(labels)}
     lhs = _grouped(lhs, left, batch, [rows, contracted], sizes)
     rhs = _grouped(rhs, right, batch, [contracted, columns], sizes)
     result = product(lhs, rhs)
@@ -106,7 +141,7 @@ def _two_operands(inputs: Sequence[str], output: str, operands: Sequence[ir.Valu
         result = result if columns else squeeze(result, len(batch) + 1)
         result = result if rows else squeeze(result, len(batch))
     else:
-        result = view(result, [_known(sizes, label) for label in order])
+        result = view(result, [size(*sizes[label]) for label in order])
     return permute(result, [order.index(label) for label in output])
 
 
@@ -124,28 +159,17 @@ def _grouped(
     labels: str,
     batch: Sequence[str],
     groups: Sequence[Sequence[str]],
-    sizes: dict[str, int | None],
+    sizes: Mapping[str, tuple[ir.Value, int]],
 ) -> ir.Value:
+    """``value`` with its labels in the order of the groups, each joined to one dim; ``sizes`` says who has a label."""
     order = [*batch, *(label for group in groups for label in group)]
     value = permute(value, [labels.index(label) for label in order])
     if all(len(group) <= 1 for group in groups):
         for position, group in enumerate(groups):
             value = value if group else unsqueeze(value, len(batch) + position)
         return value
-    merged: list[int | ir.Value] = [_known(sizes, label) for label in batch]
-    for group in groups:
-        count = 1
-        for label in group:
-            count *= _known(sizes, label)
-        merged.append(count)
-    return view(value, merged)
-
-
-def _known(sizes: dict[str, int | None], label: str) -> int:
-    found = sizes[label]
-    if found is None:
-        raise RefusalError(f"label {label!r} of an einsum has a size that is not known at compile time")
-    return found
+    merged = [size(*sizes[label]) for label in batch]
+    return view(value, [*merged, *(product_of([size(*sizes[label]) for label in group]) for group in groups)])
 
 
 def _sum_labels(value: ir.Value, labels: str, kept: str) -> tuple[ir.Value, str]:
@@ -154,7 +178,7 @@ def _sum_labels(value: ir.Value, labels: str, kept: str) -> tuple[ir.Value, str]
     if not axes:
         return value, labels
     info = tensor_info(value)
-    shape = [size for axis, size in enumerate(info.shape) if axis not in axes]
+    shape = [extent for axis, extent in enumerate(info.shape) if axis not in axes]
     operands = [value, int_list(axes), constant_bool(False), constant_none()]
     value = build("torch.aten.sum.dim_IntList", operands, [info.with_shape(shape).torch_type()])[0]
     return value, "".join(label for axis, label in enumerate(labels) if axis not in axes)
