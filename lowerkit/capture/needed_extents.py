@@ -127,6 +127,7 @@ _RULES: dict[str, _Rule] = {
     ),
     **dict.fromkeys(("quantile", "nanquantile"), _all),
     "_native_batch_norm_legit": _all,
+    **dict.fromkeys(("_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"), _all),
     **dict.fromkeys(("linalg_vector_norm", "norm"), _of_order),
     **dict.fromkeys(("diagonal", "diagonal_copy", "diag", "trace"), _diagonal),
     "pad": _pad,

@@ -159,9 +159,9 @@ def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float
 def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.SymInt) -> Tensor:
     """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
     extent = value.shape[dim]
-    if not isinstance(index, int) or index >= 0 or not is_static(extent):
+    if not isinstance(index, int) or index >= 0:
         return NotImplemented
-    return aten.select_scatter(value, src, dim, index + int(extent))
+    return aten.select_scatter(value, src, dim, index + (int(extent) if is_static(extent) else extent))
 
 
 def _copied(view: Callable[..., Any]) -> Callable[..., Any]:
