@@ -117,6 +117,19 @@ def _last(name: str, extents: list[Any]) -> _Requirements:
 def _pad(given: _Given, extents: list[Any]) -> _Requirements:
     if given["mode"] == "replicate":
         yield from _at_least(extents[-(len(given["pad"]) // 2) :])
+    elif given["mode"] == "reflect":
+        yield from _beyond(given["pad"], extents)
+
+
+def _reflected(given: _Given, extents: list[Any]) -> _Requirements:
+    return _beyond(given["padding"], extents)
+
+
+def _beyond(padding: list[Any], extents: list[Any]) -> _Requirements:
+    """More elements than are reflected; the last dim's padding comes first."""
+    for place in range(0, len(padding), 2):
+        numbers = [number for number in padding[place : place + 2] if isinstance(number, int)]
+        yield extents[-1 - place // 2], max(numbers, default=0) + 1
 
 
 _RULES: dict[str, _Rule] = {
@@ -131,4 +144,5 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("linalg_vector_norm", "norm"), _of_order),
     **dict.fromkeys(("diagonal", "diagonal_copy", "diag", "trace"), _diagonal),
     "pad": _pad,
+    **dict.fromkeys(("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"), _reflected),
 }

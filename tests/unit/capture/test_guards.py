@@ -297,6 +297,8 @@ NEEDED: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
     "resizing": (lambda x: nn.functional.interpolate(x.t()[None], size=3, mode="linear"), (1, 2, 3, 7)),
     "nearest": (lambda x: nn.functional.interpolate(x.t()[None], size=3), (1, 2, 3, 7)),
     "border": (lambda x: nn.functional.pad(x.t()[None], (3, 1), mode="replicate"), (1, 2, 3, 7)),
+    "reflection": (lambda x: nn.functional.pad(x.t()[None], (0, 1), mode="reflect"), (2, 3, 7)),
+    "reflection of a plane": (lambda x: nn.functional.pad(x[None], (1, 1, 1, 0), mode="reflect"), (2, 3, 7)),
     "written slice": (lambda x: x.slice_scatter(torch.zeros(2, 4), 0, 1, 3), (3, 7)),
     "written slice from the end": (lambda x: x.slice_scatter(torch.zeros(2, 4), 0, -2), (2, 3, 7)),
     "written steps": (lambda x: x.slice_scatter(torch.zeros(3, 4), 0, 1, None, 2), (7,)),
@@ -305,6 +307,8 @@ STRICTER: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
     # refused although eager takes the size: an extent of the result is ``n - 1`` to tracing
     "trapezoids": (lambda x: torch.trapezoid(x, dim=0), (1, 2, 3, 7)),
     "median of all": (torch.median, (1, 2, 3, 7)),
+    "diagonal below": (lambda x: torch.diagonal(x, -2), (2, 3, 7)),
+    "trace": (torch.trace, (1, 2, 3, 7)),
 }
 
 
