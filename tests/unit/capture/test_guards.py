@@ -307,7 +307,6 @@ STRICTER: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
     # refused although eager takes the size: an extent of the result is ``n - 1`` to tracing
     "trapezoids": (lambda x: torch.trapezoid(x, dim=0), (1, 2, 3, 7)),
     "median of all": (torch.median, (1, 2, 3, 7)),
-    "diagonal below": (lambda x: torch.diagonal(x, -2), (2, 3, 7)),
     "trace": (torch.trace, (1, 2, 3, 7)),
 }
 
