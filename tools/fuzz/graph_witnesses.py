@@ -4,12 +4,14 @@ Eager's kernels do not agree about NaN and infinities. Convolutions of oneDNN le
 multiply; attention loses a NaN among scores that flash kernels take eight at a time; norms of a batch or a group scale
 by ``weight * deviation``, which loses what an infinite weight meets; which kernel runs hangs on the strides of inputs
 and on the machine. The sign of a NaN means nothing; medians of expanded tensors and polynomials of NaN are read from
-memory that nothing wrote; a mean beside a variance is NaN where it is infinite; ``polygamma`` is finite at its poles.
+memory that nothing wrote; a mean beside a variance is NaN where it is infinite; ``polygamma`` is finite at its poles,
+and that of order 1 has ten digits of a float64.
 What none of these answers gives is wrong.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,13 +50,21 @@ class SpelledOut(TorchDispatchMode):
             mean = value.mean(rest[0] if rest else None, keepdim=named.get("keepdim", False))
             return (func(*args, **named)[0], mean)
         if name == "polygamma" and args[0] == 1:
-            poles = (args[1] <= 0) & (args[1] == args[1].floor())
-            return torch.where(poles, torch.inf, func(*args, **(kwargs or {})))
+            return _trigamma(args[1].double()).to(func(*args, **(kwargs or {})).dtype)
         if "_polynomial_" in name:
             result, degree = func(*args, **(kwargs or {})), torch.as_tensor(args[1]).trunc()
             return torch.where(torch.isnan(torch.as_tensor(args[0])) & (degree >= 1), torch.nan, result)
         chosen = decomposition_table[func] if name in _SPELLED_OUT and func in decomposition_table else func
         return chosen(*args, **(kwargs or {}))
+
+
+def _trigamma(x: torch.Tensor) -> torch.Tensor:
+    """By the zeta function of Hurwitz, and by reflection below 0."""
+    below = x <= 0
+    positive = torch.special.zeta(torch.full_like(x, 2.0), torch.where(below, 1 - x, x))
+    reflected = (math.pi / torch.sin(math.pi * (x - x.round()))) ** 2 - positive
+    poles = below & (x == x.floor())
+    return torch.where(poles, torch.inf, torch.where(below, reflected, positive))
 
 
 def on_native_kernels(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Outputs:
