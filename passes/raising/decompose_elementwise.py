@@ -14,7 +14,7 @@ from lowerkit.capture.onnx_conversions import reinterpret_bits
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_build import bias_along, binary, binary_scalar, cast, unary
+from lowerkit.passes.raising.torch_build import bias_along, binary, binary_scalar, cast, unary, view
 from lowerkit.passes.raising.torch_ir import (
     NotConcernedError,
     RefusalError,
@@ -216,6 +216,7 @@ def _prelu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     value, slope = op.operands
     info = tensor_info(value)
     per_channel = tensor_info(slope).rank == 1 and tensor_info(slope).shape != (1,)
+    slope = view(slope, []) if info.rank == 0 else slope  # a scalar has one channel
     scaled = binary("mul", value, bias_along(slope, 1, info.rank) if per_channel and info.rank > 1 else slope)
     positive = binary_scalar("gt", value, 0, "i1")
     return like_result(build("torch.aten.where.self", [positive, value, scaled], [value.type])[0], op)

@@ -149,6 +149,8 @@ def _flip(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """roll: (input, shifts, dims): two slices change places; without dims the tensor is rolled as a vector."""
     value, shifts, axes = op.operands[0], ints_of(op.operands[1]), ints_of(op.operands[2])
+    if 0 in tensor_info(value).shape:
+        return like_result(value, op)
     sizes = [size(value, axis) for axis in range(tensor_info(value).rank)]
     flat = not axes
     if flat:

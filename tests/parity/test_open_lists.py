@@ -110,3 +110,10 @@ def test_views_whose_extents_are_stated(shape: Shape) -> None:
     )
     x = torch.randn(2, 3)
     np.testing.assert_array_equal(lowerkit.compile(program).session.run(x)[0], x.reshape(shape) * 2)
+
+
+def test_running_maximum_and_rolls_of_nothing() -> None:
+    program = torch.export.export(
+        Model(lambda x: x.cummax(-1)[0] + x.roll(1, 2)), (torch.randn(0, 1, 3),), dynamic_shapes=(({2: Dim.AUTO},),)
+    )
+    assert lowerkit.compile(program).session.run(torch.randn(0, 1, 3))[0].shape == (0, 1, 3)

@@ -83,6 +83,7 @@ def _elementwise() -> list[Case]:
         Case("glu", lambda x: fn.glu(x, 1), (normal(3, 6, 7),)),
         Case("prelu", fn.prelu, (X, normal(5))),
         Case("prelu-one-slope", fn.prelu, (X, normal(1))),
+        Case("prelu-scalar", fn.prelu, (normal(), normal(1))),
         Case("threshold", lambda x: fn.threshold(x, 0.1, 2.0), (X,)),
         Case("nan-to-num", torch.nan_to_num, (X,)),
         Case("logaddexp", torch.logaddexp, (X, ROW)),

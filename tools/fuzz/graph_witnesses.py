@@ -33,9 +33,11 @@ class SpelledOut(TorchDispatchMode):
         name = func._schema.name.removeprefix("aten::")
         if name == "native_group_norm":
             value, weight, bias, *rest = args
-            result, mean, deviation = func(value, None, None, *rest)
+            _, mean, deviation = func(value, None, None, *rest)
             # Eager's mean of infinities is NaN, as the deviation is.
-            moments = (value.reshape(*mean.shape, -1).mean(-1), deviation)
+            grouped = value.reshape(*mean.shape, -1)
+            moments = (grouped.mean(-1), deviation)
+            result = ((grouped - mean[..., None]) * deviation[..., None]).reshape(value.shape)
             shape = [1, -1, *(1,) * (value.dim() - 2)]
             result = result if weight is None else result * weight.view(shape)
             return (result if bias is None else result + bias.view(shape), *moments)
