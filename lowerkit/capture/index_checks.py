@@ -29,6 +29,7 @@ from lowerkit.capture.operators import aten
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
+_END = 2**63 - 1
 Extent = Any
 """An int, or a node that gives one."""
 
@@ -37,7 +38,7 @@ Extent = Any
 class _Check:
     """``index`` is into extents of ``data``, the product of ``dims``; or into ``size`` where there is no data.
 
-    With ``ends`` it holds where bags begin: the extent itself is a place, and the first one is 0.
+    With ``ends`` it holds where bags begin: at 0, in order, and the extent itself is a place.
     """
 
     index: fx.Node
@@ -136,12 +137,26 @@ def _insert(node: fx.Node, check: _Check) -> fx.Node:
             size = extent if isinstance(size, int) and size == 1 else _product(graph, size, extent, place)
     if not check.ends:
         return _checked(node, check, check.index, size, node.name, place)
-    size = _call(graph, place, operator.add, size, 1) if isinstance(size, fx.Node) else size + 1
-    first = _call(graph, place, aten.slice.Tensor, check.index, 0, 0, 1)
+    return _checked_ends(node, check, size, place)
+
+
+def _checked_ends(node: fx.Node, check: _Check, size: Extent, place: dict[str, Any]) -> fx.Node:
+    """Places that begin with 0, do not go back and reach ``size`` at most: each step between them is checked too."""
+    graph = node.graph
+
+    def call(target: Any, *arguments: Any, **named: Any) -> fx.Node:
+        return _call(graph, place, target, *arguments, **named)
+
+    size = call(operator.add, size, 1) if isinstance(size, fx.Node) else size + 1
+    first = call(aten.slice.Tensor, check.index, 0, 0, 1)
     first = _checked(node, check, first, 1, f"{node.name}_first", place)
-    rest = _call(graph, place, aten.slice.Tensor, check.index, 0, 1, 2**63 - 1)
+    rest = call(aten.slice.Tensor, check.index, 0, 1, _END)
     rest = _checked(node, check, rest, size, node.name, place)
-    return _call(graph, place, aten.cat.default, [first, rest], 0)
+    places = call(aten.cat.default, [first, rest], 0)
+    steps = call(aten.sub.Tensor, rest, call(aten.slice.Tensor, places, 0, 0, -1))
+    steps = _checked(node, check, steps, size, f"{node.name}_steps", place)
+    dtype = check.index.meta["val"].dtype
+    return call(aten.cumsum.default, call(aten.cat.default, [first, steps], 0), 0, dtype=dtype)
 
 
 def _checked(node: fx.Node, check: _Check, index: fx.Node, size: Extent, stem: str, place: dict[str, Any]) -> fx.Node:
@@ -153,14 +168,14 @@ def _checked(node: fx.Node, check: _Check, index: fx.Node, size: Extent, stem: s
     return checked
 
 
-def _call(graph: fx.Graph, place: dict[str, Any], target: Any, *arguments: Any) -> fx.Node:
+def _call(graph: fx.Graph, place: dict[str, Any], target: Any, *arguments: Any, **named: Any) -> fx.Node:
     """A call of an op, with the value that it has for the values of its arguments."""
-    made = graph.call_function(target, arguments)
+    made = graph.call_function(target, arguments, named)
     values = fx_node.map_arg(arguments, lambda item: item.meta["val"])
     tensor = next((value for value in values if isinstance(value, FakeTensor)), None)
     mode = contextlib.nullcontext() if tensor is None else tensor.fake_mode
     with mode:
-        made.meta = {**place, "val": target(*values)}
+        made.meta = {**place, "val": target(*values, **named)}
     return made
 
 

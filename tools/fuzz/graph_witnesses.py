@@ -37,7 +37,7 @@ class SpelledOut(TorchDispatchMode):
             # Eager's mean of infinities is NaN, as the deviation is.
             grouped = value.reshape(*mean.shape, -1)
             moments = (grouped.mean(-1), deviation)
-            result = ((grouped - mean[..., None]) * deviation[..., None]).reshape(value.shape)
+            result = ((grouped - moments[0][..., None]) * deviation[..., None]).reshape(value.shape)
             shape = [1, -1, *(1,) * (value.dim() - 2)]
             result = result if weight is None else result * weight.view(shape)
             return (result if bias is None else result + bias.view(shape), *moments)
