@@ -16,6 +16,7 @@ from lowerkit.passes.raising.torch_build import (
     add_sizes,
     common_sizes,
     expand,
+    size,
     slice_axis,
     slice_open,
     squeeze,
@@ -137,11 +138,10 @@ def _meshgrid(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     items = list_items(op.operands[0])
     swapped = len(op.operands) > 1 and string_of(op.operands[1]) == "xy" and len(items) > 1
     order = [1, 0, *range(2, len(items))] if swapped else list(range(len(items)))
-    sizes = [tensor_info(items[axis]).static_shape() for axis in order]
-    shape = [extents[0] if extents else 1 for extents in sizes]
+    shape = [size(items[axis], 0) if tensor_info(items[axis]).rank else 1 for axis in order]
     grids: list[ir.Value] = []
     for item, axis in zip(items, order, strict=True):
-        along = [1] * len(items)
+        along: list[int | ir.Value] = [1] * len(items)
         along[axis] = shape[axis]
         grids.append(expand(view(item, along), shape))
     return _pieces(op, grids)

@@ -60,6 +60,8 @@ CASES: dict[str, tuple[Function, Sequence[Shape], Sequence[Shape]]] = {
     "chunk": (lambda x: _all(*(part * n for n, part in enumerate(x.chunk(3, 0)))), [(8, 5)], []),
     "split by half": (lambda x: x.split(x.shape[1] // 2, 1)[1], [(3, 8)], []),
     "split by sizes": (lambda x: x.split([2, x.shape[0] - 2], 0)[1], [(6, 3)], []),
+    "mesh": (lambda x: torch.stack(torch.meshgrid(*map(torch.arange, x.shape), indexing="ij")), [(4, 5)], []),
+    "mesh by columns": (lambda x: torch.meshgrid(x[0], x[:, 0], indexing="xy")[1] + x, [(4, 5)], []),
     "fold": (lambda x: functional.fold(x, (12, 12), (2, 2), stride=2), [(2, 12, 36)], []),
 }
 SCALES: Sequence[Callable[[int], int]] = (lambda n: n, lambda n: n + 1, lambda n: n + 2, lambda n: 2 * n, lambda n: 3)
@@ -117,3 +119,13 @@ def test_running_maximum_and_rolls_of_nothing() -> None:
         Model(lambda x: x.cummax(-1)[0] + x.roll(1, 2)), (torch.randn(0, 1, 3),), dynamic_shapes=(({2: Dim.AUTO},),)
     )
     assert lowerkit.compile(program).session.run(torch.randn(0, 1, 3))[0].shape == (0, 1, 3)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_resizing_of_bytes_is_refused(mode: str) -> None:
+    """PyTorch resizes them by weights in whole numbers; to the nearest element it only moves them."""
+    pixels = torch.randint(0, 256, (1, 3, 5, 6), dtype=torch.uint8)
+    dims = (({2: Dim.AUTO, 3: Dim.AUTO},),)
+    model = Model(lambda x: functional.interpolate(x, size=(7, 9), mode=mode))
+    with pytest.raises(LowerkitError, match=f"mode {mode}"):
+        lowerkit.compile(torch.export.export(model, (pixels,), dynamic_shapes=dims, strict=False))

@@ -74,6 +74,7 @@ def _cubic(value: Tensor, axis: int, after: Extent, aligned: bool, factor: float
 def resize_of(mode: str, spatial: int, *, vector: bool) -> Callable[..., Any]:
     """``.vec``: (input, output_size or None, [align_corners,] factors or None); else a factor for each dim."""
     has_corners = mode in ("linear", "cubic")
+    name = {("linear", 2): "bilinear", ("linear", 3): "trilinear", ("cubic", 2): "bicubic"}.get((mode, spatial), mode)
 
     def resize(value: Tensor, output_size: Sequence[Extent] | None, *rest: Any) -> Any:
         aligned = bool(rest[0]) if has_corners else False
@@ -91,6 +92,13 @@ def resize_of(mode: str, spatial: int, *, vector: bool) -> Callable[..., Any]:
         )
         if not is_symbolic([*before, *after]):
             return NotImplemented
+        if has_corners and not value.is_floating_point():
+            raise UnsupportedError(
+                "LK4001",
+                f"a tensor of {value.dtype} is resized in mode {name}, for which PyTorch has weights in whole numbers",
+                op=f"aten.upsample_{name}{spatial}d",
+                hint="convert the tensor to float32 first, or resize it in mode nearest",
+            )
         result = widened(value)
         for offset, (size, factor) in enumerate(zip(after, factors, strict=True)):
             axis = 2 + offset
