@@ -5,7 +5,6 @@ Positions are known at compile time, so each is slices and a concatenation, or o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,6 +20,7 @@ from lowerkit.passes.raising.torch_build import (
     cast,
     concatenate,
     expand,
+    product,
     size,
     slice_axis,
     unsqueeze,
@@ -154,7 +154,7 @@ def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     sizes = [size(value, axis) for axis in range(tensor_info(value).rank)]
     flat = not axes
     if flat:
-        value, axes = view(value, [_product(sizes)]), [0]
+        value, axes = view(value, [product(sizes)]), [0]
     for shift, dim in zip(shifts, axes, strict=True):
         value = _rolled(value, shift, tensor_info(value).normalized_axis(dim))
     return like_result(view(value, sizes) if flat else value, op)
@@ -192,18 +192,6 @@ def _part(value: ir.Value, sizes: Sequence[Size], axis: int, start: ir.Value, co
     steps = [1] * len(taken)
     values = dynamic_values(taken)
     return tensor.ExtractSliceOp(value.type, value, [start], values, [], offsets, static_shape(taken), steps).result
-
-
-def _product(sizes: Sequence[int | ir.Value]) -> int | ir.Value:
-    product: int | ir.Value = math.prod(extent for extent in sizes if isinstance(extent, int))
-    for extent in sizes:
-        if not isinstance(extent, int):
-            product = _int_op("aten.mul.int", extent, constant_int(product) if isinstance(product, int) else product)
-    return product
-
-
-def _int_op(name: str, left: ir.Value, right: ir.Value) -> ir.Value:
-    return build(f"torch.{name}", [left, right], [ir.Type.parse("!torch.int")])[0]
 
 
 def _take_along_dim(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:

@@ -129,3 +129,16 @@ def test_resizing_of_bytes_is_refused(mode: str) -> None:
     model = Model(lambda x: functional.interpolate(x, size=(7, 9), mode=mode))
     with pytest.raises(LowerkitError, match=f"mode {mode}"):
         lowerkit.compile(torch.export.export(model, (pixels,), dynamic_shapes=dims, strict=False))
+
+
+def test_what_torch_alone_has_is_refused_without_naming_a_bug() -> None:
+    dims = (({0: Dim.AUTO, 1: Dim.AUTO},),)
+    strided = Model(lambda x: torch.as_strided(x, (2, 3), (3, 1)))
+    bytes_of_two = Model(lambda x: x.flatten())
+    for program in (
+        torch.export.export(strided, (torch.randn(4, 6),), dynamic_shapes=dims, strict=False),
+        torch.export.export(bytes_of_two, (torch.zeros(2, 3, dtype=torch.uint16),), strict=False),
+    ):
+        with pytest.raises(LowerkitError) as caught:
+            lowerkit.compile(program)
+        assert caught.value.code == "LK4001" and "bug" not in str(caught.value)
