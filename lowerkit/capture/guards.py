@@ -7,7 +7,8 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
-    operators           that need elements where tracing asked for none (:mod:`lowerkit.capture.needed_extents`)
+    operators           that need elements where tracing asked for none (:mod:`lowerkit.capture.needed_extents`),
+                        or that two extents agree (:mod:`lowerkit.capture.needed_equalities`)
     writes              into parts that tracing did not measure (:mod:`lowerkit.capture.written_slots`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
@@ -31,6 +32,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.locations import is_users_file, users_line
+from lowerkit.capture.needed_equalities import needed_equalities
 from lowerkit.capture.needed_extents import extents_of, needed_extents
 from lowerkit.capture.symbolic import SymbolNames
 from lowerkit.capture.symbolic_build import guard_to_sympy
@@ -226,6 +228,9 @@ class NotedGuards:
             if (extent, least) not in known and not any(map(self._is_of_data, extent.free_symbols)):
                 known.add((extent, least))
                 self.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
+        for node, equality in needed_equalities(graph):
+            if not any(map(self._is_of_data, equality.free_symbols)):
+                self.noted.append(Noted(equality, users_line(node.meta.get("stack_trace"))))
 
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))

@@ -83,3 +83,21 @@ def test_antialiased_resizing_of_bytes_is_refused() -> None:
     model = Function(lambda x: nn.functional.interpolate(x, (5, 5), mode="bilinear", antialias=True))
     with pytest.raises(UnsupportedError, match="LK4001"):
         lowerkit.compile(model, (torch.zeros(1, 1, 3, 3, dtype=torch.uint8),))
+
+
+def reciprocals(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x**-3, x**-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_reciprocal_powers_whose_products_leave_the_range(dtype: torch.dtype) -> None:
+    """The cube of 3e13 is infinite in f32, its reciprocal is not 0."""
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([largest ** (1 / 3), largest ** (1 / 4), 2.0, -3.0], dtype=torch.float64)
+    x = torch.cat([x, -1.7 * x, 1 / x, torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])]).to(dtype)
+    model = Function(reciprocals)
+    compiled: Any = lowerkit.compile(model, (x,))
+    for ours, eager in zip(compiled(x), model(x), strict=True):
+        np.testing.assert_allclose(
+            ours, eager, rtol=8 * torch.finfo(dtype).eps, atol=2 * torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        )

@@ -9,6 +9,7 @@ the same function in float64, and what PyTorch computes on other paths (``graph_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,11 +39,17 @@ _EXACT = {
     "diag_embed", "new_zeros", "new_full", "scalar_tensor", "lift_fresh_copy", "set_", "aminmax", "masked_scatter",
 }  # fmt: skip
 
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv")
+
 Outputs = list[torch.Tensor]
 
 
 class Rounding(TorchDispatchMode):
-    """Moves every rounded floating result by up to ``_UNITS`` units in the last place."""
+    """Moves every rounded floating result by up to ``_UNITS`` units in the last place.
+
+    A product of matrices that leaves the range in the midst of its sum is infinite in one order of summation, finite
+    or NaN in another: such an element is drawn anew each time, so that nothing hangs on it.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -57,7 +64,17 @@ class Rounding(TorchDispatchMode):
         for value in pytree.tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
                 self.move(value)
+        if schema.name.removeprefix("aten::") in _PRODUCTS and result.is_floating_point():
+            self.leave_range(result, *args[-2:])
         return result
+
+    def leave_range(self, result: torch.Tensor, lhs: torch.Tensor, rhs: torch.Tensor) -> None:
+        """Draws the elements anew whose finite terms together exceed the largest number, in place."""
+        lhs, rhs = (torch.nan_to_num(v.double().abs(), 0.0, 0.0, 0.0) for v in (lhs, rhs))
+        beyond = (lhs @ rhs > torch.finfo(result.dtype).max).expand(result.shape)
+        if bool(beyond.any()):
+            drawn = torch.randint(0, 3, result.shape, generator=self.generator)
+            result[beyond] = torch.tensor([math.inf, -math.inf, math.nan], dtype=result.dtype)[drawn][beyond]
 
     def move(self, value: torch.Tensor) -> None:
         """In place."""

@@ -46,7 +46,7 @@ class SpelledOut(TorchDispatchMode):
             return func(*before, torch.where(torch.isnan(last), last.abs(), last), **(kwargs or {}))
         if name in ("median", "nanmedian"):
             return func(args[0].contiguous(), *args[1:], **(kwargs or {}))
-        if name == "var_mean":
+        if name in ("var_mean", "std_mean"):
             value, *rest = args
             named = kwargs or {}
             mean = value.mean(rest[0] if rest else None, keepdim=named.get("keepdim", False))

@@ -1,17 +1,23 @@
-"""Resize in every mode, as one product with a constant matrix for each axis.
+"""Resize in every mode, one axis after the other, as a weighted sum of look-ups.
 
-Resizing is separable and linear: an axis of extent n becomes one of extent m by a matrix [m, n] of few entries a row.
+Resizing is separable and linear: an element of an axis of extent m is a sum of few elements, its taps, of the axis of
+extent n. A product with a matrix [m, n] would be shorter, and would make NaN of all that lies beside an infinite one.
 Formulas: ONNX operator page of Resize; cubic coefficients by R. Keys, Cubic Convolution Interpolation, 1981.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from lowerkit.capture.onnx_rewrites.rewriter import Array, NoRewriteError, Rewriter
+from lowerkit.capture.onnx_rewrites.rewriter import Array, NoRewriteError, Rewriter, is_float
 
 MOST_ELEMENTS = 1 << 24
-"""Elements of a matrix at most."""
+"""Taps of an axis at most."""
+
+MOST_TERMS = 4
+"""Terms of a sum that is written out."""
 
 
 def resize_by_fraction(b: Rewriter) -> None:
@@ -35,6 +41,8 @@ def resize(b: Rewriter) -> None:
     for place, axis in enumerate(axes):
         if sizes[place] == shape[axis] and scales[place] == 1.0 and not crop:
             continue
+        if not is_float(b.dtype(b.input(0))) and b.attribute("mode", "nearest") != "nearest":
+            raise NoRewriteError("interpolated integers")
         if shape[axis] * sizes[place] > MOST_ELEMENTS or min(shape[axis], sizes[place]) < 1:
             raise NoRewriteError(f"an axis of {shape[axis]} to {sizes[place]}")
         window = (0.0, 1.0)
@@ -43,8 +51,8 @@ def resize(b: Rewriter) -> None:
                 raise NoRewriteError("the region of interest is not a constant")
             window = (float(roi[place]), float(roi[len(axes) + place]))
         places = source_coordinates(b, shape[axis], sizes[place], scales[place], window)
-        matrix = coefficients(b, places, shape[axis], scales[place])
-        value = _along(b, value, matrix, axis, len(shape))
+        taps = interpolation(b, places, shape[axis], scales[place])
+        value = _along(b, value, taps, axis, len(shape))
         outside = (places < 0) | (places > shape[axis] - 1)
         if crop and outside.any():
             masked = outside.reshape([-1 if index == axis else 1 for index in range(len(shape))])
@@ -92,15 +100,25 @@ def source_coordinates(b: Rewriter, given: int, wanted: int, scale: float, windo
             raise NoRewriteError(f"coordinate transformation {other}")
 
 
-def coefficients(b: Rewriter, places: Array, given: int, scale: float) -> Array:
-    """Returns the matrix, float64 [wanted, given], of the node's interpolation."""
+@dataclass(frozen=True)
+class Taps:
+    """What each element of a resized axis is made of.
+
+    Attributes:
+        indices: int64 [wanted, count], places in the source, each within it.
+        weights: float64 [wanted, count].
+    """
+
+    indices: Array
+    weights: Array
+
+
+def interpolation(b: Rewriter, places: Array, given: int, scale: float) -> Taps:
+    """Returns the taps of the node's interpolation at ``places`` [wanted] of an axis of extent ``given``."""
     mode = b.attribute("mode", "nearest")
-    matrix = np.zeros((len(places), given))
-    rows = np.arange(len(places))
     if mode == "nearest":
         nearest = _nearest(places, b.attribute("nearest_mode", "round_prefer_floor"))
-        matrix[rows, np.clip(nearest, 0, given - 1)] = 1.0
-        return matrix
+        return Taps(np.clip(nearest, 0, given - 1)[:, None], np.ones((len(places), 1)))
     # Antialiasing widens the kernel when the result is smaller.
     squeeze = min(scale, 1.0) if b.attribute("antialias", 0) else 1.0
     reach = {"linear": 1.0, "cubic": 2.0}.get(mode)
@@ -116,8 +134,20 @@ def coefficients(b: Rewriter, places: Array, given: int, scale: float) -> Array:
         weights /= weights.sum(1, keepdims=True)
     elif squeeze < 1:
         weights /= weights.sum(1, keepdims=True)
-    np.add.at(matrix, (rows[:, None], np.clip(taps, 0, given - 1)), weights)
-    return matrix
+    found = Taps(np.clip(taps, 0, given - 1), weights)
+    return _without_zeros(found) if squeeze < 1 or b.attribute("exclude_outside", 0) else found
+
+
+def _without_zeros(taps: Taps) -> Taps:
+    """Taps of weight 0 give way to a share of the first other one of their row: 0 times an infinite one is NaN."""
+    used = taps.weights != 0
+    first = used.argmax(1)
+    rows = np.arange(len(first))
+    indices = np.where(used, taps.indices, taps.indices[rows, first][:, None])
+    shares = (taps.weights[rows, first] / (1 + (~used).sum(1)))[:, None]
+    weights = np.where(used, taps.weights, shares)
+    weights[rows, first] = shares[:, 0]
+    return Taps(indices, weights)
 
 
 def _nearest(places: Array, mode: str) -> Array:
@@ -138,10 +168,19 @@ def _cubic(distance: Array, a: float) -> Array:
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
 
 
-def _along(b: Rewriter, value: str, matrix: Array, axis: int, rank: int) -> str:
-    """Multiplies an axis by the matrix; a matrix that picks elements is a Gather, exact in every element type."""
-    if ((matrix == 0) | (matrix == 1)).all() and (matrix.sum(1) == 1).all():
-        return b.gather(value, matrix.argmax(1), axis)
-    order = [*[index for index in range(rank) if index != axis], axis]
-    moved = b.op("MatMul", b.transpose(value, order), b.constant(matrix.T, b.numpy_dtype(b.input(0))))
-    return b.transpose(moved, [order.index(index) for index in range(rank)])
+def _along(b: Rewriter, value: str, taps: Taps, axis: int, rank: int) -> str:
+    """Replaces an axis by the sums of its taps; one tap of weight 1 is a look-up, exact in every element type."""
+    wanted, count = taps.indices.shape
+    if count == 1:
+        return b.gather(value, taps.indices[:, 0], axis)
+    dtype = b.numpy_dtype(b.input(0))
+    if count > MOST_TERMS:
+        weights = b.constant(taps.weights.reshape(wanted, count, *(1,) * (rank - 1 - axis)), dtype)
+        products = b.op("Mul", b.gather(value, taps.indices, axis), weights)
+        return b.op("ReduceSum", products, b.constant([axis + 1]), keepdims=0)
+    total = ""
+    for index, weight in zip(taps.indices.T, taps.weights.T, strict=True):
+        factors = b.constant(weight.reshape(wanted, *(1,) * (rank - 1 - axis)), dtype)
+        term = b.op("Mul", b.gather(value, index, axis), factors)
+        total = b.op("Add", total, term) if total else term
+    return total

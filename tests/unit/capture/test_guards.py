@@ -322,6 +322,43 @@ def test_sizes_that_leave_too_few_elements_are_refused(name: str) -> None:
             assert accepts(lambda x=x: function(x)) == (size in sizes), f"eager, {size}"
 
 
+ROWS = torch.tensor([0, 1])
+WRITTEN: dict[str, tuple[Callable[[torch.Tensor], Any], Sequence[tuple[int, int]]]] = {
+    "rows": (lambda x: torch.index_put(x, (ROWS,), torch.ones(1, 4)), [(5, 4), (2, 4), (7, 4)]),
+    "rows of one number": (lambda x: torch.index_put(x, (ROWS,), torch.ones(2, 1)), [(5, 4), (2, 3), (7, 5)]),
+    "two lists": (lambda x: torch.index_put(x, (ROWS, ROWS), torch.ones(2)), [(5, 4), (2, 3), (7, 5)]),
+    "a list behind": (lambda x: _written(x, (slice(None), ROWS), torch.ones(5, 2)), [(5, 4), (5, 3)]),
+    "lists around": (
+        lambda x: _written(x[None].repeat(2, 1, 1), (ROWS, slice(None), ROWS), x[:2, 0]),
+        [(2, 4), (2, 3)],
+    ),
+    "what is open": (lambda x: torch.index_put(torch.zeros(3, 4), (ROWS,), x[:2]), [(5, 4), (2, 4)]),
+    "a mask": (lambda x: torch.index_put(x, (x > 0,), torch.tensor(2.0)), [(5, 4), (2, 3)]),
+}
+OFFERED = [(5, 4), (2, 4), (7, 4), (2, 3), (5, 3), (7, 5)]
+
+
+def _written(x: torch.Tensor, where: Any, values: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[where] = values
+    return y
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_index_lists_write_fits_the_places(name: str) -> None:
+    """torch's account of ``index_put`` does not compare them: a program would read beyond the values."""
+    function, expected = WRITTEN[name]
+    example = expected[0]
+    dynamic = (({0: AUTO, 1: AUTO},),)
+    compiled: Any = lowerkit.compile(Function(function), (torch.randn(*example),), dynamic_shapes=dynamic)
+    for shape in OFFERED:
+        x = torch.randn(*shape)
+        if shape in expected:
+            np.testing.assert_array_equal(compiled(x), function(x).numpy())
+        elif not accepts(lambda x=x: function(x)):
+            assert not accepts(lambda x=x: compiled(x)), shape
+
+
 def test_an_operator_that_asks_whether_its_scale_is_one() -> None:
     """Of antialiased resizing with aligned corners, ``(n - 1) / 2``: no extent, so the answer is a condition."""
     compiled: Any = lowerkit.compile(

@@ -134,6 +134,30 @@ def test_resize(attributes: dict[str, Any], scales: tuple[float, ...]) -> None:
     assert_close(ours(model, [x]), by_reference(model, [x]), 1e-5)
 
 
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resizing_spreads_an_infinite_element_no_further_than_its_taps(mode: str, antialias: int) -> None:
+    x = normal(1, 1, 3, 24)
+    x[0, 0, 0, 20], x[0, 0, 2, 2] = np.inf, np.nan
+    constants = {"sizes": np.array([1, 1, 5, 7])}
+    model = one_node(
+        "Resize", {"x": x}, constants, order=["x", "", "", "sizes"], opset=19, mode=mode, antialias=antialias
+    )  # fmt: skip
+    (found,) = ours(model, [x])
+    (wanted,) = by_onnxruntime(model, [x])
+    finite = np.isfinite(wanted)
+    assert np.isfinite(found[finite]).all()
+    np.testing.assert_allclose(found[finite], wanted[finite], rtol=1e-5, atol=1e-5)
+
+
+def test_resizing_beyond_the_last_element_does_not_weigh_what_is_not_there() -> None:
+    """Its two taps are the last element both times: infinity, and not NaN, as in PyTorch and ONNX Runtime."""
+    x = np.array([[[0.5, 2.0, 0.6], [np.inf, -1.9, 1.2]]], np.float32)[None]
+    constants = {"sizes": np.array([1, 1, 8, 14])}
+    model = one_node("Resize", {"x": x}, constants, order=["x", "", "", "sizes"], opset=19, mode="linear")
+    np.testing.assert_allclose(ours(model, [x])[0], by_onnxruntime(model, [x])[0], rtol=1e-5, atol=1e-5)
+
+
 def test_resize_of_a_region_extrapolates() -> None:
     x = normal(1, 1, 4, 4)
     constants = {"roi": np.array([0, 0, 0.4, -0.3, 1, 1, 1.2, 1.7], np.float32), "sizes": np.array([1, 1, 3, 5])}

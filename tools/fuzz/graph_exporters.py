@@ -1,0 +1,55 @@
+"""Whether torch's own captures give what eager gives: what they change is not lowerkit's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from graph_function import Function
+from graph_judge import run
+
+from lowerkit.capture.dtypes import to_numpy
+
+
+def by_onnxruntime(model: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What ONNX Runtime computes: the exporter rounds constants of float64 to float32."""
+    import onnxruntime
+
+    peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {entry.name: to_numpy(value) for entry, value in zip(peer.get_inputs(), values, strict=True)}
+    return [torch.from_numpy(np.asarray(array)) for array in peer.run(None, feeds)]
+
+
+def exporter_differs(
+    functions: list[Function], model: Any, module: torch.nn.Module, values: list[torch.Tensor]
+) -> bool:
+    """Whether ONNX Runtime, too, gives other numbers than eager for the exported model, or does not take it.
+
+    ``logcumsumexp`` is exported with the greatest of the whole row, so that a NaN reaches the sums before it; ONNX
+    Runtime's greatest leaves a NaN out where the row is short.
+    """
+    if any("logcumsumexp" in line for function in functions for line in function.lines):
+        return True
+    try:
+        found = by_onnxruntime(model, values)
+    except Exception:
+        return True
+    wanted = run(module, values)
+    return any(
+        have.dtype != want.dtype
+        or have.shape != want.shape
+        or not torch.allclose(have, want, 1e-4, 1e-5, equal_nan=True)
+        for have, want in zip(found, wanted, strict=True)
+    )
+
+
+def trace_differs(model: Any, module: torch.nn.Module, values: list[torch.Tensor]) -> bool:
+    """Whether the trace itself gives other numbers than eager.
+
+    To a trace a truth without dims that selects is the example's.
+    """
+    return any(
+        have.shape != want.shape or not torch.allclose(have.double(), want.double(), 1e-4, 1e-5, equal_nan=True)
+        for have, want in zip(run(model, values), run(module, values), strict=True)
+    )
