@@ -35,6 +35,7 @@ from lowerkit.capture.functional_program import FunctionalProgram
 from lowerkit.capture.fx_control_flow import body_graphs
 from lowerkit.capture.fx_functional import callable_of, rewritten
 from lowerkit.capture.generated_lines import watched_lines
+from lowerkit.capture.known_layouts import with_known_layouts
 from lowerkit.capture.own_decompositions import OWN_DECOMPOSITIONS
 from lowerkit.capture.spelled_out.of_scalars import OF_SCALARS
 from lowerkit.capture.spelled_out.of_sizes import OF_SIZES, is_symbolic
@@ -83,7 +84,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
             return program
     table = _missing_at_first(exported, context)
     with watched_lines() as lines, left_to(table):
-        traced = _with_own_constants(exported).run_decompositions(table)
+        traced = _with_own_constants(with_known_layouts(exported)).run_decompositions(table)
         lines.restore(traced.graph_module)
     tried = set(table)
     while True:

@@ -7,8 +7,7 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
-    operators           that need elements where tracing asked for none (:mod:`lowerkit.capture.needed_extents`),
-                        or that two extents agree (:mod:`lowerkit.capture.needed_equalities`)
+    operators           that need elements, or extents that agree, where tracing asked nothing (``needed_extents``)
     writes              into parts that tracing did not measure (:mod:`lowerkit.capture.written_slots`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
@@ -318,7 +317,4 @@ def _shapes_by_path(exported: ExportedProgram) -> Mapping[Path, Sequence[Any]]:
 
 
 def _key(key: Any) -> str | int:
-    for attribute in ("idx", "key", "name"):
-        if hasattr(key, attribute):
-            return getattr(key, attribute)
-    return str(key)
+    return next((getattr(key, name) for name in ("idx", "key", "name") if hasattr(key, name)), str(key))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from graph_function import Function
 from graph_judge import run
+from onnx.reference import ReferenceEvaluator
 
 from lowerkit.capture.dtypes import to_numpy
 
@@ -19,6 +20,13 @@ def by_onnxruntime(model: Any, values: list[torch.Tensor]) -> list[torch.Tensor]
     peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {entry.name: to_numpy(value) for entry, value in zip(peer.get_inputs(), values, strict=True)}
     return [torch.from_numpy(np.asarray(array)) for array in peer.run(None, feeds)]
+
+
+def by_reference(model: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What ONNX's own evaluator computes, which rounds to the types of the model only."""
+    names = [entry.name for entry in model.graph.input]
+    feeds = {name: to_numpy(value) for name, value in zip(names, values, strict=True)}
+    return [torch.from_numpy(np.asarray(array)) for array in ReferenceEvaluator(model).run(None, feeds)]
 
 
 def exporter_differs(

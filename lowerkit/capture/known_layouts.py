@@ -1,0 +1,88 @@
+"""Keeps how a tensor lies in memory where ``as_strided`` reads it, though its operator is written out of others.
+
+``as_strided`` reads by places in memory, which follow from the operator that made the tensor: ``cummin`` gives rows one
+after the other, whatever lies transposed before it. What an operator is decomposed into may lie otherwise. The layout
+that the export has noted is therefore written down, as a copy into that layout, before operators are decomposed.
+
+Vocabulary
+    fresh     a tensor with memory of its own: no view, no result of a write in place
+    dense     its elements fill its memory from the first place on, in the order of some permutation of its dims
+"""
+
+# torch keeps an exported program's module private; the version is pinned.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from lowerkit.capture.operators import aten
+from lowerkit.capture.symbolic import is_static
+
+_BY_STORAGE = (aten.as_strided.default, aten.as_strided_.default, aten.as_strided_scatter.default)
+
+
+def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
+    """The program with copies into the noted layout, itself if nothing reads by places in memory."""
+    if not any(node.target in _BY_STORAGE for node in exported.graph.nodes):
+        return exported
+    own = copy.copy(exported)
+    own._graph_module = copy.deepcopy(exported.graph_module)
+    nodes = [node for node in own.graph.nodes if node.target in _BY_STORAGE]
+    for source in dict.fromkeys(_made_by(node) for node in nodes):
+        order = _order(source.meta.get("val")) if source is not None else None
+        if source is not None and order is not None:
+            _lay_out(source, order)
+    own.graph_module.recompile()
+    return own
+
+
+def _made_by(reader: fx.Node) -> fx.Node | None:
+    """The fresh tensor that ``reader`` sees, through views and writes; None for an input or a constant."""
+    node = reader.args[0]
+    while isinstance(node, fx.Node) and node.op == "call_function":
+        maker = node.args[0] if node.target is operator.getitem else node
+        target = maker.target if isinstance(maker, fx.Node) else None
+        if not isinstance(target, torch._ops.OpOverload):
+            return None
+        shares = any(result.alias_info is not None for result in target._schema.returns)
+        if not shares and not target._schema.name.endswith("dropout"):  # which returns its input
+            return node
+        assert isinstance(maker, fx.Node), "it has a target"
+        node = maker.args[0] if maker.args else None
+    return None
+
+
+def _order(value: Any) -> list[int] | None:
+    """The dims of a dense tensor of fixed extents from the outermost to the innermost; None for another."""
+    if not isinstance(value, torch.Tensor) or not all(is_static(extent) for extent in value.shape):
+        return None
+    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
+    dense = value.permute(order).is_contiguous() and value.storage_offset() == 0
+    return order if dense and math.prod(value.shape) > 1 else None
+
+
+def _lay_out(source: fx.Node, order: list[int]) -> None:
+    """Lets all readers of ``source`` read a copy whose dims lie in ``order``."""
+    graph, readers = source.graph, list(source.users)
+    with graph.inserting_after(source):
+        turned = graph.call_function(aten.permute.default, (source, order))
+    with graph.inserting_after(turned):
+        laid_out = graph.call_function(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+    with graph.inserting_after(laid_out):
+        back = graph.call_function(aten.permute.default, (laid_out, [order.index(dim) for dim in range(len(order))]))
+    turned.meta["val"] = source.meta["val"].permute(order)
+    laid_out.meta["val"] = turned.meta["val"]
+    back.meta["val"] = source.meta["val"]
+    for node in (turned, laid_out, back):
+        node.meta.update({key: source.meta[key] for key in ("stack_trace", "nn_module_stack") if key in source.meta})
+    for reader in readers:
+        if reader.op != "output":  # an output is known by the name of its node
+            reader.replace_input_with(source, back)
