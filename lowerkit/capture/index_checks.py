@@ -38,7 +38,8 @@ Extent = Any
 class _Check:
     """``index`` is into extents of ``data``, the product of ``dims``; or into ``size`` where there is no data.
 
-    With ``ends`` it holds where bags begin: at 0, in order, and the extent itself is a place.
+    With ``ends`` it holds where bags begin: at 0, in order, and the extent itself is a place. ``factors`` are further
+    extents of the product; ``first`` is the number of the first place.
     """
 
     index: fx.Node
@@ -48,6 +49,8 @@ class _Check:
     wraps: bool = False
     exempt: int | None = None
     ends: bool = False
+    factors: Sequence[Extent] = ()
+    first: int = 0
 
 
 _Arguments = Mapping[str, Any]
@@ -135,9 +138,14 @@ def _insert(node: fx.Node, check: _Check) -> fx.Node:
                 extent = graph.call_function(aten.sym_size.int, (check.data, dim))
                 extent.meta = {**place, "val": shape[dim]}
             size = extent if isinstance(size, int) and size == 1 else _product(graph, size, extent, place)
-    if not check.ends:
+    for factor in check.factors:
+        size = _product(graph, size, factor, place)
+    if check.ends:
+        return _checked_ends(node, check, size, place)
+    if check.first == 0:
         return _checked(node, check, check.index, size, node.name, place)
-    return _checked_ends(node, check, size, place)
+    shifted = _call(graph, place, aten.sub.Tensor, check.index, check.first)
+    return _call(graph, place, aten.add.Tensor, _checked(node, check, shifted, size, node.name, place), check.first)
 
 
 def _checked_ends(node: fx.Node, check: _Check, size: Extent, place: dict[str, Any]) -> fx.Node:
@@ -250,12 +258,21 @@ def _one_hot(arguments: _Arguments) -> Iterator[_Check]:
 
 
 def _unpooled(arguments: _Arguments) -> Iterator[_Check]:
-    size = 1
-    for extent in arguments["output_size"]:
-        if not isinstance(extent, int):
-            return
-        size *= extent
-    yield _Check(arguments["indices"], None, size=size)
+    yield _Check(arguments["indices"], None, size=1, factors=arguments["output_size"])
+
+
+def _sorter(arguments: _Arguments) -> Iterator[_Check]:
+    if isinstance(sorter := arguments.get("sorter"), fx.Node):
+        yield _Check(sorter, sorter, (_rank(sorter) - 1,))
+
+
+def _pivots(data: str, pivots: str) -> _Rule:
+    """Rows of a matrix that change places, counted from 1."""
+
+    def rule(arguments: _Arguments) -> Iterator[_Check]:
+        yield _Check(arguments[pivots], arguments[data], (_rank(arguments[data]) - 2,), first=1)
+
+    return rule
 
 
 _RULES: dict[str, _Rule] = {
@@ -271,5 +288,8 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("multilabel_margin_loss", "multilabel_margin_loss_forward"), _labels),
     "one_hot": _one_hot,
     **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),
+    "searchsorted": _sorter,
+    "lu_unpack": _pivots("LU_data", "LU_pivots"),
+    "linalg_lu_solve": _pivots("LU", "pivots"),
 }
 """By the name of the op, without the underscores of one that changes its argument."""

@@ -349,3 +349,50 @@ def test_bags_begin_within_the_indices(dtype: torch.dtype, dynamic: bool) -> Non
         with pytest.raises(RuntimeFault, match="embedding_bag") as caught:
             session.run(X, indices, torch.tensor(offsets, dtype=dtype))
         assert caught.value.code == "LK8015"
+
+
+class Places(nn.Module):
+    """Values that are places though nobody calls them indices: rows that change places, an order of elements."""
+
+    def forward(self, a: Tensor, pivots: Tensor, sorter: Tensor) -> tuple[Tensor, ...]:
+        permutation, _, _ = torch.lu_unpack(a, pivots)
+        return permutation, torch.searchsorted(a[0], a[1], sorter=sorter), torch.linalg.lu_solve(a, pivots, a)
+
+
+@pytest.mark.parametrize(
+    ("pivots", "sorter", "refused"),
+    [
+        ([1, 2, 3], [0, 1, 2], ""),
+        ([3, 3, 3], [0, 1, 2], ""),
+        ([0, 2, 3], [0, 1, 2], "index -1 of lu_unpack"),
+        ([1, 4, 3], [0, 1, 2], "index 3 of lu_unpack"),
+        ([1, 2, 3], [0, 3, 1], "index 3 of searchsorted"),
+        ([1, 2, 3], [0, -1, 1], "index -1 of searchsorted"),
+    ],
+)
+def test_pivots_and_sorters_are_places(pivots: list[int], sorter: list[int], refused: str) -> None:
+    a = torch.tensor([[2.0, 3.0, 5.0], [1.0, 4.0, 6.0], [0.5, 0.25, 3.0]])
+    good = (a, torch.tensor([1, 2, 3], dtype=torch.int32), torch.tensor([0, 1, 2]))
+    compiled: Any = lowerkit.compile(Places(), good)
+    given = (a, torch.tensor(pivots, dtype=torch.int32), torch.tensor(sorter))
+    if refused:
+        with pytest.raises(RuntimeError):
+            Places()(*given)
+        with pytest.raises(RuntimeFault, match=refused):
+            compiled(*given)
+        return
+    for ours, eager in zip(compiled(*given), Places()(*given), strict=True):
+        np.testing.assert_allclose(ours, eager.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_places_of_an_unpooling_to_open_sizes() -> None:
+    class Unpooled(nn.Module):
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            return torch.ops.aten.max_unpool2d(x, places, [2 * x.shape[2], 4])
+
+    x, places = torch.ones(1, 1, 3, 2), torch.tensor([0, 3, 8, 11, 16, 23]).reshape(1, 1, 3, 2)
+    dims = {2: Dim("rows", min=2, max=9)}
+    compiled: Any = lowerkit.compile(Unpooled(), (x, places), dynamic_shapes=(dims, dims))
+    np.testing.assert_array_equal(compiled(x, places), Unpooled()(x, places).numpy())
+    with pytest.raises(RuntimeFault, match="index 16 of max_unpool2d"):
+        compiled(x[:, :, :2], places[:, :, [0, 2]].where(torch.tensor([[True, True], [True, False]]), 23))
