@@ -36,12 +36,27 @@ def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
     own = copy.copy(exported)
     own._graph_module = copy.deepcopy(exported.graph_module)
     nodes = [node for node in own.graph.nodes if node.target in _BY_STORAGE]
+    writes = any(_is_write(node) for node in own.graph.nodes)
     for source in dict.fromkeys(_made_by(node) for node in nodes):
         order = _order(source.meta.get("val")) if source is not None else None
-        if source is not None and order is not None:
+        if source is not None and order is not None and not (writes and _must_stay(source, order, nodes)):
             _lay_out(source, order)
     own.graph_module.recompile()
     return own
+
+
+def _must_stay(source: fx.Node, order: list[int], readers: list[fx.Node]) -> bool:
+    """Whether a copy would lose a write, or torch not take one.
+
+    An output is known by the name of its node, so that it stays the tensor itself, which then has to be what is written
+    to. A write through ``as_strided`` of a view is refused, and a copy into another order of dims is a view.
+    """
+    returned = any(user.op == "output" for user in source.users)
+    return returned or (order != sorted(order) and any(_is_write(user) for node in readers for user in node.users))
+
+
+def _is_write(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _made_by(reader: fx.Node) -> fx.Node | None:
@@ -72,17 +87,22 @@ def _order(value: Any) -> list[int] | None:
 def _lay_out(source: fx.Node, order: list[int]) -> None:
     """Lets all readers of ``source`` read a copy whose dims lie in ``order``."""
     graph, readers = source.graph, list(source.users)
-    with graph.inserting_after(source):
-        turned = graph.call_function(aten.permute.default, (source, order))
-    with graph.inserting_after(turned):
-        laid_out = graph.call_function(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
-    with graph.inserting_after(laid_out):
-        back = graph.call_function(aten.permute.default, (laid_out, [order.index(dim) for dim in range(len(order))]))
-    turned.meta["val"] = source.meta["val"].permute(order)
-    laid_out.meta["val"] = turned.meta["val"]
-    back.meta["val"] = source.meta["val"]
-    for node in (turned, laid_out, back):
-        node.meta.update({key: source.meta[key] for key in ("stack_trace", "nn_module_stack") if key in source.meta})
+    last = source
+
+    def then(target: Any, *arguments: Any, **named: Any) -> None:
+        nonlocal last
+        with graph.inserting_after(last):
+            made = graph.call_function(target, (last, *arguments), named)
+        made.meta = {key: source.meta[key] for key in ("stack_trace", "nn_module_stack") if key in source.meta}
+        made.meta["val"] = target(last.meta["val"], *arguments, **named)
+        last = made
+
+    if order == sorted(order):
+        then(aten.clone.default, memory_format=torch.contiguous_format)
+    else:
+        then(aten.permute.default, order)
+        then(aten.clone.default, memory_format=torch.contiguous_format)
+        then(aten.permute.default, [order.index(dim) for dim in range(len(order))])
     for reader in readers:
         if reader.op != "output":  # an output is known by the name of its node
-            reader.replace_input_with(source, back)
+            reader.replace_input_with(source, last)
