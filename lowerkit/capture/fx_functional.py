@@ -196,7 +196,7 @@ def _layout(node: fx.Node) -> torch.memory_format:
 
 def _reads_storage(graph: fx.Graph) -> bool:
     """Whether an op reads or writes elements by where they lie in memory."""
-    return any(node.op == "call_function" and node.target in _BY_STORAGE for node in graph.nodes)
+    return any(node.op == "call_function" and node.target in BY_STORAGE for node in graph.nodes)
 
 
 def _dropout(node: fx.Node) -> bool:
@@ -231,7 +231,7 @@ def _convert(node: fx.Node) -> bool:
     return True
 
 
-_BY_STORAGE = frozenset(
+BY_STORAGE = frozenset(
     {aten.as_strided.default, aten.as_strided_.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 )
 

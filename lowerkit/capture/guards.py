@@ -7,7 +7,7 @@ Sources
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.symbolic_text`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
     squeezes            of dims that tracing took for other than 1 (:mod:`lowerkit.capture.symbolic_squeezes`)
-    operators           that need elements, or extents that agree, where tracing asked nothing (``needed_extents``)
+    operators           that need elements, or extents that agree (``needed_extents``, ``needed_equalities``)
     writes              into parts that tracing did not measure (:mod:`lowerkit.capture.written_slots`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """

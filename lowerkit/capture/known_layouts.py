@@ -23,19 +23,18 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from lowerkit.capture.fx_functional import BY_STORAGE
 from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
-
-_BY_STORAGE = (aten.as_strided.default, aten.as_strided_.default, aten.as_strided_scatter.default)
 
 
 def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
     """The program with copies into the noted layout, itself if nothing reads by places in memory."""
-    if not any(node.target in _BY_STORAGE for node in exported.graph.nodes):
+    if not any(node.target in BY_STORAGE for node in exported.graph.nodes):
         return exported
     own = copy.copy(exported)
     own._graph_module = copy.deepcopy(exported.graph_module)
-    nodes = [node for node in own.graph.nodes if node.target in _BY_STORAGE]
+    nodes = [node for node in own.graph.nodes if node.target in BY_STORAGE]
     writes = any(_is_write(node) for node in own.graph.nodes)
     for source in dict.fromkeys(_made_by(node) for node in nodes):
         order = _order(source.meta.get("val")) if source is not None else None

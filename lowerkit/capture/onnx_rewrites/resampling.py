@@ -14,7 +14,7 @@ import numpy as np
 from lowerkit.capture.onnx_rewrites.rewriter import Array, NoRewriteError, Rewriter, is_float
 
 MOST_ELEMENTS = 1 << 24
-"""Taps of an axis at most."""
+"""Extents of an axis before and after, multiplied, at most."""
 
 MOST_TERMS = 4
 """Terms of a sum that is written out."""

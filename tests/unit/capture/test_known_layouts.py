@@ -36,7 +36,7 @@ class Strided(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         made = self.maker(x)
-        return made, torch.as_strided(made, (3, 1), (1, 2), 1)
+        return made, torch.as_strided(made, (3, 1), (1, 2), 1), torch.as_strided_copy(made, (2, 1), (1, 2), 1)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
