@@ -61,6 +61,11 @@ def _clamp_max(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(_limited(op.operands[0], None, number_of(op.operands[1])), op)
 
 
+def _relu(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """relu: a zero keeps its sign, as in eager, where torch-mlir's choice gives +0."""
+    return like_result(_limited(op.operands[0], 0.0 if tensor_info(op.operands[0]).is_float else 0, None), op)
+
+
 def _relu6(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     is_float = tensor_info(op.operands[0]).is_float
     return like_result(_limited(op.operands[0], 0.0 if is_float else 0, 6.0 if is_float else 6), op)
@@ -159,6 +164,7 @@ class DecomposeLimits(TablePass):
         "torch.aten.clamp.Tensor": _clamp_by_tensors,
         "torch.aten.clamp_min.Tensor": _clamp_by_one_tensor,
         "torch.aten.clamp_max.Tensor": _clamp_by_one_tensor,
+        "torch.aten.relu": _relu,
         "torch.aten.relu6": _relu6,
         "torch.aten.maximum": _extreme,
         "torch.aten.minimum": _extreme,

@@ -165,6 +165,19 @@ def test_bilinear(operand: int) -> None:
     hold(Bilinear(), arguments)
 
 
+class ZerosBelow(torch.nn.Module):
+    """Where eager keeps the sign of a zero, in every element and for each of these types."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        kept = [torch.relu(x), functional.relu6(x), x.clamp_min(0.0), x.clamp(0.0, 1.0), functional.hardtanh(x, 0.0)]
+        return [1 / result for result in kept]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_signs_of_zeros(dtype: torch.dtype) -> None:
+    hold(ZerosBelow(), (torch.tensor([-0.0, 0.0, -1.0, 2.0, NAN, INFINITY, -INFINITY] * 7, dtype=dtype),))
+
+
 def hold(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
     """Compares with eager in float64, which oneDNN does not compute; NaN and infinities stand in the same places."""
     found: Any = lowerkit.compile(module.eval(), arguments)(*arguments)
