@@ -137,9 +137,9 @@ def describe(bisection: Bisection, folder: Path, *, quiet: bool) -> str | None:
         print_table("stages, to the graph in float64", ["stage", "float64 dB", "own types dB", ""], rows)
     found = bisection.finding
     if found is None:
-        note("bisection: every stage and every kernel computes the same; what differs is rounding", quiet)
+        note(f"bisection: {bisection.verdict}", quiet)
         return None
-    note(f"bisection: {found.sentence}\n  cause: {found.cause}", quiet)
+    note(f"bisection: {bisection.verdict}\n  cause: {found.cause}", quiet)
     for line in found.details:
         note(f"  {line}", quiet)
     if not bisection.reproducer:

@@ -59,6 +59,12 @@ def _verdicts(report: Report) -> str:
 
 def _finding(bisection: Bisection) -> str:
     found = bisection.finding
+    if found is None and bisection.doubts:
+        doubts = "".join(f"<li>{escape(doubt)}</li>" for doubt in bisection.doubts)
+        return (
+            '<section id="finding" class="card fail"><h2>No op was named</h2><p>Not all is shown to be the same:</p>'
+            f"<ul>{doubts}</ul></section>"
+        )
     if found is None:
         return (
             '<section id="finding" class="card pass"><h2>No op differs</h2><p>Every stage computes what the captured '

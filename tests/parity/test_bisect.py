@@ -13,9 +13,11 @@ from torch import nn
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
+from lowerkit.errors import UnsupportedError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.bisect.reproducer import write_reproducer
 from lowerkit.parity.bisect.search import bisect_program
+from lowerkit.parity.html_report import html_report
 from tests.support.planted_bugs import PLANTED_BUGS, PlantedBug
 
 STAGES = ["eager", "exported", "captured", "raised", "canonical", "layout", "fused", "compiled"]
@@ -66,9 +68,33 @@ def test_reproducers_fail_while_the_bug_is_there(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", PLANTED_BUGS)
 def test_the_same_models_have_no_finding_without_the_bug(name: str) -> None:
     result = bisected(PLANTED_BUGS[name])
-    assert result.finding is None
+    assert (result.finding, result.doubts) == (None, [])
     assert all(step.sound for step in result.steps)
     assert [row.note for row in result.stages if row.note] == []
+
+
+def test_a_stage_that_differs_without_an_op_is_not_called_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = PLANTED_BUGS["softmax-over-the-wrong-axis"]
+    bug.plant(monkeypatch)
+    monkeypatch.setattr("lowerkit.parity.bisect.search.first_divergence", lambda *_arguments: None)
+    torch.manual_seed(0)
+    report = lowerkit.check(bug.module().eval(), bug.inputs(), bisect=True)
+    result = report.bisection
+    assert result is not None and result.finding is None
+    assert result.doubts[0].startswith("stage raised differs from the graph in float64 (")
+    assert "not all is shown to be the same: stage raised" in result.verdict
+    assert "No op was named" in html_report(report)
+
+
+def test_a_stage_that_is_not_interpreted_is_not_called_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise UnsupportedError("LK4001", "no rule", hint="none")
+
+    monkeypatch.setattr("lowerkit.parity.bisect.search.evaluate", refuse)
+    result = bisect_program(capture(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)))
+    assert result.finding is None
+    assert [doubt.split(" ")[1] for doubt in result.doubts[:5]] == STAGES[2:7]
+    assert "computes the same" not in result.verdict
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

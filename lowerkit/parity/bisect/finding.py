@@ -117,13 +117,24 @@ class Bisection:
         steps: every step of the compiled model by itself.
         reproducer: files of a folder that shows the finding again, by name; empty where none could be made.
         reproducer_note: why there is none, or how it was made small.
+        doubts: sentences on stages that differ though no op was named, or that nothing could be held against.
     """
 
     stages: list[StageRow]
     finding: Finding | None = None
+    doubts: list[str] = field(default_factory=list[str])
     steps: list[StepRow] = field(default_factory=list[StepRow])
     reproducer: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
     reproducer_note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """What was found in one sentence; that all is the same is said only where all was compared."""
+        if self.finding is not None:
+            return self.finding.sentence
+        if self.doubts:
+            return f"no op was found, and not all is shown to be the same: {'; '.join(self.doubts)}"
+        return "every stage and every kernel computes the same; what differs is rounding"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the ``bisection`` field of the ``check`` schema."""
@@ -131,6 +142,7 @@ class Bisection:
             "stages": [row.to_json() for row in self.stages],
             "steps": [row.to_json() for row in self.steps],
             "finding": None if self.finding is None else self.finding.to_json(),
+            "doubts": self.doubts,
             "reproducer": sorted(self.reproducer),
             "reproducer_note": self.reproducer_note,
         }
