@@ -104,13 +104,21 @@ def _readers(value: ir.Value, tapped: dict[ir.Operation, int]) -> Iterator[int]:
 
 
 def _finishing_regions(main: func.FuncOp) -> dict[str, ir.Operation]:
-    """Returns node name -> the last region, in program order, with a part of that node."""
+    """Returns node name -> the last region, in program order, with a part of that node.
+
+    Constants are no part: equal ones of several nodes are shared, and carry the location of the first.
+    """
     found: dict[str, ir.Operation] = {}
     for operation in main.entry_block.operations:
         if operation.operation.name != "lk.region":
             continue
         nodes: set[str] = set()
-        walk(operation.operation, lambda inner, nodes=nodes: nodes.update(_nodes_of(inner.location)))
+
+        def add(inner: ir.Operation, nodes: set[str] = nodes) -> None:
+            if inner.name != "arith.constant":
+                nodes.update(_nodes_of(inner.location))
+
+        walk(operation.operation, add)
         found.update(dict.fromkeys(nodes, operation.operation))
     return found
 

@@ -22,6 +22,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import as_elementwise, identity_map
 from lowerkit.passes.quantize.parameters import Array, Scaling, constant_parameter, scaling_of, small_constant
+from lowerkit.passes.raising.scalars import splat
 from lowerkit.passes.rewriting import (
     constant_of,
     defined_by,
@@ -138,50 +139,87 @@ def _through_bounds(value: ir.Value) -> tuple[ir.Value, float, float]:
 
 
 def _bounded(value: ir.Value) -> tuple[ir.Value, float, float] | None:
+    """Looks through one elementwise region that bounds one of its inputs; returns that input and the bounds."""
+    found = _term_of(value)
+    return (found.value, found.low, found.high) if isinstance(found, _Bounded) and found.steps else None
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """``min(max(value, low), high)``, made by so many steps."""
+
+    value: ir.Value
+    low: float = -math.inf
+    high: float = math.inf
+    steps: int = 0
+
+    def limited(self, bound: float, *, below: bool) -> _Bounded:
+        """Returns the maximum with ``bound`` (``below``) or the minimum, after what bounds it already."""
+        choose = max if below else min
+        return _Bounded(self.value, choose(self.low, bound), choose(self.high, bound), self.steps + 1)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """``term > bound`` or, not ``greater``, ``term < bound``, or equal to it."""
+
+    term: _Bounded
+    bound: float
+    greater: bool
+
+
+_Term = _Bounded | _Compared | float
+"""What an element is: a bounded element of a tensor, a comparison of one, or a number."""
+
+
+def _term_of(value: ir.Value) -> _Term | None:
+    """Reads an elementwise region of constants, comparisons, choices, maxima and minima."""
     generic = defined_by(value, "linalg.generic")
     view = None if generic is None else as_elementwise(generic)
-    if view is None or len(view.inputs) != 1 or view.maps[0] != identity_map(view.rank):
+    if view is None:
         return None
-    *body, last = operations(view.body)
-    current = view.body.arguments[0]
-    low, high = -math.inf, math.inf
-    compared: tuple[str, float] | None = None
-    for inner in body:
-        if inner.name == "arith.constant":
-            continue
-        if inner.name == "arith.cmpf" and inner.operands[0] == current:
-            number = _number(inner.operands[1])
-            predicate = ir.IntegerAttr(inner.attributes["predicate"]).value
-            kind = {2: "gt", 3: "gt", 9: "gt", 10: "gt", 4: "lt", 5: "lt", 11: "lt", 12: "lt"}.get(predicate)
-            if number is None or kind is None or compared is not None:
-                return None
-            compared = (kind, number)
-            continue
-        if inner.name == "arith.select" and compared is not None:
-            kind, bound = compared
-            first, second = inner.operands[1], inner.operands[2]
-            kept, other = (first, second) if first == current else (second, first)
-            if kept != current or _number(other) != bound:
-                return None
-            is_maximum = (kind == "gt") == (first == current)
-            compared = None
-        elif inner.name in ("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf"):
-            operands = list(inner.operands)
-            others = [operand for operand in operands if operand != current]
-            number = _number(others[0]) if len(others) == 1 else None
-            if number is None:
-                return None
-            bound, is_maximum = number, inner.name.startswith("arith.max")
-        else:
+    terms: dict[ir.Value, _Term] = {}
+    for scalar, source, index_map in zip(view.body.arguments, view.inputs, view.maps, strict=False):
+        constant = constant_of(source)
+        number = None if constant is None else splat(constant)
+        comparison = _term_of(source) if number is None and str(element_of(source)) == "i1" else None
+        if index_map != identity_map(view.rank) and number is None:
             return None
-        if is_maximum:
-            low, high = max(low, bound), max(high, bound)
-        else:
-            low, high = min(low, bound), min(high, bound)
-        current = inner.results[0]
-    if last.operands[0] != current or not body:
+        terms[scalar] = number if number is not None else comparison or _Bounded(source)
+    *body, last = operations(view.body)
+    for inner in body:
+        term = _term(inner, terms)
+        if term is None:
+            return None
+        terms[inner.results[0]] = term
+    return terms.get(last.operands[0])
+
+
+def _term(op: ir.Operation, terms: dict[ir.Value, _Term]) -> _Term | None:
+    """Reads one scalar op; None where it is another, or a bound is NaN."""
+    if op.name == "arith.constant":
+        return _number(op.results[0])
+    given = [terms.get(operand, _number(operand)) for operand in op.operands]
+    if any(isinstance(each, float) and math.isnan(each) for each in given):
         return None
-    return view.inputs[0], low, high
+    match op.name, given:
+        case "arith.cmpf", [_Bounded() as term, float(bound)]:
+            greater = _IS_GREATER.get(ir.IntegerAttr(op.attributes["predicate"]).value)
+            return None if greater is None else _Compared(term, bound, greater)
+        case "arith.select", [_Compared(term, bound, greater), first, second]:
+            if {first, second} != {term, bound}:
+                return None
+            return term.limited(bound, below=greater == (first == term))
+        case ("arith.maximumf" | "arith.maxnumf" | "arith.minimumf" | "arith.minnumf") as name, [
+            (_Bounded() as term, float(bound)) | (float(bound), _Bounded() as term)
+        ]:
+            return term.limited(bound, below=name.startswith("arith.max"))
+        case _:
+            return None
+
+
+_IS_GREATER = {2: True, 3: True, 9: True, 10: True, 4: False, 5: False, 11: False, 12: False}
+"""Of each predicate of ``arith.cmpf`` that orders: whether it asks for greater, equal or unordered or not."""
 
 
 def _number(value: ir.Value) -> float | None:

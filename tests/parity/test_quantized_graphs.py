@@ -94,6 +94,64 @@ def test_decomposed_graphs(dtype: torch.dtype) -> None:
     assert np.unique(ours).size > 20
 
 
+class Bounded(nn.Module):
+    """A convolution with bounds between it and the quantization of its result."""
+
+    def __init__(self, bounds: Any) -> None:
+        super().__init__()
+        self.bounds, self.weight, self.bias = bounds, Weight(8, 3, 3, 3), nn.Parameter(torch.randn(8) * 0.1)
+        self.enter, self.leave = Fake(0.031, 131, torch.uint8), Fake(0.017, 120, torch.uint8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.leave(self.bounds(nn.functional.conv2d(self.enter(x), self.weight(), self.bias)))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        nn.ReLU(),
+        nn.ReLU6(),
+        nn.Hardtanh(-0.31, 0.57),
+        nn.Sequential(nn.Hardtanh(-0.31, 0.57), nn.ReLU()),
+        nn.Sequential(nn.ReLU(), nn.Hardtanh(-0.6, -0.4)),
+        lambda x: x.clamp_min(-0.2),  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+        lambda x: x.clamp(max=0.4),  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+        nn.Identity(),
+    ],
+)
+def test_bounds_become_bounds_of_the_stored(bounds: Any) -> None:
+    network = Bounded(bounds).eval()
+    x = torch.randn(2, 3, 12, 10)
+    program = capture(network, (x,))
+    lower_program(program, "canonical", CompileOptions())
+    assert program.text().count("lk.requant") == 1
+    ours = compile_program(program, CompileOptions()).session.run(x)[0]
+    steps = np.rint((ours - network(x).numpy()) / network.leave.arguments[0])
+    assert np.abs(steps).max() <= 1
+    assert np.count_nonzero(steps) <= max(1, steps.size // 1000)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: torch.where(x < 0.3, 0.2, x),  # pyright: ignore[reportUnknownLambdaType]
+        lambda x: torch.where(x < 0.3, x, 0.3 + x),  # pyright: ignore[reportUnknownLambdaType]
+        lambda x: torch.where(x * 2 < 0.3, 0.3, x),  # pyright: ignore[reportUnknownLambdaType]
+        lambda x: torch.where(x.flip(0) < 0.3, 0.3, x),  # pyright: ignore[reportUnknownLambdaType]
+        nn.LeakyReLU(),
+    ],
+)
+def test_what_only_looks_like_bounds_stays(other: Any) -> None:
+    network = Bounded(other).eval()
+    x = torch.randn(2, 3, 12, 10)
+    program = capture(network, (x,))
+    lower_program(program, "canonical", CompileOptions())
+    assert program.text().count("lk.requant") == 0
+    ours = compile_program(program, CompileOptions()).session.run(x)[0]
+    steps = np.rint((ours - network(x).numpy()) / network.leave.arguments[0])
+    assert np.count_nonzero(steps) <= max(1, steps.size // 1000)
+
+
 class DynamicLinear(nn.Module):
     """A linear layer whose input is quantized by what it holds."""
 
