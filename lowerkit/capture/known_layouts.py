@@ -4,6 +4,9 @@
 after the other, whatever lies transposed before it. What an operator is decomposed into may lie otherwise. The layout
 that the export has noted is therefore written down, as a copy into that layout, before operators are decomposed.
 
+``x[j]`` by a tensor ``j`` is a view in eager and a look-up here. A place in memory that is named is the same in ``x``;
+one that follows from ``j`` is refused.
+
 Vocabulary
     fresh     a tensor with memory of its own: no view, no result of a write in place
     dense     its elements fill its memory from the first place on, in the order of some permutation of its dims
@@ -24,8 +27,11 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from lowerkit.capture.fx_functional import BY_STORAGE
+from lowerkit.capture.locations import users_line
+from lowerkit.capture.node_schemas import named_arguments
 from lowerkit.capture.operators import aten
 from lowerkit.capture.symbolic import is_static
+from lowerkit.errors import UnsupportedError
 
 
 def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
@@ -35,6 +41,7 @@ def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
     own = copy.copy(exported)
     own._graph_module = copy.deepcopy(exported.graph_module)
     nodes = [node for node in own.graph.nodes if node.target in BY_STORAGE]
+    _read_behind_lookups(nodes)
     writes = any(_is_write(node) for node in own.graph.nodes)
     for source in dict.fromkeys(_made_by(node) for node in nodes):
         order = _order(source.meta.get("val")) if source is not None else None
@@ -42,6 +49,43 @@ def with_known_layouts(exported: ExportedProgram) -> ExportedProgram:
             _lay_out(source, order)
     own.graph_module.recompile()
     return own
+
+
+def _read_behind_lookups(readers: list[fx.Node]) -> None:
+    """Lets ``as_strided`` of ``x[j]`` at a named place read ``x``.
+
+    Raises:
+        UnsupportedError: LK4001, with all readers of a place that only the index tells.
+    """
+    found: list[str] = []
+    for reader in readers:
+        lookup = _lookup_behind(reader.args[0])
+        while lookup is not None:
+            if reader.target is not aten.as_strided.default or named_arguments(reader)["storage_offset"] is None:
+                line = users_line(reader.meta.get("stack_trace"))
+                found.append(f"{reader.name}: {reader.target}" + (f" at {line}" if line else ""))
+                break
+            reader.update_arg(0, lookup.args[0])
+            lookup = _lookup_behind(reader.args[0])
+    if found:
+        raise UnsupportedError(
+            "LK4001",
+            "places in memory of x[j], which lie where the tensor j tells",
+            details=found,
+            hint="read a copy, x[j].clone(), or name the place: as_strided(x, size, stride, storage_offset)",
+        )
+
+
+def _lookup_behind(value: Any) -> fx.Node | None:
+    """The first ``select`` by data among the views that ``value`` is made of."""
+    while isinstance(value, fx.Node) and isinstance(value.target, torch._ops.OpOverload):
+        if value.target is aten.select.int and isinstance(value.args[2], fx.Node):
+            return value
+        (result, *more) = value.target._schema.returns
+        if more or result.alias_info is None or not value.args:
+            return None
+        value = value.args[0]
+    return None
 
 
 def _must_stay(source: fx.Node, order: list[int], readers: list[fx.Node]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from lowerkit.capture.onnx_rewrites.rewriter import IN_RANGE
+from lowerkit.errors import CaptureError
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.raise_index_checks import CHECKED_INDICES
 from lowerkit.passes.raising.torch_ir import (
@@ -46,6 +47,9 @@ def checked_operands(
         node: any node.
         operands: in the torch dialect.
         constant: gives the value of a name where it is constant.
+
+    Raises:
+        CaptureError: LK2003, the tensor has fewer axes than are indexed.
     """
     if not _is_checked(node):
         return operands
@@ -60,6 +64,13 @@ def checked_operands(
             axes = list(range(first, first + indices.static_dim(-1)))
     except RefusalError:
         return found  # of no known rank: nothing converts the node
+    if any(axis >= data.rank for axis in axes):
+        raise CaptureError(
+            "LK2003",
+            f"{node.op_type} indexes axis {max(axes)} of {node.input[0]!r}, which has {data.rank} axes",
+            op=node.name or node.output[0],
+            hint="the model is invalid, though ONNX's checker lets it pass: export it again with other shapes",
+        )
     sizes, literal = [data.shape[axis] for axis in axes], constant(node.input[1])
     if not axes or (literal is not None and _in_range(literal, sizes)):
         return found

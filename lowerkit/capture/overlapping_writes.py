@@ -3,7 +3,8 @@
 Eager stores each value where its element lies: ``y.expand(4, 3).zero_()`` clears ``y``. PyTorch's functionalization
 makes a new ``y`` of the view instead. Out of an expanded one it adds up what has changed in each element; out of
 windows (``unfold``) it adds those that overlap, and takes 0 for the elements that are in none. A program that is made
-of such a write computes something else, so it is refused.
+of such a write computes something else, so it is refused. So is ``select_scatter`` (``slice_scatter`` and the like) of
+windows that overlap: eager's copy lies as they do, and a write shows in all of them.
 """
 
 # torch tells ops and their schemas apart by private names only.
@@ -23,13 +24,15 @@ from lowerkit.capture.locations import users_line
 from lowerkit.capture.node_schemas import named_arguments, operator_name
 from lowerkit.errors import UnsupportedError
 
+_WRITES_TO_A_COPY = frozenset({"select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"})
+
 
 def refuse_overlapping_writes(graph: fx.Graph) -> None:
     """Raises UnsupportedError, LK4001, with all such writes of an exported graph that is not functional yet."""
     found: list[str] = []
     for node in [node for inner in body_graphs(graph) for node in inner.nodes]:
         views = [view for written in _aliased(node, written=True) for view in _views(written)]
-        if any(_is_lossy(view) for view in views):
+        if any(_is_lossy(view) for view in views) or _writes_to_windows(node):
             line = users_line(node.meta.get("stack_trace"))
             found.append(f"{node.name}: {node.target}" + (f" at {line}" if line else ""))
     if found:
@@ -39,6 +42,20 @@ def refuse_overlapping_writes(graph: fx.Graph) -> None:
             details=found,
             hint="write to the tensor before it is expanded, or to a copy: y.expand(...).clone()",
         )
+
+
+def _writes_to_windows(node: fx.Node) -> bool:
+    """Whether ``node`` copies a tensor whose elements share memory as it lies, to write to the copy.
+
+    Not of an expanded one, which eager copies element by element.
+    """
+    if operator_name(node) not in _WRITES_TO_A_COPY:
+        return False
+    copied = named_arguments(node)["self"]
+    value = copied.meta["val"]
+    made = [operator_name(view) for view in _views(copied)]
+    expanded = any(stride == 0 and extent != 1 for stride, extent in zip(value.stride(), value.shape, strict=True))
+    return ("unfold" in made or "as_strided" in made) and not expanded and _overlaps(value)
 
 
 def _aliased(node: fx.Node, *, written: bool) -> list[fx.Node]:

@@ -72,6 +72,13 @@ def _window_count(size: Extent, kernel: int, stride: int, low: int, dilation: in
     return count - 1 if (count - 1) * stride >= size + low else count
 
 
+def _quotient(sums: Tensor, count: Tensor) -> Tensor:
+    """Means, of integers cut off as eager's are."""
+    if sums.is_floating_point():
+        return sums / count.to(sums.dtype)
+    return torch.div(sums, count, rounding_mode="trunc")
+
+
 def _pool(spatial: int, kind: str) -> Callable[..., Any]:
     """avg: (input, kernel, stride, padding, ceil_mode, count_include_pad, divisor); max: (..., dilation, ceil)."""
     operator: Any = getattr(aten, f"{kind}_pool{spatial}d").default
@@ -89,6 +96,9 @@ def _pool(spatial: int, kind: str) -> Callable[..., Any]:
             return operator(value[None], kernel_size, stride, padding, *rest)[0]
         if not ceil:
             return NotImplemented
+        if spatial == 1 and kind == "avg":  # of which the operator takes no divisor
+            plane, rows = _pool(2, kind), value[..., None, :]
+            return plane(rows, [1, *kernels], [1, *strides], [0, *lows], *rest)[..., 0, :]
         windows = list(zip(sizes, kernels, strides, lows, dilations, strict=True))
         counts = [_window_count(*window) for window in windows]
         pads: list[int] = []  # any window that starts inside ends before this
@@ -106,18 +116,18 @@ def _pool(spatial: int, kind: str) -> Callable[..., Any]:
             return cut(operator(padded, kernels, strides, [0] * spatial, dilations, False))
         include = bool(rest[1]) if len(rest) > 1 else True
         divisor = rest[2] if len(rest) > 2 else None
-        padded = aten.constant_pad_nd(widened(value), pads, 0.0)
-        result = cut(operator(padded, kernels, strides, [0] * spatial, False, True))
+        padded = aten.constant_pad_nd(widened(value), pads, 0)
+        sums = cut(operator(padded, kernels, strides, [0] * spatial, False, True, 1))
+        if divisor is not None:
+            return _quotient(sums, number(divisor)).to(value.dtype)
+        covered = number(1)
         for axis, ((size, kernel, step, low, _), count) in enumerate(zip(windows, counts, strict=True)):
-            result = result * float(kernel)
-            if divisor is not None:
-                continue
             start = positions(count) * step - low
             end = torch.minimum(start + kernel, number(size + low))
             if not include:
                 start, end = torch.clamp(start, min=0), torch.minimum(end, number(size))
-            result = result / along_axis((end - start).to(result.dtype), result, axis + result.dim() - spatial)
-        return (result if divisor is None else result / float(divisor)).to(value.dtype)
+            covered = covered * along_axis(end - start, sums, axis + sums.dim() - spatial)
+        return _quotient(sums, covered).to(value.dtype)
 
     return pool
 

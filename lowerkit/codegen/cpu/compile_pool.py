@@ -129,7 +129,7 @@ def kernel_key(mlir: str, cpu: CpuFeatures) -> str:
 def _versions() -> tuple[str, ...]:
     """The tools between text and object, and the code of our own lowering (which changes between releases too)."""
     folder = Path(__file__).parent
-    files = ("guarded_division.py", "library_functions.py", "llvm_compat.py", "lower.py", "narrow_conversions.py")
+    files = ("guarded_division.py", "integer_conversions.py", "library_functions.py", "llvm_compat.py", "lower.py")
     own = hashlib.sha256(b"".join((folder / name).read_bytes() for name in files)).hexdigest()
     return (importlib.metadata.version("llvmlite"), importlib.metadata.version("torch-mlir"), own)
 

@@ -9,6 +9,7 @@ Products and sums are fused only where a kernel asks for it (``math.fma``, ``vec
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +18,9 @@ import llvmlite.binding as llvm
 from lowerkit.codegen.cpu.abi import KERNEL
 from lowerkit.codegen.cpu.features import CpuFeatures
 from lowerkit.codegen.cpu.guarded_division import guard_divisions
+from lowerkit.codegen.cpu.integer_conversions import convert_as_x86
 from lowerkit.codegen.cpu.library_functions import call_library_functions
 from lowerkit.codegen.cpu.llvm_compat import to_llvm_22
-from lowerkit.codegen.cpu.narrow_conversions import widen_conversions
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir, llvm_ir_text, passmanager
 
@@ -60,7 +61,7 @@ def lower_to_llvm_ir(mlir_text: str) -> str:
             module = ir.Module.parse(mlir_text)
             guard_divisions(module)
             call_library_functions(module)
-            widen_conversions(module)
+            convert_as_x86(module)
             passmanager.PassManager.parse(_TO_LLVM).run(module.operation)
         except ir.MLIRError as error:
             raise CodegenError("LK5001", f"the kernel text was rejected: {_first_lines(str(error))}") from error
@@ -74,6 +75,25 @@ def llvm_ir_to_object(text: str, cpu: CpuFeatures, keep_public: tuple[str, ...] 
     Raises:
         CodegenError: LK5001, LLVM's parser or verifier rejects the text.
     """
+    machine = _machine(cpu)
+    module = _optimized(text, machine, keep_public, superwords=True)
+    if cpu.avx512_bf16 and any(_is_uneven(int(lanes)) for lanes in _BFLOAT_VECTOR.findall(str(module))):
+        # Vectors that LLVM made of scalars side by side. It asserts that no single bf16 is left over when it splits
+        # them (9, 17, 33, ... lanes), as single ones have no registers where vectors have; other CPUs have neither.
+        module = _optimized(text, machine, keep_public, superwords=False)
+    return machine.emit_object(module)
+
+
+_BFLOAT_VECTOR = re.compile(r"<(\d+) x bfloat>")
+
+
+def _is_uneven(lanes: int) -> bool:
+    """Whether halving a vector of ``lanes`` does not end evenly."""
+    return lanes & (lanes - 1) != 0
+
+
+def _optimized(text: str, machine: Any, keep_public: tuple[str, ...], *, superwords: bool) -> Any:
+    """Returns the module of the IR, optimized; ``superwords``: with vectors of scalars that stand side by side."""
     # A context of its own: names and types of one kernel must not leak into the next one's output. The module keeps
     # it alive; closing it first would leave the module dangling.
     context = llvm.create_context()
@@ -82,7 +102,6 @@ def llvm_ir_to_object(text: str, cpu: CpuFeatures, keep_public: tuple[str, ...] 
         module.verify()
     except RuntimeError as error:
         raise CodegenError("LK5001", f"LLVM rejected the IR of a kernel: {_first_lines(str(error))}") from error
-    machine = _machine(cpu)
     module.triple = TRIPLE
     module.data_layout = str(machine.target_data)
     for function in module.functions:
@@ -90,12 +109,12 @@ def llvm_ir_to_object(text: str, cpu: CpuFeatures, keep_public: tuple[str, ...] 
             function.linkage = llvm.Linkage.internal
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
-    options.slp_vectorization = True
+    options.slp_vectorization = superwords
     options.loop_interleaving = True
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
+    return module
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import lowerkit
+from lowerkit.errors import UnsupportedError
 
 MAKERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "running least": lambda x: torch.cummin(x, 0)[0],
@@ -48,3 +49,32 @@ def test_a_result_is_read_as_it_lies(name: str, transposed: bool) -> None:
     compiled: Any = lowerkit.compile(torch.export.export(model, (x,)))
     for ours, eager in zip(compiled(x), model(x), strict=True):
         np.testing.assert_allclose(ours, eager.numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Chosen(nn.Module):
+    """A view in eager; the exported program looks ``x[j]`` up."""
+
+    def __init__(self, place: int | None) -> None:
+        super().__init__()
+        self.place = place
+
+    def forward(self, x: torch.Tensor, j: torch.Tensor) -> Any:
+        return [
+            torch.as_strided(chosen, (3, 2), (2, 2), self.place)
+            for chosen in (x[j], x[:, j + 1].t(), x[j, j - 1], x[j].relu())
+        ]
+
+
+@pytest.mark.parametrize("j", [0, 1, -1])
+def test_a_named_place_behind_a_lookup_is_one_of_the_tensor(j: int) -> None:
+    model, x, index = Chosen(1), torch.randn(3, 4, 2), torch.tensor(j)
+    compiled: Any = lowerkit.compile(model, (x, torch.tensor(0)))
+    for ours, eager in zip(compiled(x, index)[:3], model(x, index)[:3], strict=True):
+        np.testing.assert_array_equal(ours, eager.numpy())
+
+
+def test_a_place_that_the_index_tells_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"places in memory of x\[j\]") as error:
+        lowerkit.compile(Chosen(None), (torch.randn(9, 4, 2), torch.tensor(0)))
+    assert error.value.code == "LK4001"
+    assert str(error.value).count("aten.as_strided") == 3, "but not the reader of what relu computed"

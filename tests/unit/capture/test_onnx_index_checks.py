@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from lowerkit.capture.onnx import capture_onnx
 from lowerkit.compiler import Compiled, compile_program
-from lowerkit.errors import RuntimeFault
+from lowerkit.errors import CaptureError, RuntimeFault
 
 Array = np.ndarray[Any, Any]
 
@@ -135,3 +135,17 @@ def test_constants_in_range_are_not_checked() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     steps = compile_program(capture_onnx(model)).parts.manifest.steps
     assert all(step.check is None for step in steps)
+
+
+def test_an_axis_that_is_not_there_is_named() -> None:
+    """PyTorch's exporter makes such models of ``logspace`` with one step; ONNX's checker lets them pass."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])]
+    first = onnx.numpy_helper.from_array(np.array([0]), "first")
+    node = helper.make_node("GatherElements", ["x", "first"], ["y"], name="/layer/first", axis=0)
+    graph = helper.make_graph([node], "graph", inputs, outputs, [first])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with pytest.raises(CaptureError, match=r"indexes axis 0 of 'x', which has 0 axes") as error:
+        capture_onnx(model)
+    assert error.value.code == "LK2003"
+    assert "/layer/first" in str(error.value)

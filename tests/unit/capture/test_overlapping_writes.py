@@ -34,6 +34,10 @@ OVERLAPPING: dict[str, Callable[[Tensor], Tensor]] = {
     "windows_apart": lambda y: y.unfold(1, 1, 2).fill_(7),
     "rest": lambda y: y.unfold(1, 2, 2)[0].mul_(7),
     "strided": lambda y: y.as_strided((2, 2), (1, 1)).fill_(7),
+    "row_of_windows": lambda y: torch.select_scatter(y.unfold(1, 2, 1), y[:, :2], -1, 1),
+    "rows_of_windows": lambda y: torch.slice_scatter(y.unfold(1, 2, 1), y[..., :2, None], -1, 1),
+    "diagonal_of_windows": lambda y: torch.diagonal_scatter(y.as_strided((2, 2), (1, 1)), y[0, 1:]),
+    "places_of_windows": lambda y: y.as_strided((2, 2), (1, 1)).as_strided_scatter(y[0, 1:], (2,), (1,)),
 }
 APART: dict[str, Callable[[Tensor], Tensor]] = {
     "not_expanded": lambda y: y.expand(1, 3).zero_(),
@@ -41,6 +45,9 @@ APART: dict[str, Callable[[Tensor], Tensor]] = {
     "windows": lambda y: y.unfold(1, 3, 3).fill_(7),
     "pieces": lambda y: y.as_strided((2,), (2,)).fill_(7),
     "copied": lambda y: y.expand(4, 3).clone().fill_(7),
+    "row_of_an_expanded_one": lambda y: torch.select_scatter(y.expand(4, 3), y[0] + 1, 0, 1),
+    "row_of_windows": lambda y: torch.select_scatter(y.unfold(1, 3, 3), y[:, :1], 2, 1),
+    "row_of_computed_windows": lambda y: torch.select_scatter(y.unfold(1, 2, 1).neg(), y[:, :2], 2, 1),
 }
 
 
