@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from lowerkit.compiler import Compiled, compile
     from lowerkit.parity.check import check
     from lowerkit.parity.gate_b import GateB
-    from lowerkit.parity.report import Report
+    from lowerkit.parity.report.report import Report
     from lowerkit.quantization.quantize import Quantized, quantize
     from lowerkit.runtimes.session import Session, load
+    from lowerkit.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "Compiled",
     "GateB",
@@ -37,10 +37,11 @@ __all__ = [
 _HOMES = {
     "Compiled": "lowerkit.compiler",
     "compile": "lowerkit.compiler",
+    "__version__": "lowerkit.version",
     "GateB": "lowerkit.parity.gate_b",
     "Quantized": "lowerkit.quantization.quantize",
     "quantize": "lowerkit.quantization.quantize",
-    "Report": "lowerkit.parity.report",
+    "Report": "lowerkit.parity.report.report",
     "check": "lowerkit.parity.check",
     "Session": "lowerkit.runtimes.session",
     "load": "lowerkit.runtimes.session",

@@ -16,11 +16,11 @@ from lowerkit.errors import CaptureError, UsageError
 from lowerkit.pipeline import PassTiming, PipelineOptions, run_stages
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
-    from lowerkit.codegen.cpu.target import CompiledParts, PlannedParts
     from lowerkit.passes.base import PassContext
+    from lowerkit.program.program import Program
     from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.session import Session
+    from lowerkit.targets.cpu.target import CompiledParts, PlannedParts
 
 Array = np.ndarray[Any, Any]
 
@@ -107,7 +107,7 @@ class Compiled:
         """Whether an artifact is to hold golden values: there are inputs, and this CPU can run the code."""
         if not self.options.golden or self.program.example_inputs is None:
             return False
-        from lowerkit.codegen.cpu.features import runs_on_host
+        from lowerkit.targets.cpu.levels import runs_on_host
 
         if runs_on_host(self.parts.manifest.cpu):
             return True
@@ -221,7 +221,7 @@ def compile_program(
         raise UsageError("LK4003", f"there is no target {options.target!r}", hint="the targets are: cpu")
     context, timings = _lower(program, "fused", options, on_progress)
 
-    from lowerkit.codegen.cpu.target import CpuTarget
+    from lowerkit.targets.cpu.target import CpuTarget
 
     target = CpuTarget(cpu=options.cpu, workers=options.workers, use_cache=options.use_cache)
     parts = target.compile(program, on_progress=on_progress)
@@ -237,7 +237,7 @@ def plan_program(
     Raises:
         UnsupportedError, CodegenError: as :func:`compile_program`.
     """
-    from lowerkit.codegen.cpu.target import CpuTarget
+    from lowerkit.targets.cpu.target import CpuTarget
 
     options = options or CompileOptions()
     _lower(program, "fused", options, on_progress)

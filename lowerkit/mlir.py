@@ -43,8 +43,6 @@ __all__ = [
     "llvm_ir_text",
     "math",
     "memref",
-    "new_context",
-    "parse_module",
     "passmanager",
     "rewrite",
     "run_pipeline",
@@ -59,29 +57,6 @@ __all__ = [
 # the path again for every single op: three quarters of the time of a pass written in Python. An empty module ends that.
 for _without_module in ("lk", "torch_c", "tm_tensor"):
     sys.modules.setdefault(f"torch_mlir.dialects.{_without_module}", ModuleType(_without_module))
-
-
-def new_context() -> ir.Context:
-    """Returns a context with the upstream dialects, the torch dialects and the lk dialect loaded.
-
-    Multithreading is off: pass callbacks in Python must not be cloned over threads.
-    """
-    context = ir.Context()
-    context.enable_multithreading(False)
-    torch_dialect.register_dialect(context)
-    with context, ir.Location.unknown():
-        # `torch_c` is loaded only by a pass that depends on it; its ops built before that are unregistered ones.
-        empty = ir.Module.create()
-        passmanager.PassManager.parse("builtin.module(torch-func-backend-type-conversion)").run(empty.operation)
-    from lowerkit.dialect import load_dialect
-
-    load_dialect(context)
-    return context
-
-
-def parse_module(text: str, context: ir.Context | None = None) -> ir.Module:
-    """Parses module text in ``context``, or in a new one with every dialect loaded."""
-    return ir.Module.parse(text, context=context or new_context())
 
 
 def run_pipeline(module: ir.Module, pipeline: str, enable_verifier: bool = False) -> None:

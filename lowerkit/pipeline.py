@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerkit.errors import LowerkitError, PassError, UsageError, VerifyError
-from lowerkit.failed_pass import failure_of, invalid_after, leave_reproducer
+from lowerkit.passes.failed_pass import failure_of, invalid_after, leave_reproducer
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.mlir import ir
     from lowerkit.passes.base import Pass, PassContext
+    from lowerkit.program.program import Program
 
 STAGES = ("captured", "raised", "canonical", "layout", "fused", "compiled")
 
@@ -27,7 +27,6 @@ STAGES = ("captured", "raised", "canonical", "layout", "fused", "compiled")
 def stage_passes(stage: str) -> list[Pass]:
     """Returns the passes that lead to ``stage`` from the one before it: the default pipeline, in order."""
     from lowerkit.passes.canonicalize.common_subexpressions import CommonSubexpressions
-    from lowerkit.passes.canonicalize.fold_batch_norm import FoldBatchNorm
     from lowerkit.passes.canonicalize.fold_constants import FoldConstants
     from lowerkit.passes.canonicalize.fold_padding import FoldPadding
     from lowerkit.passes.canonicalize.hoist_slices import HoistSlices
@@ -46,6 +45,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
     from lowerkit.passes.raising import raising_passes
+    from lowerkit.passes.raising.simplify.fold_batch_norm import FoldBatchNorm
 
     match stage:
         case "raised":

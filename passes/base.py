@@ -3,7 +3,7 @@
 A pass lives in its own file; file, pass name and test share one stem::
 
     passes/canonicalize/fold_constants.py   FoldConstants.name == "fold-constants"
-    tests/filecheck/test_fold_constants.py
+    tests/filecheck/canonicalize/test_fold_constants.py
 
 Options are the dataclass's fields and become ``fold-constants{bound=4096}`` on the command line. ``run`` checks the
 pass's precondition, changes the module in place and says whether it changed anything.
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from lowerkit.capture.weights import WeightStore
     from lowerkit.mlir import ir
+    from lowerkit.program.weights import WeightStore
 
 
 @dataclass

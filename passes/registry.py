@@ -17,14 +17,15 @@ _ITEM = re.compile(r"\s*(?P<name>[a-z][a-z0-9-]*)\s*(?:\{(?P<options>[^}]*)\})?\
 
 @cache
 def _modules_by_stem() -> dict[str, str]:
-    """Returns file stem -> module name for every file one folder below ``passes/``. Imports none of them."""
+    """Returns file stem -> module name for every file in a folder below ``passes/``. Imports none of them."""
     found: dict[str, str] = {}
-    for group in pkgutil.iter_modules(lowerkit.passes.__path__):
-        if not group.ispkg:
-            continue
-        package = f"lowerkit.passes.{group.name}"
-        for file in pkgutil.iter_modules([f"{path}/{group.name}" for path in lowerkit.passes.__path__]):
-            found[file.name] = f"{package}.{file.name}"
+    folders = [("lowerkit.passes", list(lowerkit.passes.__path__))]
+    for package, paths in folders:  # grows while it is read: a folder adds those inside it
+        for entry in pkgutil.iter_modules(paths):
+            if entry.ispkg:
+                folders.append((f"{package}.{entry.name}", [f"{path}/{entry.name}" for path in paths]))
+            elif package != "lowerkit.passes":
+                found[entry.name] = f"{package}.{entry.name}"
     return found
 
 

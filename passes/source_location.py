@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowerkit.capture.locations import origin_of
 from lowerkit.mlir import ir
+from lowerkit.program.locations import origin_of
 
 
 @dataclass(frozen=True)

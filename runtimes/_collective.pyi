@@ -1,4 +1,4 @@
-"""Types of the native collectives; runtimes/native/collective_module.cpp defines it over the C interface.
+"""Types of the native collectives; runtimes/native/collective/bindings/module.cpp defines it over the C interface.
 
 Addresses are integers; counts are in elements; timeouts in nanoseconds, 0: the group's. A part is (address, count).
 Failures raise ``CollectiveError`` with the arguments (status, message); statuses are those of lowerkit_collective.h.

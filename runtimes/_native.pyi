@@ -1,4 +1,4 @@
-"""Types of the native module; runtimes/native/module.cpp defines it."""
+"""Types of the native module; runtimes/native/executor/module.cpp defines it."""
 
 from collections.abc import Sequence
 from typing import Any

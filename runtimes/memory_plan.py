@@ -20,7 +20,7 @@ def plan_memory(
 ) -> tuple[list[int], int]:
     """Places buffers that live from ``first_steps[i]`` to ``last_steps[i]`` (inclusive) into one arena.
 
-    Greedy by size with best fit; deterministic. See ``runtimes/native/memory_planner.h``.
+    Greedy by size with best fit; deterministic. See ``runtimes/native/executor/memory_planner.h``.
 
     Returns:
         The offset of each buffer, a multiple of ``alignment``, and the size of the arena.

@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 
 for sanitizers in address,undefined thread; do
   echo "== $sanitizers"
-  bash "$tests/../threads/build.sh" "$folder/thread_pool_test" -g "-fsanitize=$sanitizers" -fno-sanitize-recover=all
+  bash "$tests/../executor/build.sh" "$folder/thread_pool_test" -g "-fsanitize=$sanitizers" -fno-sanitize-recover=all
   TSAN_OPTIONS=halt_on_error=1 "$folder/thread_pool_test"
   bash "$tests/build.sh" "$folder/$sanitizers" -g "-fsanitize=$sanitizers" -fno-sanitize-recover=all
   for source in "$tests"/*_test.cpp; do

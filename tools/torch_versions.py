@@ -21,10 +21,10 @@ from pathlib import Path
 
 VERSIONS = ("2.10.0", "2.13.0", "2.15.0")
 CORE = (
-    "tests/unit/capture/test_torch_export.py", "tests/unit/capture/test_exported_file.py",
-    "tests/unit/capture/test_load_model.py", "tests/unit/capture/test_fx_functional.py",
-    "tests/unit/capture/test_torchscript.py", "tests/unit/capture/test_operators.py",
-    "tests/distributed/test_torch_functions.py",
+    "tests/unit/capture/torch_export/test_capture.py", "tests/unit/capture/torch_export/test_load_pt2.py",
+    "tests/unit/capture/test_load_model.py", "tests/unit/capture/torch_export/test_functionalize.py",
+    "tests/unit/capture/torchscript/test_capture.py", "tests/unit/capture/torch_export/test_operators.py",
+    "tests/distributed/torch_backend/test_functions.py",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 _CUDA = re.compile(r"(__cuda|cu|nccl|nvrtc|nvshmem|nvJit)")

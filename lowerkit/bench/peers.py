@@ -111,7 +111,7 @@ def _torch_run(function: Any, model: BenchModel) -> Run:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from lowerkit.capture.dtypes import to_numpy
+    from lowerkit.program.dtypes import to_numpy
 
     torch.set_num_threads(model.threads)
     positional, named = model.arguments

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lowerkit.capture.given_inputs import nested_in_order, refuse_dynamic_shapes
-from lowerkit.capture.program import Program
+from lowerkit.capture.example_inputs import nested_in_order, refuse_dynamic_shapes
 from lowerkit.errors import UsageError
+from lowerkit.program.program import Program
 from lowerkit.torch_version import require_torch
 
 
@@ -35,7 +35,7 @@ def capture(
     require_torch()
     kind = type(model)
     if any(base.__name__ == "ModelProto" and base.__module__.startswith("onnx") for base in kind.__mro__):
-        from lowerkit.capture.onnx import capture_onnx
+        from lowerkit.capture.onnx.capture import capture_onnx
 
         refuse_dynamic_shapes(dynamic_shapes, "an ONNX model", "declare the dims in the model")
         program = capture_onnx(model)
@@ -44,7 +44,7 @@ def capture(
         return program
     import torch
 
-    from lowerkit.capture.torch_export import capture_exported, capture_module
+    from lowerkit.capture.torch_export.capture import capture_exported, capture_module
 
     if isinstance(model, torch.export.ExportedProgram):
         refuse_dynamic_shapes(dynamic_shapes, "an ExportedProgram")
@@ -68,7 +68,7 @@ def capture(
         refuse_dynamic_shapes(
             dynamic_shapes, "a TorchScript model", "capture the original module to have dynamic shapes"
         )
-        from lowerkit.capture.torchscript import capture_script
+        from lowerkit.capture.torchscript.capture import capture_script
 
         return capture_script(model, tuple(example_inputs or ()), kwargs)
     return capture_module(model, tuple(example_inputs or ()), dynamic_shapes, kwargs)

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lowerkit.capture.files import check_file
 from lowerkit.errors import CaptureError, InputError
+from lowerkit.program.files import check_file
 
 _SPEC = re.compile(r"(?P<module>.+):(?P<attribute>[A-Za-z_][A-Za-z0-9_.]*)")
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES, name_of
-from lowerkit.capture.files import check_file
-from lowerkit.capture.weights import Array
 from lowerkit.errors import InputError, UsageError
+from lowerkit.program.dtypes import NUMPY_DTYPES, name_of
+from lowerkit.program.files import check_file
+from lowerkit.program.weights import Array
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import Dim
 

@@ -13,10 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
-from lowerkit.capture.dtypes import to_torch, torch_dtype, torch_name_of
+from lowerkit.capture.example_inputs import Given, in_order, nested_in_order, refuse_dynamic_shapes
 from lowerkit.capture.factory import is_factory, make_model
-from lowerkit.capture.files import SourceFile, check_file, hash_file, read_start
-from lowerkit.capture.given_inputs import Given, in_order, nested_in_order, refuse_dynamic_shapes
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -26,9 +24,11 @@ from lowerkit.capture.input_spec import (
     parse_dynamic,
     parse_inputs,
 )
-from lowerkit.capture.program import Program
-from lowerkit.capture.torchscript_storages import require_whole_storages
+from lowerkit.capture.torchscript.storage_checks import require_whole_storages
 from lowerkit.errors import CaptureError, InputError, UsageError
+from lowerkit.program.dtypes import to_torch, torch_dtype, torch_name_of
+from lowerkit.program.files import SourceFile, check_file, hash_file, read_start
+from lowerkit.program.program import Program
 from lowerkit.torch_version import require_torch
 
 FileKind = Literal["exported", "torchscript", "onnx"]
@@ -183,7 +183,7 @@ def _from_factory(
     from torch.utils import _pytree as pytree
 
     from lowerkit.capture.capture import capture
-    from lowerkit.capture.torch_eager import argument_names
+    from lowerkit.capture.torch_export.eager import argument_names
 
     made = make_model(text, meta=meta)
     module = made.module
@@ -255,7 +255,7 @@ def _from_onnx(
     path: Path, specs: Sequence[InputSpec], dims: Sequence[DynamicDim], seed: int, given: Given | None
 ) -> Program:
     try:
-        from lowerkit.capture.onnx import capture_onnx, declared_inputs
+        from lowerkit.capture.onnx.capture import capture_onnx, declared_inputs
     except ModuleNotFoundError as error:
         raise UsageError(
             "LK2001", f"{path} is an ONNX model and the onnx package is missing", hint="pip install 'lowerkit[onnx]'"
@@ -285,7 +285,7 @@ def _from_onnx(
 def _from_torchscript(
     path: Path, specs: Sequence[InputSpec], seed: int, dtype: str | None, given: Given | None
 ) -> Program:
-    from lowerkit.capture.torchscript import ScriptArguments, capture_script, load_script
+    from lowerkit.capture.torchscript.capture import ScriptArguments, capture_script, load_script
 
     script = load_script(path)
     arguments = ScriptArguments.of(script, [spec.name for spec in specs])
@@ -301,7 +301,7 @@ def _from_torchscript(
 
 
 def _from_exported(path: Path, specs: Sequence[InputSpec], seed: int, given: Given | None) -> Program:
-    from lowerkit.capture.torch_export import capture_exported, load_exported
+    from lowerkit.capture.torch_export.capture import capture_exported, load_exported
 
     program = capture_exported(load_exported(path), source=str(path))
     expected = [Expected(spec.name, spec.dtype, tuple(spec.shape)) for spec in program.signature.inputs]

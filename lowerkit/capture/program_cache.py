@@ -28,12 +28,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES, name_of
-from lowerkit.capture.files import hash_file
-from lowerkit.capture.program import Program
-from lowerkit.capture.weights import WeightStore
+from lowerkit.dialect.context import new_context
 from lowerkit.disk_cache import DiskCache
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
+from lowerkit.program.dtypes import NUMPY_DTYPES, name_of
+from lowerkit.program.files import hash_file
+from lowerkit.program.program import Program
+from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +111,8 @@ def _key(path: Path, asked: Sequence[object]) -> str:
 def _code_digest() -> str:
     """What captures: our own source files, and the versions of what they call."""
     package = Path(__file__).resolve().parents[1]
-    sources = [*package.glob("capture/**/*.py"), *package.glob("dialect/**/*.py"), package / "mlir.py"]
+    folders = ("capture", "program", "dialect")
+    sources = [*(path for name in folders for path in package.glob(f"{name}/**/*.py")), package / "mlir.py"]
     hasher = hashlib.sha256(sys.version.encode())
     for name in ("torch", "torch-mlir", "numpy"):
         hasher.update(f"{name} {importlib.metadata.version(name)}\0".encode())

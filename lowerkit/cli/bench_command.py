@@ -14,7 +14,7 @@ from lowerkit.cli.output import json_option, note, print_json, print_table, prog
 from lowerkit.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
+    from lowerkit.program.program import Program
 
 
 @click.command("bench")

@@ -13,7 +13,7 @@ from lowerkit.cli.output import json_option, print_json
 def command(clear: bool, as_json: bool) -> None:
     """Show, or with --clear empty, the caches of captured programs and of compiled kernels."""
     from lowerkit.capture.program_cache import ProgramCache
-    from lowerkit.codegen.cpu.cache import KernelCache
+    from lowerkit.targets.cpu.objects.cache import KernelCache
 
     document: dict[str, dict[str, str | int]] = {}
     for cache in (KernelCache(), ProgramCache()):

@@ -12,7 +12,7 @@ from lowerkit.cli.output import json_option, note, print_json, print_table, prog
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
-from lowerkit.parity.report import Report, Row
+from lowerkit.parity.report.report import Report, Row
 
 
 @click.command("check")
@@ -119,7 +119,7 @@ def write_page(report: Report, path: Path) -> None:
         ResourceError: LK7001, the disk is full.
     """
     from lowerkit.artifact.atomic_file import replace_file
-    from lowerkit.parity.html_report import html_report
+    from lowerkit.parity.report.html_report import html_report
 
     with replace_file(path) as file:
         file.write(html_report(report).encode())

@@ -13,7 +13,7 @@ from lowerkit.cli.output import json_option, note, print_json, print_table, prog
 from lowerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from lowerkit.runtimes.collective.tuning_search import Trial
+    from lowerkit.runtimes.collective.tuning.search import Trial
 
 
 @click.group("comm")
@@ -32,9 +32,9 @@ def command() -> None:
 def trace(files: tuple[Path, ...], top: int, chrome: Path | None, as_json: bool, quiet: bool) -> None:
     """Merge the flight records FILE... of a group's ranks: who waited for whom, and where the ranks parted."""
     from lowerkit.cli.comm_tables import print_trace, to_json
-    from lowerkit.runtimes.collective.chrome_trace import chrome_trace
-    from lowerkit.runtimes.collective.flight_record_file import read_flight_record
-    from lowerkit.runtimes.collective.trace import group_records
+    from lowerkit.runtimes.collective.tracing.chrome_trace import chrome_trace
+    from lowerkit.runtimes.collective.tracing.flight_record_file import read_flight_record
+    from lowerkit.runtimes.collective.tracing.trace import group_records
 
     if top < 0:
         raise UsageError("LK1009", f"--top is {top}, expected at least 0")
@@ -65,9 +65,9 @@ def trace(files: tuple[Path, ...], top: int, chrome: Path | None, as_json: bool,
 @quiet_option
 def tune(ranks: str, seconds: float, output: Path | None, dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Measure all_reduce between local processes and write the table that groups may be given."""
-    from lowerkit.runtimes.collective.tuning import Tuning, TuningTable, default_path, processor_name, processors
-    from lowerkit.runtimes.collective.tuning_measure import measure_here
-    from lowerkit.runtimes.collective.tuning_search import search
+    from lowerkit.runtimes.collective.tuning.measure import measure_here
+    from lowerkit.runtimes.collective.tuning.search import search
+    from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable, default_path, processor_name, processors
 
     try:
         counts = sorted({int(word) for word in ranks.split(",")})
@@ -123,8 +123,8 @@ def info(as_json: bool) -> None:
     """Show what this host offers to groups of ranks."""
     from lowerkit.errors import InputError
     from lowerkit.runtimes.collective.available_memory import available_bytes
-    from lowerkit.runtimes.collective.host import host_identity
-    from lowerkit.runtimes.collective.tuning import TuningTable, default_path, processor_name, processors
+    from lowerkit.runtimes.collective.rendezvous.host import host_identity
+    from lowerkit.runtimes.collective.tuning.table import TuningTable, default_path, processor_name, processors
 
     table = None
     reason = f"none at {default_path()}"

@@ -9,7 +9,7 @@ import click
 from lowerkit.cli.output import print_table
 
 if TYPE_CHECKING:
-    from lowerkit.runtimes.collective.trace import RankRow, Step, Trace
+    from lowerkit.runtimes.collective.tracing.trace import RankRow, Step, Trace
 
 
 def _worst(one: Trace, top: int) -> list[Step]:

@@ -67,7 +67,7 @@ def command(
     with progress(quiet) as show:
         show("capturing")
         if compile_from is not None:
-            from lowerkit.stage_file import read_stage
+            from lowerkit.program.stage_file import read_stage
 
             program = read_stage(Path(model), compile_from)
         else:
@@ -75,7 +75,7 @@ def command(
         captured = time.perf_counter()
         if compile_to is not None:
             from lowerkit.compiler import lower_program
-            from lowerkit.stage_file import write_stage
+            from lowerkit.program.stage_file import write_stage
 
             remarks = lower_program(program, compile_to, options, show).remarks
             write_stage(program, output)

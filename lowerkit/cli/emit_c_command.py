@@ -18,8 +18,8 @@ from lowerkit.errors import UsageError
 @json_option
 def command(artifact: Path, output: Path, name: str | None, maxima: tuple[str, ...], as_json: bool) -> None:
     """Write ARTIFACT as NAME.o, NAME.h and example.c: it runs from C, without Python."""
-    from lowerkit.artifact.c_files import write_c
-    from lowerkit.codegen.c_interface.emit import emit_c
+    from lowerkit.c_interface.emit import emit_c
+    from lowerkit.c_interface.write_files import write_c
     from lowerkit.runtimes.artifact_reader import open_artifact
 
     opened = open_artifact(artifact)

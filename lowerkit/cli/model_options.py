@@ -11,7 +11,7 @@ import click.core
 from lowerkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
+    from lowerkit.program.program import Program
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

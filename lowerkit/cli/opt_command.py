@@ -12,8 +12,8 @@ from lowerkit.cli.output import json_option, note, print_json
 from lowerkit.errors import InputError, VerifyError
 
 if TYPE_CHECKING:
-    from lowerkit.capture.weights import WeightStore
     from lowerkit.mlir import ir
+    from lowerkit.program.weights import WeightStore
 
 
 @click.command("opt")
@@ -35,11 +35,12 @@ def command(file: Path, pipeline: str, list_passes: bool, locations: bool, as_js
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("LK1001", f"{file} cannot be read: {error}") from error
 
-    from lowerkit.capture.program import Program
-    from lowerkit.capture.weights import WeightStore
-    from lowerkit.mlir import ir, new_context
+    from lowerkit.dialect.context import new_context
+    from lowerkit.mlir import ir
     from lowerkit.passes.base import PassContext
     from lowerkit.pipeline import run_passes
+    from lowerkit.program.program import Program
+    from lowerkit.program.weights import WeightStore
     from lowerkit.runtimes.manifest import Signature
 
     context = new_context()
@@ -65,8 +66,8 @@ def add_placeholder_weights(module: ir.Module, weights: WeightStore) -> None:
     """Gives every weight that the file names the value zero: passes need shapes, and an .mlir file has no data."""
     import numpy as np
 
-    from lowerkit.capture.dtypes import NUMPY_DTYPES
     from lowerkit.mlir import ir, walk
+    from lowerkit.program.dtypes import NUMPY_DTYPES
 
     def add(operation: ir.Operation) -> None:
         if operation.name == "lk.weight":

@@ -15,7 +15,7 @@ from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.methods import METHODS
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
+    from lowerkit.program.program import Program
 
 
 @click.command("quantize")

@@ -11,7 +11,7 @@ from lowerkit.cli.output import json_option, print_json, print_table
 @json_option
 def command(as_json: bool) -> None:
     """List the targets and the CPU levels, and which of them this machine can run."""
-    from lowerkit.codegen.cpu.features import LEVELS, host_features, runs_on_host
+    from lowerkit.targets.cpu.levels import LEVELS, host_features, runs_on_host
 
     host = host_features().name
     rows = [["cpu", name, runs_on_host(name), name == host] for name in LEVELS]

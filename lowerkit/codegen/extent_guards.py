@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 from lowerkit.codegen.lower_lk import lower_lk_ops
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shapes import ShapeTable
 from lowerkit.codegen.step_place import step_place
 from lowerkit.errors import UnsupportedError
@@ -29,6 +28,7 @@ from lowerkit.runtimes.conditions import Condition, condition_text, holds, simpl
 from lowerkit.runtimes.expression_bounds import decided, ranges_of
 from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
 from lowerkit.runtimes.manifest import Guard, Signature
+from lowerkit.targets.region_view import RegionView
 
 _SAMPLES = 512
 _SCALES = (4, 32, 1024, 2**20, 2**40)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.mlir import ir
+from lowerkit.program.dtypes import NUMPY_DTYPES
 
 
 def literal_array(op: ir.Operation) -> np.ndarray[Any, Any]:

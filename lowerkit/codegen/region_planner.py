@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lowerkit.codegen.ledger import Select, Selection
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shared_tables import SharedTables
 from lowerkit.codegen.step_place import step_place
 from lowerkit.mlir import ir
+from lowerkit.targets.ledger import Select, Selection
+from lowerkit.targets.region_view import RegionView
 
 if TYPE_CHECKING:
-    from lowerkit.codegen.cpu.features import CpuFeatures
+    from lowerkit.targets.cpu.levels import CpuFeatures
 
 
 class RegionPlanner:

@@ -20,8 +20,6 @@ from lowerkit.codegen.control_flow import branch, loop
 from lowerkit.codegen.extent_guards import ExtentConditions, refuse_tables_of_extents
 from lowerkit.codegen.in_place import incarnations, is_read_later
 from lowerkit.codegen.index_checks import check, checks_first, may_end_the_run
-from lowerkit.codegen.kernel import KernelPlan
-from lowerkit.codegen.ledger import LedgerEntry, Select
 from lowerkit.codegen.literals import literal_array
 from lowerkit.codegen.memory import VIEW_OPS, overwritten_in_use, with_liveness
 from lowerkit.codegen.region_planner import RegionPlanner
@@ -34,10 +32,12 @@ from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import substitute
 from lowerkit.runtimes.manifest import Buffer, Guard, Signature, Step
+from lowerkit.targets.ledger import LedgerEntry, Select
+from lowerkit.targets.plan import KernelPlan
 
 if TYPE_CHECKING:
-    from lowerkit.capture.weights import WeightStore
-    from lowerkit.codegen.cpu.features import CpuFeatures
+    from lowerkit.program.weights import WeightStore
+    from lowerkit.targets.cpu.levels import CpuFeatures
 
 _IGNORED = ("tensor.dim", "tensor.from_elements", "tensor.extract", "affine.apply", "affine.min", "affine.max")
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerkit.codegen.lower_lk import lower_lk_ops
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import Expr, simplify
+from lowerkit.targets.region_view import RegionView
 
 Shape = tuple[Expr, ...]
 

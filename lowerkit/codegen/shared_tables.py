@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lowerkit.codegen.memory import VIEW_OPS
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.mlir import ir
+from lowerkit.targets.region_view import RegionView
 
 if TYPE_CHECKING:
-    from lowerkit.codegen.cpu.packing import Packing
-    from lowerkit.codegen.ledger import Selection
+    from lowerkit.targets.cpu.gemm.weight_packing import Packing
+    from lowerkit.targets.ledger import Selection
 
 _PACKED = "matmul_panels"
 

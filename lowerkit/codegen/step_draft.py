@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from lowerkit.codegen.kernel import KernelPlan
-from lowerkit.codegen.ledger import LedgerEntry
 from lowerkit.codegen.shapes import Shape
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.weight_table import WeightTable
@@ -16,6 +14,8 @@ from lowerkit.errors import CodegenError, UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
 from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Step
+from lowerkit.targets.ledger import LedgerEntry
+from lowerkit.targets.plan import KernelPlan
 
 
 @dataclass(frozen=True)

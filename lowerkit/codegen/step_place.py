@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lowerkit.capture.locations import origin_of
 from lowerkit.mlir import ir
+from lowerkit.program.locations import origin_of
 
 __all__ = ["portable_location", "step_place"]
 

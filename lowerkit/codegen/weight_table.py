@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
+from lowerkit.program.dtypes import NUMPY_DTYPES
 
 if TYPE_CHECKING:
-    from lowerkit.capture.weights import WeightStore
-    from lowerkit.codegen.cpu.packing import Packing
+    from lowerkit.program.weights import WeightStore
+    from lowerkit.targets.cpu.gemm.weight_packing import Packing
 
 Array = np.ndarray[Any, Any]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowerkit.codegen.lower_lk import lower_lk_ops
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shapes import ShapeTable
 from lowerkit.dialect.base import LkOperation
 from lowerkit.dialect.extents import Extent, expression_of
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import Expr
+from lowerkit.targets.region_view import RegionView
 
 
 def region_flops(view: RegionView, operands: Sequence[Sequence[Expr]]) -> Expr:

@@ -5,7 +5,7 @@
     globals().update(BackendTest(LowerkitBackend, __name__).enable_report().test_cases)
 
 Shapes are fixed by the first run's inputs; other shapes compile again. So are the values of small inputs that shapes
-depend on (:mod:`lowerkit.capture.onnx_parameters`).
+depend on (:mod:`lowerkit.capture.onnx.shape_parameters`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
-from lowerkit.capture.onnx import capture_onnx
-from lowerkit.capture.onnx_parameters import parameter_inputs
+from lowerkit.capture.onnx.capture import capture_onnx
+from lowerkit.capture.onnx.shape_parameters import parameter_inputs
 from lowerkit.compiler import Compiled, CompileOptions, compile_program
 from lowerkit.errors import CaptureError, InputError, UnsupportedError, UsageError
+from lowerkit.program.dtypes import NUMPY_DTYPES
 
 Array = np.ndarray[Any, Any]
 _Key = tuple[tuple[str, tuple[int, ...], bytes], ...]

@@ -13,16 +13,16 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.dtypes import name_of, to_numpy
-from lowerkit.capture.program import Program
-from lowerkit.capture.torch_eager import quiet
-from lowerkit.capture.torch_export import capture_exported
-from lowerkit.capture.torch_refusals import first_line
+from lowerkit.capture.torch_export.capture import capture_exported
+from lowerkit.capture.torch_export.diagnostics import first_line
+from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.conformance.suite import CaseReport, NotACaseError, WrongResultError
 from lowerkit.conformance.torch_cases import Sample, find_sample
 from lowerkit.parity.gates import judge_op
-from lowerkit.parity.reference import float64_outputs
+from lowerkit.parity.references.torch_nodes import float64_outputs
+from lowerkit.program.dtypes import name_of, to_numpy
+from lowerkit.program.program import Program
 
 Array = np.ndarray[Any, Any]
 

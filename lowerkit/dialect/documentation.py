@@ -15,8 +15,9 @@ from pathlib import Path
 from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.dialect.attributes import attribute_kind_name
 from lowerkit.dialect.base import LkOperation
+from lowerkit.dialect.context import new_context
 from lowerkit.dialect.examples import EXAMPLES
-from lowerkit.mlir import ext, ir, new_context
+from lowerkit.mlir import ext, ir
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialect.md"
 

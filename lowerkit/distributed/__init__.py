@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from lowerkit.distributed.monitoring import monitored_barrier as monitored_barrier
     from lowerkit.distributed.monitoring import write_flight_record as write_flight_record
     from lowerkit.distributed.options import Options as Options
-    from lowerkit.distributed.shrinking import shrink_group as shrink_group
+    from lowerkit.distributed.shrink import shrink_group as shrink_group
 
 _PLACES = {
     "Options": "lowerkit.distributed.options",
     "monitored_barrier": "lowerkit.distributed.monitoring",
-    "shrink_group": "lowerkit.distributed.shrinking",
+    "shrink_group": "lowerkit.distributed.shrink",
     "write_flight_record": "lowerkit.distributed.monitoring",
 }
 __all__ = ["Options", "monitored_barrier", "register", "shrink_group", "write_flight_record"]  # noqa: F822, RUF100 (see __getattr__)

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lowerkit.distributed.descent import Descent
 from lowerkit.distributed.options import Options
+from lowerkit.distributed.patched_functions import serve_torch_functions
 from lowerkit.distributed.process_group import ProcessGroup
-from lowerkit.distributed.serving import serve_torch_functions
+from lowerkit.distributed.subgroups import Descent
 from lowerkit.distributed.torch_store import TorchStore, interface_towards
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.engine import refuse_unused
 from lowerkit.runtimes.collective.failures import usage
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.job_token import given_token
 from lowerkit.torch_version import require_torch
 
 # Those of the last default group of this backend, which torch does not hand on to groups made of its ranks.

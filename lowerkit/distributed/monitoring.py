@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.runtimes.collective.failures import usage
-from lowerkit.runtimes.collective.flight_recorder import flight_record
-from lowerkit.runtimes.collective.flight_recorder import write_flight_record as write_document
+from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record
+from lowerkit.runtimes.collective.tracing.flight_recorder import write_flight_record as write_document
 
 
 def monitored_barrier(

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lowerkit.runtimes.collective.tuning import TuningTable
+from lowerkit.runtimes.collective.tuning.table import TuningTable
 
 Engine = Literal["lowerkit", "mpi", "gloo", "nccl"]
 

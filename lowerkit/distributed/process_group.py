@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 
 from lowerkit.distributed.arguments import nanoseconds
-from lowerkit.distributed.compilation import leave_uncompiled
-from lowerkit.distributed.movements import Movements
-from lowerkit.distributed.numbers import moved
+from lowerkit.distributed.copy_back import Pending
+from lowerkit.distributed.data_movement import Movements
+from lowerkit.distributed.dtypes import moved
+from lowerkit.distributed.dynamo import leave_uncompiled
 from lowerkit.distributed.reductions import Reductions
-from lowerkit.distributed.returns import Pending
 from lowerkit.distributed.work import CombinedWork, FinishedWork, PendingWork
 from lowerkit.runtimes.collective.calls import ANY_SOURCE, Operation
-from lowerkit.runtimes.collective.deadline import Deadline
+from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 
 _BARRIER = int(Operation.BARRIER)
 _SEND = int(Operation.SEND)
@@ -29,7 +29,7 @@ _VERDICT_SECONDS = 5.0
 
 
 class ProcessGroup(Reductions, Movements):
-    """See :class:`lowerkit.distributed.issuing.Issuing` for the arguments.
+    """See :class:`lowerkit.distributed.submission.Issuing` for the arguments.
 
     Attributes:
         splits: how often the group was split.

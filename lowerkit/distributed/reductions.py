@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
-from lowerkit.distributed.issuing import Issuing
-from lowerkit.distributed.numbers import PREMULTIPLIED_SUM, REDUCTION_OF_HASH, factor_of, reduced
-from lowerkit.distributed.returns import Pending
+from lowerkit.distributed.copy_back import Pending
+from lowerkit.distributed.dtypes import PREMULTIPLIED_SUM, REDUCTION_OF_HASH, factor_of, reduced
 from lowerkit.distributed.sparse import sparse_all_reduce
+from lowerkit.distributed.submission import Issuing
 from lowerkit.distributed.work import refused_call
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.collective.calls import Operation

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lowerkit.distributed.arguments import nanoseconds
-from lowerkit.distributed.numbers import moved
+from lowerkit.distributed.dtypes import moved
 from lowerkit.distributed.work import FinishedWork
 from lowerkit.runtimes.collective.calls import REDUCTIONS, Operation
 
 if TYPE_CHECKING:
-    from lowerkit.distributed.issuing import Issuing
+    from lowerkit.distributed.submission import Issuing
 
 _ALL_GATHER = int(Operation.ALL_GATHER)
 _SUMS = {REDUCTIONS.index("sum"), REDUCTIONS.index("avg")}

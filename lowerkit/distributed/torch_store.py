@@ -6,7 +6,7 @@ import time
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from lowerkit.runtimes.collective.host import address_towards
+from lowerkit.runtimes.collective.rendezvous.host import address_towards
 
 _SHORTEST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.05
@@ -14,7 +14,7 @@ _NO_VALUE = "lowerkit: no value"  # expected by nobody, so nothing is set
 
 
 class TorchStore:
-    """See :class:`lowerkit.runtimes.collective.store.Store`."""
+    """See :class:`lowerkit.runtimes.collective.rendezvous.store.Store`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

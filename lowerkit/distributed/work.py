@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from lowerkit.distributed.returns import Return, Returns
+from lowerkit.distributed.copy_back import Return, Returns
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork

@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lowerkit.errors import UsageError
-from lowerkit.parity.bodies import bodies_of, compare_bodies
-from lowerkit.parity.comparison import Comparison
+from lowerkit.parity.compare.comparison import Comparison
 from lowerkit.parity.gates import judge_quantized
-from lowerkit.parity.report import Report, Row
+from lowerkit.parity.report.report import Report, Row
+from lowerkit.parity.subgraphs import bodies_of, compare_bodies
 from lowerkit.parity.symbolic_sizes import sizes_of, text_of
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.compiler import CompileOptions
     from lowerkit.parity.taps import Tap
+    from lowerkit.program.program import Program
 
 
 def check(
@@ -84,7 +84,7 @@ def check_program(
     if bodies and unlowered is None:
         report.skipped.append("the ops inside of branches and loops: the model has symbolic dims")
     if per_op:
-        from lowerkit.parity.owner_check import holds_quantization
+        from lowerkit.parity.integer.source_framework_check import holds_quantization
         from lowerkit.parity.taps import add_taps
 
         lower_program(program, "canonical", options, on_progress)
@@ -125,7 +125,7 @@ def _own_caches(model: Program) -> AbstractContextManager[None]:
     """Returns a context whose runs of the model leave nothing behind in PyTorch; without PyTorch there is nothing."""
     if model.exported is None:
         return nullcontext()
-    from lowerkit.parity.higher_order import forgotten_by_dynamo
+    from lowerkit.parity.references.higher_order import forgotten_by_dynamo
 
     return forgotten_by_dynamo(model.exported)
 
@@ -135,8 +135,8 @@ def _check_quantized(
 ) -> Report:
     """Checks a program at stage ``canonical`` that rounds to stored integers: region by region, and its outputs."""
     from lowerkit.compiler import compile_program, lower_program
-    from lowerkit.parity.integer_check import check_integers
-    from lowerkit.parity.owner_check import check_owner
+    from lowerkit.parity.integer.interpreter_check import check_integers
+    from lowerkit.parity.integer.source_framework_check import check_owner
 
     inputs, eager = program.example_inputs, program.eager
     assert inputs is not None, "the caller checked"

@@ -2,8 +2,9 @@
 
 NaN and infinities must stand where eager has them, finite values hold gate A. Three things are not a difference:
 
-* a place at which eager itself is not sure: its perturbed runs (:mod:`lowerkit.parity.perturbations`) have NaN or an
-  infinity there and eager does not, or the other way round: a sum that overflows in one order and not in another;
+* a place at which eager itself is not sure: its perturbed runs (:mod:`lowerkit.parity.references.perturbations`) have
+  NaN or an infinity there and eager does not, or the other way round: a sum that overflows in one order and not in
+  another;
 * a place at which ours is the value in float64 and eager's own overflowed on the way (attention scores before they
   are scaled); in a model that sums also one where either overflowed and float64 did not: products and partial sums
   overflow in one order of work and not in another. Where float64 has NaN or an infinity too, so must ours;
@@ -24,12 +25,12 @@ from lowerkit.errors import LowerkitError
 from lowerkit.parity.gates import GATES, Verdict, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.noise import noise_of
-from lowerkit.parity.report import Report, Row
+from lowerkit.parity.references.float64_witness import perturbed_outputs, witness_of
+from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.special_values import SpecialInputs, special_inputs
-from lowerkit.parity.witness import perturbed_outputs, witness_of
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
+    from lowerkit.program.program import Program
     from lowerkit.runtimes.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -138,7 +139,7 @@ def _sums(model: Program, inputs: Sequence[Array]) -> bool:
     """Whether a model sums; an ONNX model is taken to."""
     if model.onnx_model is not None:
         return True
-    from lowerkit.parity.perturbations import Reordering
+    from lowerkit.parity.references.perturbations import Reordering
 
     assert model.eager is not None, "the caller checked"
     with Reordering(0) as mode:

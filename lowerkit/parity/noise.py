@@ -1,7 +1,8 @@
 """How much rounding a computation brings by itself, measured: the budget of "explained by rounding".
 
 Vocabulary
-    run      eager, or a perturbed run of it (:mod:`lowerkit.parity.perturbations`): each is as right as the other.
+    run      eager, or a perturbed run of it (:mod:`lowerkit.parity.references.perturbations`): each is as right as the
+             other.
     own      the rms of the runs' errors to float64: eager's own error, over all runs instead of one.
     moved    the rms distance of the perturbed runs to eager: eager's sensitivity.
     freedom  how many independent errors a value has. In a deep network few: an early error moves all that follows.

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.locations import last_part, origin_of
-from lowerkit.capture.program import Program
 from lowerkit.codegen.shapes import ShapeTable
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import func, ir, walk
+from lowerkit.program.locations import last_part, origin_of
+from lowerkit.program.program import Program
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.errors import InputError
+from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.runtimes.manifest import Signature
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.program import Program
 from lowerkit.dialect import DequantizeOp, QuantizeOp, WeightOp
 from lowerkit.dialect.scalar_builder import multiply
 from lowerkit.mlir import ir
@@ -20,6 +19,7 @@ from lowerkit.passes.base import PassContext
 from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.quantize.parameters import as_weight, constant_parameter
 from lowerkit.passes.rewriting import defining_op, element_of, empty_like, shape_of
+from lowerkit.program.program import Program
 from lowerkit.quantization.sites import Sites, products_of
 
 Array = np.ndarray[Any, Any]

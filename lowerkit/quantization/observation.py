@@ -19,8 +19,8 @@ from lowerkit.quantization.smoothing import smoothed_weights, smoothing_factors
 from lowerkit.quantization.taps import observed
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.compiler import Compiled, CompileOptions
+    from lowerkit.program.program import Program
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str], None]

@@ -27,8 +27,8 @@ from lowerkit.quantization.calibration_data import Sample, samples_of
 from lowerkit.quantization.methods import CalibrationMethod, make_method
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.compiler import Compiled, CompileOptions
+    from lowerkit.program.program import Program
     from lowerkit.quantization.insertion import Scaling
     from lowerkit.quantization.mixed_precision import Choice
     from lowerkit.quantization.observation import Observation
@@ -125,7 +125,7 @@ def quantize(
     if isinstance(calibration, Mapping):
         samples = samples_of(program.signature, calibration)
     else:
-        from lowerkit.capture.dtypes import to_numpy
+        from lowerkit.program.dtypes import to_numpy
 
         samples = [
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
@@ -191,11 +191,11 @@ def quantize_program(
 def _of_fixed_shapes(program: Program, sample: Sample) -> Program:
     """Returns ``program`` for the shapes of a sample: what was exported before keeps its symbolic dims."""
     if program.signature.dims and program.exported is not None:
-        from lowerkit.capture.torch_export import capture_at_shapes
+        from lowerkit.capture.torch_export.capture import capture_at_shapes
 
         return capture_at_shapes(program.exported, sample, program.source)
     if program.signature.dims and program.onnx_model is not None:
-        from lowerkit.capture.onnx import capture_onnx
+        from lowerkit.capture.onnx.capture import capture_onnx
 
         shapes = {spec.name: array.shape for spec, array in zip(program.signature.inputs, sample, strict=True)}
         return capture_onnx(program.onnx_model, input_shapes=shapes, example_inputs=sample)

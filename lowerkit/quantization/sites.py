@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowerkit.capture.program import Program
 from lowerkit.dialect import LkOperation
 from lowerkit.mlir import ir
 from lowerkit.passes.quantize.integer_products import depth_refusal
 from lowerkit.passes.rewriting import defining_op, element_of, main_block, operations, shape_of
 from lowerkit.passes.source_location import describe
+from lowerkit.program.program import Program
 
 
 @dataclass(frozen=True)

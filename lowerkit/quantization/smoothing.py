@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.program import Program
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.quantize.parameters import as_weight
 from lowerkit.passes.rewriting import defining_op
+from lowerkit.program.program import Program
 from lowerkit.quantization.sites import Sites, products_of
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lowerkit.capture.program import Program
 from lowerkit.dialect.scalar_builder import select
 from lowerkit.mlir import func, ir
 from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.rewriting import element_of, empty_like, operations, shape_of
+from lowerkit.program.program import Program
 from lowerkit.quantization.calibration_data import Sample
 from lowerkit.quantization.insertion import QuantizedActivations, Scaling, quantized_weight
 from lowerkit.quantization.sites import Sites, products_of

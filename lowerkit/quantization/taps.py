@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from lowerkit.capture.program import Program
 from lowerkit.mlir import func, ir
 from lowerkit.passes.rewriting import shape_of
+from lowerkit.program.program import Program
 from lowerkit.quantization.sites import Sites, products_of
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 

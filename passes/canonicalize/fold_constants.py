@@ -26,11 +26,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lowerkit.capture.dtypes import name_of
-from lowerkit.capture.weights import WeightStore
 from lowerkit.dialect import LkOperation, WeightOp
+from lowerkit.dialect.context import new_context, parse_module
 from lowerkit.dialect.types import numpy_dtype, tensor_bytes
-from lowerkit.mlir import arith, func, ir, new_context, parse_module
+from lowerkit.mlir import arith, func, ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.rewriting import (
     OpSet,
@@ -46,6 +45,8 @@ from lowerkit.passes.rewriting import (
     replace,
     weight_symbol,
 )
+from lowerkit.program.dtypes import name_of
+from lowerkit.program.weights import WeightStore
 
 Array = np.ndarray[Any, Any]
 
@@ -234,7 +235,7 @@ def _derive(text: str, cone: list[ir.Operation], root: ir.Operation, index: int,
 
 def _interpreted(text: str, parents: list[str]) -> Callable[..., Array]:
     def compute(*arrays: Array) -> Array:
-        from lowerkit.dialect.interpret import interpret  # needed only once the data is asked for
+        from lowerkit.dialect.interpreter.interpreter import interpret  # needed only once the data is asked for
 
         module = parse_module(text, _own_context())
         return interpret(module, [], dict(zip(parents, arrays, strict=True)).__getitem__)[0]

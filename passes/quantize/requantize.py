@@ -22,7 +22,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import as_elementwise, identity_map
 from lowerkit.passes.quantize.parameters import Array, Scaling, constant_parameter, scaling_of, small_constant
-from lowerkit.passes.raising.scalars import splat
+from lowerkit.passes.raising.torch_dialect.scalars import splat
 from lowerkit.passes.rewriting import (
     constant_of,
     defined_by,

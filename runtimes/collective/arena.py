@@ -16,9 +16,9 @@ from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.available_memory import available_bytes
 from lowerkit.runtimes.collective.calls import Array
 from lowerkit.runtimes.collective.failures import from_native, no_memory, usage
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.rendezvous import meet
-from lowerkit.runtimes.collective.store import Store
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
+from lowerkit.runtimes.collective.rendezvous.store import Store
 
 _ALIGNMENT = 64
 _PAGE = 4096

@@ -26,14 +26,14 @@ from lowerkit.runtimes.collective.arena import Arena
 from lowerkit.runtimes.collective.calls import Call, Calls
 from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
 from lowerkit.runtimes.collective.failures import from_native, usage
-from lowerkit.runtimes.collective.flight_recorder import flight_record, keep_flight_record
 from lowerkit.runtimes.collective.group_settings import GroupSettings
-from lowerkit.runtimes.collective.job_token import given_token
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.shrinking import agree_on_survivors
-from lowerkit.runtimes.collective.store import Store
-from lowerkit.runtimes.collective.tuning import TuningTable
-from lowerkit.runtimes.collective.unfinished import Unfinished
+from lowerkit.runtimes.collective.keep_alive import Unfinished
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.job_token import given_token
+from lowerkit.runtimes.collective.rendezvous.store import Store
+from lowerkit.runtimes.collective.shrink import agree_on_survivors
+from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, keep_flight_record
+from lowerkit.runtimes.collective.tuning.table import TuningTable
 from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work, native_group
 
 Result = TypeVar("Result")

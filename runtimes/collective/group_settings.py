@@ -11,10 +11,10 @@ from pathlib import Path
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import Connected, EngineName
 from lowerkit.runtimes.collective.failures import from_native
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.rendezvous import meet
-from lowerkit.runtimes.collective.store import Store
-from lowerkit.runtimes.collective.tuning import Tuning, TuningTable
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
+from lowerkit.runtimes.collective.rendezvous.store import Store
+from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable
 from lowerkit.runtimes.collective.work import NANOSECONDS
 
 logger = logging.getLogger("lowerkit.collective")
@@ -52,11 +52,11 @@ class GroupSettings:
         """Connects the ranks of a group.
 
         Raises:
-            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.meet`, and ``meet_in_mpi``.
+            LowerkitError: see :func:`lowerkit.runtimes.collective.rendezvous.rendezvous.meet`, and ``meet_in_mpi``.
         """
         if self.engine == "mpi":
             from lowerkit.runtimes.collective.mpi.group import MpiGroup
-            from lowerkit.runtimes.collective.mpi.meeting import meet_in_mpi
+            from lowerkit.runtimes.collective.mpi.rendezvous import meet_in_mpi
 
             communicator, local_ranks, identity = meet_in_mpi(store, name, rank, size, self.reach.timeout)
             engine = MpiGroup(name, communicator, int(self.timeout * NANOSECONDS))

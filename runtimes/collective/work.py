@@ -12,7 +12,7 @@ from lowerkit.runtimes.collective.failures import from_native, usage
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
-    from lowerkit.runtimes.collective.unfinished import Unfinished
+    from lowerkit.runtimes.collective.keep_alive import Unfinished
 
 Result = TypeVar("Result")
 NANOSECONDS = 1_000_000_000

@@ -16,11 +16,11 @@ import pytest
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.calls import REDUCTIONS, Array, Call
-from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.shrinking import agree_on_survivors
-from lowerkit.runtimes.collective.store import MemoryStore
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.collective.shrink import agree_on_survivors
+from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.work import Plan
 from tests.support.randomness import RANDOM
 from tests.support.ranks import run_ranks, succeed

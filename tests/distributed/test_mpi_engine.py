@@ -21,17 +21,17 @@ import torch.distributed as dist
 from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.runtimes.collective.calls import DTYPES, REDUCTIONS, Call
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
 from lowerkit.runtimes.collective.mpi.group import MpiGroup
-from lowerkit.runtimes.collective.store import DirectoryStore, MemoryStore
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore
 from lowerkit.runtimes.collective.work import Plan
-from tests.distributed.test_training import example
+from tests.distributed.torch_backend.test_training import example
 from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
 from tests.support.processes import run_processes
 from tests.support.torch_groups import process_group
 
 needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
-TORCH = "tests.distributed.test_torch_collectives"
+TORCH = "tests.distributed.torch_backend.test_collectives"
 OF_TORCH = [
     "reductions", "movements", "scatters", "layouts", "sparse", "asynchronous", "messages", "objects", "subgroups",
 ]  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert MPIRUN is not None
     code = (
         "from lowerkit.runtimes.collective.group import Group, RendezvousOptions\n"
-        "from lowerkit.runtimes.collective.store import MemoryStore\n"
+        "from lowerkit.runtimes.collective.rendezvous.store import MemoryStore\n"
         "Group.join(MemoryStore(), 'world', 1, 3, RendezvousOptions(timeout=0.3), engine='mpi')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective import rendezvous
 from lowerkit.runtimes.collective.calls import DTYPES, REDUCTIONS, Array, Reduction
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.simulation import simulate
-from lowerkit.runtimes.collective.store import MemoryStore
+from lowerkit.runtimes.collective.rendezvous import rendezvous
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.collective.simulation.simulation import simulate
 from tests.support.randomness import RANDOM
 from tests.support.ranks import succeed
 

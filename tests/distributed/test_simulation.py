@@ -16,9 +16,9 @@ import pytest
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.calls import Array
 from lowerkit.runtimes.collective.failures import RankDied
-from lowerkit.runtimes.collective.flight_record_file import read_flight_record
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.simulation import Simulation, simulate
+from lowerkit.runtimes.collective.simulation.simulation import Simulation, simulate
+from lowerkit.runtimes.collective.tracing.flight_record_file import read_flight_record
 from lowerkit.runtimes.collective.work import Plan
 from tests.support.randomness import RANDOM
 

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 
 from lowerkit.cli.main import cli
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective.chrome_trace import chrome_trace
-from lowerkit.runtimes.collective.flight_record_file import FlightRecord, read_flight_record, to_flight_record
-from lowerkit.runtimes.collective.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
-from lowerkit.runtimes.collective.store import MemoryStore
-from lowerkit.runtimes.collective.trace import Trace, group_records
+from lowerkit.runtimes.collective.rendezvous.rendezvous import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.collective.tracing.chrome_trace import chrome_trace
+from lowerkit.runtimes.collective.tracing.flight_record_file import FlightRecord, read_flight_record, to_flight_record
+from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, write_flight_record
+from lowerkit.runtimes.collective.tracing.trace import Trace, group_records
 from tests.support.ranks import run_ranks, succeed
 
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from lowerkit.cli.main import cli
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective import tuning
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
-from lowerkit.runtimes.collective.store import MemoryStore
-from lowerkit.runtimes.collective.tuning import Tuning, TuningTable, processor_name, processors
-from lowerkit.runtimes.collective.tuning_measure import measure_here
-from lowerkit.runtimes.collective.tuning_search import ALL_SIZES, SWEEPS, Measure, search
+from lowerkit.runtimes.collective.rendezvous.rendezvous import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.collective.tuning import table as tuning
+from lowerkit.runtimes.collective.tuning.measure import measure_here
+from lowerkit.runtimes.collective.tuning.search import ALL_SIZES, SWEEPS, Measure, search
+from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable, processor_name, processors
 from tests.support.randomness import RANDOM
 from tests.support.ranks import run_ranks, succeed
 
@@ -176,7 +176,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert seconds == 0.5
         return machine(best, 0.2)(candidates, 4, sizes)
 
-    monkeypatch.setattr("lowerkit.runtimes.collective.tuning_measure.measure_here", fake)
+    monkeypatch.setattr("lowerkit.runtimes.collective.tuning.measure.measure_here", fake)
     path = tmp_path / "table.json"
     common = ["comm", "tune", "--ranks", "4,2", "--seconds", "0.5", "--output", str(path)]
     dry = CliRunner().invoke(cli, [*common, "--dry-run"])

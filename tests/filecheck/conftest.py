@@ -12,10 +12,10 @@ from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
 
-from lowerkit.capture.weights import WeightStore
-from lowerkit.mlir import new_context, parse_module
+from lowerkit.dialect.context import new_context, parse_module
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.registry import parse_pipeline
+from lowerkit.program.weights import WeightStore
 
 
 def match_checks(output: str, checks: str) -> None:

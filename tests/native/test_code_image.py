@@ -164,7 +164,7 @@ def routines(tmp_path_factory: pytest.TempPathFactory) -> Routines:
 
 
 def test_the_linker_of_the_compiler_imports_nothing_else() -> None:
-    image = pytest.importorskip("lowerkit.codegen.cpu.image")
+    image = pytest.importorskip("lowerkit.targets.cpu.objects.linker")
     assert set(image.IMPORTABLE) <= set(_native.support_routine_names())
 
 

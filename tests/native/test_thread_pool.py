@@ -14,7 +14,7 @@ import pytest
 from lowerkit.runtimes import _native
 from tests.support.native_programs import run_program
 
-BUILD = Path(__file__).parent / "threads/build.sh"
+BUILD = Path(__file__).parent / "executor/build.sh"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 33])

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lowerkit.capture import fx_importer, own_decompositions
-from lowerkit.codegen.cpu import elementwise_rows, vector_body
+from lowerkit.capture.torch_export.decompositions import own_table
+from lowerkit.capture.torch_export.graph import importer as fx_importer
 from lowerkit.mlir import ir
 from lowerkit.passes.canonicalize import fold_constants, fold_padding
 from lowerkit.passes.layout import channels_last
-from lowerkit.passes.raising import raise_attention, raise_normalization, raise_softmax
+from lowerkit.passes.raising.raise_ops import raise_attention, raise_normalization, raise_softmax
 from lowerkit.runtimes import binding
+from lowerkit.targets.cpu.elementwise import contiguous
+from lowerkit.targets.cpu.vector import body as vector_body
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -231,21 +233,21 @@ def _dropped_bias(patch: pytest.MonkeyPatch) -> None:
 
 
 def _broken_tail(patch: pytest.MonkeyPatch) -> None:
-    right = elementwise_rows._store
+    right = contiguous._store
 
     def wrong(frame: Any, nest: Any, outputs: Any, point: Any, group: Any, mask: Any) -> None:
         if mask is not None:
             outputs = [frame.text.like(0.0, value) for value in outputs]
         right(frame, nest, outputs, point, group, mask)
 
-    patch.setattr(elementwise_rows, "_store", wrong)
+    patch.setattr(contiguous, "_store", wrong)
 
 
 def _wrong_decomposition(patch: pytest.MonkeyPatch) -> None:
     def wrong(left: Tensor, right: Tensor) -> Tensor:
         return torch.sqrt(left * left + right)
 
-    patch.setitem(own_decompositions.OWN_DECOMPOSITIONS, torch.ops.aten.hypot.default, wrong)
+    patch.setitem(own_table.OWN_DECOMPOSITIONS, torch.ops.aten.hypot.default, wrong)
 
 
 def _wrong_literal(patch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lowerkit.codegen.cpu.features import cpu_features, runs_on_host
-from lowerkit.codegen.cpu.harness import LoadedKernel
-from lowerkit.codegen.kernel import KernelFamily, KernelPlan, Refusal
-from lowerkit.codegen.region_view import RegionView
+from lowerkit.targets.cpu.harness import LoadedKernel
+from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
+from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
 

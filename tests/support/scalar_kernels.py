@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lowerkit.codegen.cpu.abi import Shaped, kernel_module, prologue
-from lowerkit.codegen.kernel import KernelPlan, dim
+from lowerkit.targets.cpu.text.abi import Shaped, kernel_module, prologue
+from lowerkit.targets.plan import KernelPlan, dim
 
 
 def unary_text(scalar_body: str, element: str = "f32", helpers: str = "") -> str:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.weights import WeightStore
-from lowerkit.dialect.interpret import interpret
-from lowerkit.mlir import new_context, parse_module
+from lowerkit.dialect.context import new_context, parse_module
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising import ORDER
 from lowerkit.passes.registry import find_pass
+from lowerkit.program.weights import WeightStore
 
 Array = np.ndarray[Any, Any]
 Check = Callable[..., PassContext]

@@ -15,8 +15,8 @@ import torch
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
-from lowerkit.capture.program import Program
 from lowerkit.errors import LowerkitError
+from lowerkit.program.program import Program
 
 KINDS = ("module", "exported", "script", "onnx", "factory", ".pt2", ".pt", ".onnx")
 FLEXIBLE = ("module", "factory")

@@ -113,7 +113,7 @@ def test_readme_names_every_command() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_paths_exist(name: str) -> None:
     missing = [path for path in _PATH.findall(read(name)) if not (ROOT / path).exists()]
-    # Pages name files of the package in short: codegen/schedule.py, cpu/image.py.
+    # Pages name files of the package in short: codegen/schedule.py, cpu/objects/linker.py.
     assert not [path for path in missing if not list((ROOT / "lowerkit").glob(f"**/{path}"))]
 
 
@@ -153,8 +153,8 @@ def test_gates_are_those_of_the_code() -> None:
 
 
 def test_families_and_levels_are_those_of_the_code() -> None:
-    from lowerkit.codegen.cpu.features import LEVELS
-    from lowerkit.codegen.cpu.select import default_families
+    from lowerkit.targets.cpu.families import default_families
+    from lowerkit.targets.cpu.levels import LEVELS
 
     section = read("docs/codegen.md").partition("| family | takes |")[2].partition("\n\n")[0]
     named = [

@@ -57,7 +57,7 @@ class Series:
 def build(folder: Path) -> Path:
     """Returns the native benchmark, compiled as the wheel's library is."""
     program = folder / "comm_native"
-    sources = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
+    sources = [str(path) for path in sorted(SOURCES.rglob("*.cpp")) if path.parent.name != "bindings"]
     subprocess.run(
         ["mpicxx", "-std=c++17", "-O3", "-w", f"-I{SOURCES}", str(Path(__file__).with_name("comm_native.cpp")),
          *sources, "-pthread", "-o", str(program)],

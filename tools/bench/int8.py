@@ -63,7 +63,7 @@ def cli() -> None:
 @dynamic_option
 def imported(folder: Path | None, only: tuple[str, ...], dynamic: bool) -> None:
     """Compare every region with the int64 interpreter and with ONNX Runtime."""
-    from lowerkit.capture.onnx import capture_onnx
+    from lowerkit.capture.onnx.capture import capture_onnx
     from lowerkit.parity.check import check_program
 
     header = ["model", "regions", "exact", "of them 0 LSB", "ops beside ONNX Runtime's", "largest LSB",
@@ -134,7 +134,7 @@ def speed(folder: Path | None, only: tuple[str, ...], dynamic: bool, seconds: fl
     import lowerkit
     from lowerkit.bench.interleave import time_interleaved
     from lowerkit.bench.peers import BenchModel, prepare_peer
-    from lowerkit.capture.onnx import capture_onnx
+    from lowerkit.capture.onnx.capture import capture_onnx
     from lowerkit.compiler import compile_program
 
     contenders = ["lowerkit f32", "lowerkit int8", "onnxruntime int8", "openvino int8"]

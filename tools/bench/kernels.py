@@ -20,16 +20,16 @@ import click
 import numpy as np
 import torch
 
-from lowerkit.codegen.cpu import abi
-from lowerkit.codegen.cpu.conv import ConvFamily
-from lowerkit.codegen.cpu.depthwise import DepthwiseFamily
-from lowerkit.codegen.cpu.features import CpuFeatures, cpu_features
-from lowerkit.codegen.cpu.harness import LoadedKernel
-from lowerkit.codegen.cpu.kernel_text import Buffer, KernelText
-from lowerkit.codegen.cpu.matmul import MatmulFamily
-from lowerkit.codegen.cpu.text_builder import Value
-from lowerkit.codegen.kernel import KernelFamily, KernelPlan, Refusal
-from lowerkit.codegen.region_view import RegionView
+from lowerkit.targets.cpu.conv.conv import ConvFamily
+from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
+from lowerkit.targets.cpu.gemm.matmul import MatmulFamily
+from lowerkit.targets.cpu.harness import LoadedKernel
+from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
+from lowerkit.targets.cpu.text import abi
+from lowerkit.targets.cpu.text.kernel_text import Buffer, KernelText
+from lowerkit.targets.cpu.text.text_builder import Value
+from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
 PEAK_STEPS, PEAK_CHAINS = 100_000, 12

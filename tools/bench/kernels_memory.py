@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from memory_problems import Problem, problems
 
-from lowerkit.codegen.cpu.features import CpuFeatures, cpu_features
-from lowerkit.codegen.cpu.harness import LoadedKernel
-from lowerkit.codegen.cpu.select import select_kernel
-from lowerkit.codegen.region_view import RegionView
+from lowerkit.targets.cpu.families import select_kernel
+from lowerkit.targets.cpu.harness import LoadedKernel
+from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
+from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
 

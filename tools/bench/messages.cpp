@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "message_operations.h"
-#include "stream_link.h"
+#include "algorithms/operations.h"
+#include "messenger/stream_link.h"
 #include "tcp_pair.h"
 
 using namespace lowerkit::collective;

@@ -26,7 +26,7 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from lowerkit.capture.onnx_fold import replace_constants_of_shape
+from lowerkit.capture.onnx.constant_folding import replace_constants_of_shape
 
 Array = np.ndarray[Any, Any]
 

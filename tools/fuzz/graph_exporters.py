@@ -11,7 +11,7 @@ from graph_function import Function
 from graph_judge import run
 from onnx.reference import ReferenceEvaluator
 
-from lowerkit.capture.dtypes import to_numpy
+from lowerkit.program.dtypes import to_numpy
 
 
 def by_onnxruntime(model: Any, values: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -25,8 +25,8 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 import lowerkit
 from lowerkit import pipeline
-from lowerkit.capture.dtypes import to_numpy, to_torch
 from lowerkit.errors import LowerkitError
+from lowerkit.program.dtypes import to_numpy, to_torch
 from lowerkit.runtimes.session import Session
 
 OPTIONAL_PASSES = (

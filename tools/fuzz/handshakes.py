@@ -17,11 +17,12 @@ import numpy as np
 from mutations import mutate, mutate_document
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective import authentication, job_token, publication, shared_memory, shrinking
-from lowerkit.runtimes.collective.authentication import MAC_BYTES, NONCE_BYTES, Credentials, HandshakeRefused
-from lowerkit.runtimes.collective.deadline import Deadline
-from lowerkit.runtimes.collective.host import family_of, is_loopback
-from lowerkit.runtimes.collective.store import MemoryStore
+from lowerkit.runtimes.collective import shrink
+from lowerkit.runtimes.collective.rendezvous import address_exchange, authentication, job_token, shared_memory
+from lowerkit.runtimes.collective.rendezvous.authentication import MAC_BYTES, NONCE_BYTES, Credentials, HandshakeRefused
+from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
+from lowerkit.runtimes.collective.rendezvous.host import family_of, is_loopback
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 
 TOKEN, MEETING, NONCE, SIZE = b"t" * 32, b"m" * 32, b"n" * NONCE_BYTES, 4
 CREDENTIALS = Credentials(TOKEN, "world")
@@ -78,8 +79,12 @@ FOREIGN = (
 
 
 def handshakes() -> list[bytes]:
-    line = publication.Publication(SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "127.0.0.1", 4711, "ab" * 16, True)
-    sixth = publication.Publication(SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "fe80::1", 65535, "ab" * 16, False)
+    line = address_exchange.Publication(
+        SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "127.0.0.1", 4711, "ab" * 16, True
+    )
+    sixth = address_exchange.Publication(
+        SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "fe80::1", 65535, "ab" * 16, False
+    )
     answer = NONCE + bytes(MAC_BYTES)
     message = shared_memory._MESSAGE  # pyright: ignore[reportPrivateUsage]
     memories = [bytes([count]) + message.pack(b"LKMEMORY", MEMORY_BYTES) for count in (0, 1, 2)]
@@ -142,7 +147,7 @@ def _take_answer(data: bytes) -> str:
 
 
 def _take_line(data: bytes) -> str:
-    line = publication.Publication.from_bytes(1, data)
+    line = address_exchange.Publication.from_bytes(1, data)
     # What a rendezvous does with it must not fail.
     ipaddress.ip_address(line.address)
     is_loopback(line.address)
@@ -153,20 +158,20 @@ def _take_line(data: bytes) -> str:
             return "line taken"
     if len(("\0" + line.unix_name).encode()) > 107:
         raise AssertionError("a name that no socket has")
-    publication.digest({1: line})
-    publication.check_agreement("world", 0, line.size, {1: line})
+    address_exchange.digest({1: line})
+    address_exchange.check_agreement("world", 0, line.size, {1: line})
     return "line taken"
 
 
 def _take_report(data: bytes) -> str:
-    ranks = publication.ranks_from_bytes("a report", data, SIZE)
+    ranks = address_exchange.ranks_from_bytes("a report", data, SIZE)
     return f"report of {len(ranks)}"
 
 
 def _take_members(data: bytes) -> str:
     store = MemoryStore()
     store.set("p/members", data)
-    ranks = shrinking.agree_on_survivors(store, "p", 0, SIZE, {1, 2, 3}, 0.0)
+    ranks = shrink.agree_on_survivors(store, "p", 0, SIZE, {1, 2, 3}, 0.0)
     if 0 not in ranks or ranks != sorted(set(ranks)):
         raise AssertionError(f"members {ranks}")
     return "members taken"

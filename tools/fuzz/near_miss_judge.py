@@ -33,8 +33,8 @@ from near_miss_program import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.dtypes import to_numpy, to_torch
 from lowerkit.errors import LowerkitError
+from lowerkit.program.dtypes import to_numpy, to_torch
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the operators of quantized_decomposed
 

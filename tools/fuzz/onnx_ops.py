@@ -34,7 +34,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_draft import OPSETS, Array, Draft
 
 import lowerkit
-from lowerkit.capture.onnx_eager import exact_session
+from lowerkit.capture.onnx.eager import exact_session
 from lowerkit.errors import LowerkitError
 
 _LOOSE = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 2e-5, np.dtype(np.float16): 4e-3}

@@ -11,14 +11,14 @@ import numpy as np
 from mutations import mutate, mutate_document
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective.store import MemoryStore
-from lowerkit.runtimes.collective.tuning import SCHEMA, TuningTable, processor_name, processors
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.collective.tuning.table import SCHEMA, TuningTable, processor_name, processors
 
 
 def flight_records() -> list[bytes]:
     """Records of ranks that met, parted and failed."""
     from lowerkit.runtimes.collective.group import Group
-    from lowerkit.runtimes.collective.simulation import simulate
+    from lowerkit.runtimes.collective.simulation.simulation import simulate
 
     def main(group: Group) -> dict[str, Any]:
         try:
@@ -51,7 +51,7 @@ def trace_records(path: Path) -> str:
     from click.testing import CliRunner
 
     from lowerkit.cli.main import cli
-    from lowerkit.runtimes.collective.flight_record_file import read_flight_record
+    from lowerkit.runtimes.collective.tracing.flight_record_file import read_flight_record
 
     read_flight_record(path)  # raises what the command would show
     other = path.with_suffix(".sound")
@@ -86,7 +86,7 @@ def tuning_tables() -> list[bytes]:
 def use_table(path: Path) -> str:
     """A table that loads must serve a group, and that group give right numbers."""
     from lowerkit.runtimes.collective.group import Group
-    from lowerkit.runtimes.collective.meeting import RendezvousOptions
+    from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 
     table = TuningTable.load(path)
     tuning = table.for_ranks(2)

@@ -21,7 +21,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from lowerkit.capture.torch_eager import quiet
+from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.conformance.results import CaseResult
 from lowerkit.conformance.runner import RunOptions, run_suite
 from lowerkit.conformance.suite import Case, SuiteReference

@@ -12,15 +12,15 @@ import numpy as np
 from handshakes import FOREIGN, TOKEN, hello
 from mutations import mutate
 
-from lowerkit.runtimes.collective.authentication import (
+from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication
+from lowerkit.runtimes.collective.rendezvous.authentication import (
     HELLO_BYTES,
     MAC_BYTES,
     NONCE_BYTES,
     Credentials,
     receive_exactly,
 )
-from lowerkit.runtimes.collective.deadline import Deadline
-from lowerkit.runtimes.collective.publication import Publication
+from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 
 _MOST_SILENT = 200
 

@@ -26,9 +26,9 @@ import numpy as np
 from stranger_kinds import Strangers
 
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.meeting import RendezvousOptions
-from lowerkit.runtimes.collective.publication import Publication, digest
-from lowerkit.runtimes.collective.store import MemoryStore
+from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication, digest
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 
 TOKEN = b"t" * 32
 OPTIONS = RendezvousOptions(TOKEN, timeout=60.0)

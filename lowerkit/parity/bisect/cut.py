@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES, name_of
-from lowerkit.capture.program import Program
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.mlir import func, ir
 from lowerkit.parity.bisect.evaluation import Evaluation, main_block, place_of
 from lowerkit.parity.bisect.prefixes import Piece
 from lowerkit.passes.rewriting import OpMap, OpSet, captured_values, clone_op, operations
+from lowerkit.program.dtypes import NUMPY_DTYPES, name_of
+from lowerkit.program.program import Program
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
 _CONSTANTS = ("torch.constant", "arith.constant")

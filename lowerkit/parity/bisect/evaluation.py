@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.locations import Origin, last_part, origin_of
-from lowerkit.capture.program import Program
-from lowerkit.dialect.interpret import executable_copy
+from lowerkit.dialect.interpreter.interpreter import executable_copy
 from lowerkit.dialect.reference.numeric import Array, is_floating, quiet
 from lowerkit.dialect.types import floats_as_float64
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter, flat_tensors
+from lowerkit.program.locations import Origin, last_part, origin_of
+from lowerkit.program.program import Program
 
 
 class OpValues:

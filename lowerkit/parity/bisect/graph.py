@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.export.graph_signature import OutputKind
 
-from lowerkit.capture.locations import Origin, frames_of_trace
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.bisect.cause import cause_of
 from lowerkit.parity.bisect.divergence import same
 from lowerkit.parity.bisect.finding import Finding
 from lowerkit.parity.gates import GATES, judge_model
 from lowerkit.parity.metrics import compare
+from lowerkit.program.locations import Origin, frames_of_trace
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from lowerkit.capture.functional_program import FunctionalProgram
-    from lowerkit.capture.program import Program
+    from lowerkit.program.functional_program import FunctionalProgram
+    from lowerkit.program.program import Program
 
 
 @dataclass
@@ -44,7 +44,7 @@ def graph_values(program: Program, inputs: Sequence[Array], *, float64: bool = T
             return _run(program.functional, inputs, len(program.signature.outputs), float64=float64)
         if program.onnx_model is None or not float64:
             return GraphValues({}, [], "")
-        from lowerkit.parity.onnx_reference import onnx_float64_values
+        from lowerkit.parity.references.onnx_nodes import onnx_float64_values
 
         values = onnx_float64_values(program, inputs)
         outputs = [values[spec.name] for spec in program.signature.outputs if spec.name in values]
@@ -55,7 +55,7 @@ def graph_values(program: Program, inputs: Sequence[Array], *, float64: bool = T
 
 
 def _run(program: FunctionalProgram, inputs: Sequence[Array], count: int, *, float64: bool) -> GraphValues:
-    from lowerkit.parity.reference import node_values
+    from lowerkit.parity.references.torch_nodes import node_values
 
     # The values of a large model in float64 fit into memory where its activations fit twice.
     names = [node.name for node in program.graph.nodes if node.op != "output"]
@@ -72,7 +72,7 @@ def _run(program: FunctionalProgram, inputs: Sequence[Array], count: int, *, flo
 
 def exported_values(program: Program, inputs: Sequence[Array]) -> GraphValues:
     """Runs the graph as it was exported, before capture rewrote it, in float64; empty where it cannot be run so."""
-    from lowerkit.capture.functional_program import FunctionalProgram
+    from lowerkit.program.functional_program import FunctionalProgram
 
     if program.exported is None:
         return GraphValues({}, [], "")
@@ -140,7 +140,7 @@ def _hooked(program: Program, inputs: Sequence[Array]) -> list[tuple[str, list[A
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from lowerkit.capture.dtypes import to_numpy
+    from lowerkit.program.dtypes import to_numpy
 
     found: list[tuple[str, list[Array]]] = []
     module = program.eager_module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lowerkit.capture.locations import origin_of
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError
@@ -15,6 +14,7 @@ from lowerkit.parity.bisect.prefixes import Piece, region_piece, region_prefixes
 from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.taps import last_op
+from lowerkit.program.locations import origin_of
 from lowerkit.runtimes.manifest import Manifest
 
 PREFIXES_AT_MOST = 60

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.capture.dtypes import name_of
-from lowerkit.capture.program import Program
-from lowerkit.capture.weights import WeightStore
 from lowerkit.dialect import RegionOp, WeightOp, YieldOp
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.mlir import func, ir
 from lowerkit.passes.rewriting import clone_op, operations
+from lowerkit.program.dtypes import name_of
+from lowerkit.program.program import Program
+from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
 _NOT_CUT = ("arith.constant", "tensor.empty", "linalg.fill", "linalg.index", "tensor.dim", "affine.")

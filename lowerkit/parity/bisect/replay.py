@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
-from lowerkit.capture.program import Program
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.bisect.cause import cause_of
 from lowerkit.parity.bisect.divergence import EXACT_DB
 from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
+from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.program.program import Program
 
 _BF16 = NUMPY_DTYPES["bf16"]
 

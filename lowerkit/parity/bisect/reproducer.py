@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowerkit.artifact.atomic_file import replace_file
-from lowerkit.capture.dtypes import NUMPY_DTYPES
-from lowerkit.capture.program import Program
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import InputError, LowerkitError
 from lowerkit.parity.bisect.cut import cut_program
@@ -24,7 +22,9 @@ from lowerkit.parity.bisect.prefixes import Piece
 from lowerkit.parity.bisect.replay import pack_arrays
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.registry import find_pass
-from lowerkit.stage_file import write_stage
+from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.program.program import Program
+from lowerkit.program.stage_file import write_stage
 
 _REWRITE_SCRIPT = '''"""{sentence}.
 
@@ -40,7 +40,7 @@ from lowerkit.parity.bisect.evaluation import evaluate
 from lowerkit.parity.bisect.replay import read_inputs, show_difference
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.registry import find_pass
-from lowerkit.stage_file import read_stage
+from lowerkit.program.stage_file import read_stage
 
 folder = Path(__file__).parent
 program = read_stage(folder / "before.mlir", "{stage}")
@@ -65,7 +65,7 @@ from pathlib import Path
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.bisect.evaluation import evaluate
 from lowerkit.parity.bisect.replay import kernel_limit, read_inputs, show_difference
-from lowerkit.stage_file import read_stage
+from lowerkit.program.stage_file import read_stage
 
 folder = Path(__file__).parent
 program = read_stage(folder / "region.mlir", "fused")
@@ -91,7 +91,7 @@ from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.bisect.evaluation import evaluate
 from lowerkit.parity.bisect.recorded_run import MemoryFault, recorded_run
 from lowerkit.parity.bisect.replay import read_inputs, show_difference
-from lowerkit.stage_file import read_stage
+from lowerkit.program.stage_file import read_stage
 
 folder = Path(__file__).parent
 program = read_stage(folder / "region.mlir", "fused")

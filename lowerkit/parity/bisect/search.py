@@ -39,8 +39,8 @@ from lowerkit.parity.metrics import compare
 from lowerkit.pipeline import run_passes, stage_passes
 
 if TYPE_CHECKING:
-    from lowerkit.capture.program import Program
     from lowerkit.passes.base import PassContext
+    from lowerkit.program.program import Program
 
 STAGES = ("captured", "raised", "canonical", "layout", "fused")
 DOUBTED_DB = 40.0

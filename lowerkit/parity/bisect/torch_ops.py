@@ -1,8 +1,8 @@
 """An interpreter for IR between capture and the end of raising: ops of the torch dialect beside those of lk.
 
 Ops of the torch dialect are run by PyTorch itself, one ATen op each; everything else is
-:class:`~lowerkit.dialect.interpret.Interpreter`'s. Values of all ops can be kept, those inside of regions and of
-``linalg`` bodies too (vectorized over the iteration space).
+:class:`~lowerkit.dialect.interpreter.interpreter.Interpreter`'s. Values of all ops can be kept, those inside of regions
+and of ``linalg`` bodies too (vectorized over the iteration space).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lowerkit.capture.dtypes import to_numpy, to_torch
-from lowerkit.capture.fx_functional import callable_of
-from lowerkit.dialect.interpret import Interpreter, States, Weights
+from lowerkit.capture.torch_export.graph.functionalize import callable_of
+from lowerkit.dialect.interpreter.interpreter import Interpreter, States, Weights
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.dialect.types import numpy_dtype
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
+from lowerkit.program.dtypes import to_numpy, to_torch
 
 _SAME_VALUE = ("torch_c.", "torch.tensor_static_info_cast", "torch.copy.", "torch.overwrite.")
 _LISTS = ("torch.prim.ListConstruct", "torch.prim.TupleConstruct")
@@ -120,7 +120,7 @@ def _constant(op: ir.Operation) -> Any:
 
 
 def _literal(op: ir.Operation) -> Array:
-    from lowerkit.dialect.interpret_tensor import constant
+    from lowerkit.dialect.interpreter.tensor import constant
 
     attribute = op.attributes["value"]
     kind = ir.RankedTensorType(attribute.type)

@@ -13,11 +13,11 @@ from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call, Operation
 from lowerkit.runtimes.collective.engine import Part
 from lowerkit.runtimes.collective.failures import Status
-from lowerkit.runtimes.collective.mpi.agreement import LENGTH, described, disagreement
-from lowerkit.runtimes.collective.mpi.checks import complaints
+from lowerkit.runtimes.collective.mpi.call_matching import LENGTH, described, disagreement
+from lowerkit.runtimes.collective.mpi.dtypes import ITEM_BYTES
 from lowerkit.runtimes.collective.mpi.library import load_mpi
-from lowerkit.runtimes.collective.mpi.numbers import ITEM_BYTES
 from lowerkit.runtimes.collective.mpi.operations import begin
+from lowerkit.runtimes.collective.mpi.validation import complaints
 from lowerkit.runtimes.collective.mpi.work import MpiWork, Record
 
 # As many as the native flight recorder keeps.

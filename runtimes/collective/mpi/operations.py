@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lowerkit.runtimes.collective.calls import ANY_SOURCE, REDUCTIONS, Call, Operation, Part
-from lowerkit.runtimes.collective.mpi import numbers
+from lowerkit.runtimes.collective.mpi import dtypes
 from lowerkit.runtimes.collective.mpi.library import load_mpi
 
 Step = Callable[[], None]
@@ -55,12 +55,12 @@ def _broadcast(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> A
 def _reduce(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> Any:
     source = _source(call.input, call.count, call, begun)
     if rank != call.root:
-        return communicator.Ireduce(source, None, numbers.operation(call.dtype, call.reduction), call.root)
+        return communicator.Ireduce(source, None, dtypes.operation(call.dtype, call.reduction), call.root)
     _divide_in_the_end(communicator, call, begun)
     target = _buffer(call.output, call.count, call.dtype)
     in_place = call.input == call.output and not begun.kept
     source = load_mpi().IN_PLACE if in_place else source
-    return communicator.Ireduce(source, target, numbers.operation(call.dtype, call.reduction), call.root)
+    return communicator.Ireduce(source, target, dtypes.operation(call.dtype, call.reduction), call.root)
 
 
 def _all_reduce(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> Any:
@@ -69,7 +69,7 @@ def _all_reduce(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> 
     if call.input == call.output and not begun.kept:
         source = load_mpi().IN_PLACE
     target = _buffer(call.output, call.count, call.dtype)
-    return communicator.Iallreduce(source, target, numbers.operation(call.dtype, call.reduction))
+    return communicator.Iallreduce(source, target, dtypes.operation(call.dtype, call.reduction))
 
 
 def _scatter(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> Any:
@@ -106,7 +106,7 @@ def _reduce_scatter(communicator: Any, rank: int, call: Call[Any], begun: Begun)
     _divide_in_the_end(communicator, call, begun)
     counts = [count for _, count in call.parts]
     target = _buffer(call.output, call.count, call.dtype)
-    return communicator.Ireduce_scatter(source, target, counts, numbers.operation(call.dtype, call.reduction))
+    return communicator.Ireduce_scatter(source, target, counts, dtypes.operation(call.dtype, call.reduction))
 
 
 def _all_to_all(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> Any:
@@ -155,14 +155,14 @@ def _compare_lengths(parts: Sequence[Part], announced: Any) -> None:
 
 
 def _buffer(address: int, count: int, dtype: int) -> Any:
-    return [numbers.memory(address, count, dtype), count, numbers.datatype(dtype)]
+    return [dtypes.memory(address, count, dtype), count, dtypes.datatype(dtype)]
 
 
 def _source(address: int, count: int, call: Call[Any], begun: Begun) -> Any:
     """Returns what a reduction sends."""
     if REDUCTIONS[call.reduction] != "premul_sum":
         return _buffer(address, count, call.dtype)
-    copy = numbers.scaled(numbers.array(address, count, call.dtype), call.factor)
+    copy = dtypes.scaled(dtypes.array(address, count, call.dtype), call.factor)
     begun.kept.append(copy)
     return _buffer(copy.ctypes.data, count, call.dtype)
 
@@ -170,7 +170,7 @@ def _source(address: int, count: int, call: Call[Any], begun: Begun) -> Any:
 def _divide_in_the_end(communicator: Any, call: Call[Any], begun: Begun) -> None:
     if REDUCTIONS[call.reduction] == "avg":
         size = communicator.Get_size()
-        begun.finish.append(lambda: numbers.divide(numbers.array(call.output, call.count, call.dtype), size))
+        begun.finish.append(lambda: dtypes.divide(dtypes.array(call.output, call.count, call.dtype), size))
 
 
 def _gathered_up(parts: Sequence[Part], dtype: int, begun: Begun, *, in_place: bool = True) -> Any:
@@ -190,7 +190,7 @@ def _spread_out(parts: Sequence[Part], dtype: int, begun: Begun) -> Any:
 def _parts_of(address: int, total: int, parts: Sequence[Part], dtype: int) -> Any:
     counts = [count for _, count in parts]
     begins = [0, *accumulate(counts)][:-1]
-    return [numbers.memory(address, total, dtype), (counts, begins), numbers.datatype(dtype)]
+    return [dtypes.memory(address, total, dtype), (counts, begins), dtypes.datatype(dtype)]
 
 
 def _first(parts: Sequence[Part]) -> int:
@@ -204,7 +204,7 @@ def _apart(ours: Sequence[Part], theirs: Sequence[Part], dtype: int) -> bool:
 
 
 def _bounds(parts: Sequence[Part], dtype: int) -> tuple[int, int]:
-    filled = [(address, address + count * numbers.ITEM_BYTES[dtype]) for address, count in parts if count]
+    filled = [(address, address + count * dtypes.ITEM_BYTES[dtype]) for address, count in parts if count]
     return (min(begin for begin, _ in filled), max(end for _, end in filled)) if filled else (0, 0)
 
 
@@ -217,10 +217,10 @@ def _one_after_another(
     for address, count in parts:
         if not in_place or (count and address != expected):
             break
-        expected += count * numbers.ITEM_BYTES[dtype]
+        expected += count * dtypes.ITEM_BYTES[dtype]
     else:
         return _first(parts), total
-    temporary = np.empty(total * numbers.ITEM_BYTES[dtype], np.uint8)
+    temporary = np.empty(total * dtypes.ITEM_BYTES[dtype], np.uint8)
     begun.kept.append(temporary)
     if copied:
         _copy_parts(temporary.ctypes.data, parts, dtype, outwards=False)
@@ -229,6 +229,6 @@ def _one_after_another(
 
 def _copy_parts(base: int, parts: Sequence[Part], dtype: int, *, outwards: bool) -> None:
     for address, count in parts:
-        length = count * numbers.ITEM_BYTES[dtype]
+        length = count * dtypes.ITEM_BYTES[dtype]
         ctypes.memmove(*((address, base) if outwards else (base, address)), length)
         base += length

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "operation.h"
-#include "simulated_ranks.h"
+#include "simulation/simulated_ranks.h"
 
 namespace lowerkit::collective {
 

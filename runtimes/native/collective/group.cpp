@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "interruption.h"
-#include "local_stream.h"
+#include "messenger/local_stream.h"
 #include "reduce.h"
-#include "stream_link.h"
+#include "messenger/stream_link.h"
 
 namespace lowerkit::collective {
 namespace {

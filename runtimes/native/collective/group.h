@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "board.h"
+#include "board/board.h"
 #include "flight_recorder.h"
 #include "forking.h"
-#include "messenger.h"
+#include "messenger/messenger.h"
 #include "operation.h"
-#include "simulation.h"
+#include "simulation/simulation.h"
 
 namespace lowerkit::collective {
 

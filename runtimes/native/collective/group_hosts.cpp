@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "group.h"
-#include "message_operations.h"
+#include "algorithms/operations.h"
 #include "reduce.h"
 
 namespace lowerkit::collective {

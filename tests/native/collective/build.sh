@@ -19,13 +19,15 @@ if [[ ${#programs[@]} == 0 ]]; then
   programs=("$tests"/*.cpp)
 fi
 
+mapfile -t sources < <(find "$engine" -name '*.cpp' -not -path '*/bindings/*' | sort)
+
 mkdir -p "$folder"
-printf '%s\n' "$engine"/*.cpp "${programs[@]}" |
+printf '%s\n' "${sources[@]}" "${programs[@]}" |
   xargs -P 2 -I SOURCE bash -c \
     'folder=$1 source=$2; shift 2; c++ "$@" -c "$source" -o "$folder/$(basename "$source" .cpp).o" || exit 255' \
     compile "$folder" SOURCE "${options[@]}"
 objects=()
-for source in "$engine"/*.cpp; do objects+=("$folder/$(basename "$source" .cpp).o"); done
+for source in "${sources[@]}"; do objects+=("$folder/$(basename "$source" .cpp).o"); done
 for program in "${programs[@]}"; do
   name=$(basename "$program" .cpp)
   c++ "${options[@]}" "$folder/$name.o" "${objects[@]}" -o "$folder/$name"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "ranks.h"
-#include "segment.h"
+#include "board/segment.h"
 
 using namespace lowerkit::collective;
 

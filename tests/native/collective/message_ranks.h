@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "byte_stream.h"
+#include "messenger/byte_stream.h"
 #include "check.h"
-#include "messenger.h"
-#include "simulated_network.h"
-#include "stream_link.h"
+#include "messenger/messenger.h"
+#include "simulation/simulated_network.h"
+#include "messenger/stream_link.h"
 #include "tcp_pair.h"
 
 namespace ranks {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "message_operations.h"
+#include "algorithms/operations.h"
 #include "message_ranks.h"
 
 using namespace ranks;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "check.h"
-#include "message_operations.h"
-#include "stream_link.h"
+#include "algorithms/operations.h"
+#include "messenger/stream_link.h"
 #include "tcp_pair.h"
 
 using namespace lowerkit::collective;

@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "lowerkit_collective.h"
-#include "simulated_ranks.h"
+#include "simulation/simulated_ranks.h"
 
 namespace {
 

@@ -24,13 +24,13 @@ def _import_everything() -> None:
         "torch._export.serde.serialize",
         "onnx.version_converter",
         "llvmlite.binding",
-        "lowerkit.capture.onnx",
+        "lowerkit.capture.onnx.capture",
         "lowerkit.capture.load_model",
-        "lowerkit.capture.torchscript",
+        "lowerkit.capture.torchscript.capture",
         "lowerkit.capture.program_cache",
         "lowerkit.compiler",
-        "lowerkit.codegen.cpu.target",
-        "lowerkit.codegen.cpu.select",
+        "lowerkit.targets.cpu.target",
+        "lowerkit.targets.cpu.families",
         "lowerkit.artifact.writer",
         "lowerkit.runtimes.verify",
         "lowerkit.parity.check",
@@ -106,7 +106,7 @@ def _die_at(count: int) -> None:
 
 def _change_after_capture(how: str, name: str) -> None:
     """Changes a file as soon as the model is captured and lowered, before its kernels are made."""
-    from lowerkit.codegen.cpu import target
+    from lowerkit.targets.cpu import target
 
     right: Any = target.CpuTarget.compile
 

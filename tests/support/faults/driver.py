@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from lowerkit.runtimes.collective.flight_record_file import to_flight_record
-from lowerkit.runtimes.collective.trace import Trace
+from lowerkit.runtimes.collective.tracing.flight_record_file import to_flight_record
+from lowerkit.runtimes.collective.tracing.trace import Trace
 from tests.support.faults.cells import (
     FAULTY_STEP,
     GRACE_SECONDS,

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective.flight_recorder import flight_record
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.rendezvous import RendezvousOptions
-from lowerkit.runtimes.collective.store import DirectoryStore
+from lowerkit.runtimes.collective.rendezvous.rendezvous import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
+from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record
 from tests.support.faults import cells, operations
 from tests.support.faults.cells import FAULTY_STEP, SIZE, STEPS, SUBGROUP, VICTIM, Cell, Fault
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.torch_eager import quiet
+from lowerkit.capture.torch_export.eager import quiet
 from tests.support.truth_table.exact import exactly
 from tests.support.truth_table.judge import Finding, judge
 from tests.support.truth_table.registry import NUMBERS, Row, rows

@@ -13,9 +13,9 @@ from lowerkit.conformance.torch_cases import operator_aliases
 from tests.support.truth_table.registry import RANDOM, WHOLE, accepted_overloads, rows
 
 _KINDS = {
-    r"backward|_gradients$": "a gradient: graphs at inference hold none; some are in tests/parity/test_functions.py",
+    r"backward|_gradients$": "a gradient: graphs at inference hold none; some are in tests/operators/test_functions.py",
     r"sparse|^coalesce|^smm$|^to_dense|^sspaddmm": "sparse tensors are refused at capture",
-    r"quantize|^dequantize|qparams|^int_repr|fbgemm|int8pack|wrapped|_int_mm|saturate": "tests/parity/test_quantized_*",
+    r"quantize|^dequantize|qparams|^int_repr|fbgemm|int8pack|wrapped|_int_mm|saturate": "tests/models/test_quantized_*",
     r"^is_|^_is_|^can_cast|^promote_types|^result_type|^get_device|^retains_grad|^output_nr|^_version|^data$"
     r"|^_has_|^_debug|available$|^_use_|^cudnn_is|^_cufft": "a question about a tensor: answered at export",
     r"^sym_|^size$|^stride$|^dim$|^numel$|^storage_offset|^_shape_as|_assert|validate": "shapes and assertions on them",
@@ -27,11 +27,12 @@ _KINDS = {
     r"batch_norm|_norm_|^_fused_rms|^_weight_norm|^norm_except|native_channel": "row kernels",
     r"conv|upsample|grid_|affine_grid|im2col|col2im|max_pool|_avg_pool|reflection_pad|replication_pad|^_pad_"
     r"|^pad_sequence|^_trilinear": "tests/support/torch_layer_cases.py",
-    r"lstm|gru|rnn": "recurrent layers: tests/parity/test_models.py and test_functions.py",
+    r"lstm|gru|rnn": "recurrent layers: tests/models/test_models.py and test_functions.py",
     r"nll_loss|cross_entropy|multilabel": "losses: tests/support/torch_layer_cases.py",
     r"^_linalg|^_lu_|^chain_matmul|^matrix_H|nuclear_norm|frobenius|^_euclidean|^_pdist|^_cdist|_addmm": "see linalg",
     r"^_cast_|^_to_copy|^type_as": "conversions: in every row whose operands are of two types",
-    r"^_?softmax|^_log_softmax|^_safe_softmax|scaled_dot_product|^_embedding_bag": "tests/parity/test_*_kernels.py",
+    r"^_?softmax|^_log_softmax|^_safe_softmax|scaled_dot_product"
+    r"|^_embedding_bag": "tests/kernels/cpu/test_*_kernels.py",
     r"copy$|^_reshape|^_unsafe|^_dim_arange|^resize|^numpy_T|nonzero_numpy|^unique_dim|^unsafe_split|^nested|^index$"
     r"|^_index_put|^_rowwise": "moves and look-ups: tests/support/torch_index_cases.py",
     r"^hann_window|^_prelu_kernel|^log_sigmoid_forward|^special_gammainc": "a row's other name, or a table",

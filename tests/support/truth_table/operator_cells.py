@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.torch_eager import quiet
+from lowerkit.capture.torch_export.eager import quiet
 from tests.support.truth_table.forms import SYMBOLIC, forms_of, in_form
 from tests.support.truth_table.judge import Finding
 from tests.support.truth_table.operator_judge import judge_operator

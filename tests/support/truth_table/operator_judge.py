@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lowerkit.capture.dtypes import name_of, to_numpy
 from lowerkit.parity.gates import judge_op
+from lowerkit.program.dtypes import name_of, to_numpy
 from tests.support.truth_table.forms import SYMBOLIC
 from tests.support.truth_table.judge import Finding, shown
 

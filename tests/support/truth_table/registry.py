@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from lowerkit.capture.decompositions import decomposition_of
-from lowerkit.capture.fx_graph import is_known
-from lowerkit.mlir import new_context
+from lowerkit.capture.torch_export.decompositions.table import decomposition_of
+from lowerkit.capture.torch_export.graph.prepare import is_known
+from lowerkit.dialect.context import new_context
 
 UNTAGGED = (
     *("floor_divide.default", "floor_divide.Scalar", "isclose.default", "masked_fill.Tensor", "__and__.Tensor"),

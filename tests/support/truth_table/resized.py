@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
-from lowerkit.capture.dtypes import to_numpy, to_torch
-from lowerkit.capture.torch_eager import quiet
-from lowerkit.capture.torch_export import capture_exported
+from lowerkit.capture.torch_export.capture import capture_exported
+from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.compiler import Compiled, CompileOptions, compile_program
 from lowerkit.conformance.suite import CaseReport
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
+from lowerkit.program.dtypes import to_numpy, to_torch
 from tests.support.truth_table.operator_cells import OperatorCell, operator_cell
 from tests.support.truth_table.suite import Calls, CellResult, equal, flat, is_plain
 

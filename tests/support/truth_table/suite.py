@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.dtypes import to_numpy, to_torch
-from lowerkit.capture.torch_eager import quiet
-from lowerkit.capture.torch_export import capture_exported
+from lowerkit.capture.torch_export.capture import capture_exported
+from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.conformance.suite import CaseReport
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
+from lowerkit.program.dtypes import to_numpy, to_torch
 from tests.support.truth_table.cells import cells
 from tests.support.truth_table.judge import Finding
 from tests.support.truth_table.operator_cells import operator_cell

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.program import Program
-from lowerkit.dialect.interpret import interpret
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.pipeline import run_stages
+from lowerkit.program.program import Program
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowerkit.capture.dtypes import NUMPY_DTYPES
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -19,6 +18,7 @@ from lowerkit.capture.input_spec import (
     parse_inputs,
 )
 from lowerkit.errors import InputError, UsageError
+from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.runtimes.manifest import Dim
 
 

@@ -13,8 +13,8 @@ import torch
 
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
-from lowerkit.capture.locations import origin_of
-from lowerkit.capture.program import Program
+from lowerkit.program.locations import origin_of
+from lowerkit.program.program import Program
 from tests.support.models import benchmark_models
 from tests.unit.capture.running import assert_same_as_eager, op_counts, operations
 

@@ -13,23 +13,24 @@ import pytest
 
 from lowerkit.artifact.safetensors_blob import TensorSource
 from lowerkit.artifact.writer import write_artifact
-from lowerkit.capture.program import Program
-from lowerkit.capture.weights import WeightStore
-from lowerkit.codegen.cpu.features import CpuFeatures, host_features
-from lowerkit.codegen.cpu.generic import GenericFamily
-from lowerkit.codegen.cpu.packing import Packing
-from lowerkit.codegen.cpu.select import select_kernel
-from lowerkit.codegen.cpu.target import CompiledParts, CpuTarget
-from lowerkit.codegen.kernel import KernelFamily, KernelPlan, Refusal
-from lowerkit.codegen.ledger import Selection
 from lowerkit.codegen.memory import arena_use
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.schedule import Schedule, build_schedule
-from lowerkit.dialect.interpret import interpret
+from lowerkit.dialect.context import new_context
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import CodegenError
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
+from lowerkit.program.program import Program
+from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import COPY_KERNEL, Dim, Signature, TensorSpec
 from lowerkit.runtimes.session import load
+from lowerkit.targets.cpu.families import select_kernel
+from lowerkit.targets.cpu.gemm.weight_packing import Packing
+from lowerkit.targets.cpu.generic.generic import GenericFamily
+from lowerkit.targets.cpu.levels import CpuFeatures, host_features
+from lowerkit.targets.cpu.target import CompiledParts, CpuTarget
+from lowerkit.targets.ledger import Selection
+from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.region_view import RegionView
 from tests.support.region_text import fused
 
 Array = np.ndarray[Any, Any]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lowerkit.codegen.region_view import RegionView
 from lowerkit.codegen.shapes import ShapeTable, result_shapes
+from lowerkit.dialect.context import new_context
 from lowerkit.errors import UnsupportedError
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import evaluate, to_text
+from lowerkit.targets.region_view import RegionView
 from tests.support.region_text import fused
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import lowerkit
-from lowerkit.codegen.cpu.features import runs_on_host
 from lowerkit.parity.metrics import compare
+from lowerkit.targets.cpu.levels import runs_on_host
 
 
 class Tied(torch.nn.Module):

@@ -16,7 +16,7 @@ from lowerkit.conformance.onnx_suite import OnnxSuite, compare_outputs
 from lowerkit.conformance.results import CaseResult, write_results
 from lowerkit.conformance.suite import WrongResultError
 from lowerkit.errors import UnsupportedError
-from tests.unit.capture.onnx_models import one_node
+from tests.unit.capture.onnx.one_node_models import one_node
 from tests.unit.cli.conftest import RunCommand, lowerkit_command
 
 __all__ = ["lowerkit_command"]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from lowerkit.dialect.base import Array, LkOperation
-from lowerkit.dialect.interpret import interpret
+from lowerkit.dialect.context import new_context
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.dialect.types import element_type
-from lowerkit.mlir import func, ir, new_context, run_pipeline
+from lowerkit.mlir import func, ir, run_pipeline
 
 DYNAMIC = ir.ShapedType.get_dynamic_size()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lowerkit.dialect.interpret import interpret
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS
 from lowerkit.mlir import ir
 

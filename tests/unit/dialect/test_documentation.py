@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from lowerkit.dialect import Lk, LkOperation, SoftmaxOp, documentation, load_dialect
+from lowerkit.dialect.context import new_context
 from lowerkit.dialect.documentation import PAGE, entries, main, render, sections
 from lowerkit.dialect.examples import EXAMPLES
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
 
 
 def test_page_is_up_to_date() -> None:

@@ -261,7 +261,7 @@ def test_integer_conv(unsigned: bool, channels_last: bool, check_lowering: Any, 
 
 def test_padding_with_the_zero_point_is_padding_with_zero(module_of: Any, random: Any) -> None:
     from lowerkit.dialect import ConvOp
-    from lowerkit.dialect.interpret import interpret
+    from lowerkit.dialect.interpreter.interpreter import interpret
 
     data, taps = (random.integers(0, 100, shape).astype(np.int8) for shape in ((1, 2, 5, 5), (3, 2, 3, 3)))
     point = 17

@@ -24,9 +24,10 @@ from lowerkit.dialect import (
     ScatterOp,
     TopkOp,
 )
+from lowerkit.dialect.context import new_context
 from lowerkit.dialect.shapes import broadcast_shapes, compatible_shapes
 from lowerkit.errors import VerifyError
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
 
 CONTEXT = new_context()
 

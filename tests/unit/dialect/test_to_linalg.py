@@ -266,7 +266,7 @@ def test_gather_by_scalar(check_lowering: Any, random: np.random.Generator) -> N
 
 
 def test_gather_clamps_what_the_reference_rejects(module_of: Any, random: np.random.Generator) -> None:
-    from lowerkit.dialect.interpret import interpret
+    from lowerkit.dialect.interpreter.interpreter import interpret
 
     arrays = [random.standard_normal((4, 3)), np.array([7, -9])]
     with pytest.raises(IndexError):
@@ -294,7 +294,7 @@ def test_scatter_rounds_after_each_term(dtype: Any, check_lowering: Any, random:
 
 
 def test_scatter_leaves_out_what_the_reference_rejects(module_of: Any, random: np.random.Generator) -> None:
-    from lowerkit.dialect.interpret import interpret
+    from lowerkit.dialect.interpreter.interpreter import interpret
 
     arrays = [random.standard_normal((4, 3)), np.array([7, -9, 4, -5, 2]), random.standard_normal((5, 3))]
     with pytest.raises(IndexError):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import lowerkit
-from lowerkit.parity.html_report import html_report
-from lowerkit.parity.report import Report
+from lowerkit.parity.report.html_report import html_report
+from lowerkit.parity.report.report import Report
 from tests.support.planted_bugs import PLANTED_BUGS
 
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")

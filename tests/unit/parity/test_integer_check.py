@@ -14,10 +14,10 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.dialect.ops import IntegerMatmulOp, QuantizeOp
 from lowerkit.parity.gates import judge_quantized
-from lowerkit.parity.integer_check import check_integers
-from lowerkit.parity.integer_row import IntegerRow, OwnerRow, difference
-from lowerkit.parity.owner_check import check_owner, holds_quantization
-from tests.parity.test_quantized_graphs import Fake, Weight
+from lowerkit.parity.integer.interpreter_check import check_integers
+from lowerkit.parity.integer.rows import IntegerRow, OwnerRow, difference
+from lowerkit.parity.integer.source_framework_check import check_owner, holds_quantization
+from tests.models.test_quantized_graphs import Fake, Weight
 
 
 class Layers(nn.Module):

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from lowerkit.capture.torch_eager import eager_callable
-from lowerkit.parity.float64_run import torch_float64_outputs
+from lowerkit.capture.torch_export.eager import eager_callable
 from lowerkit.parity.gates import judge_model, judge_op
 from lowerkit.parity.noise import Noise, noise_of
-from lowerkit.parity.perturbations import Reordering
-from lowerkit.parity.witness import perturbed_runs
+from lowerkit.parity.references.float64_run import torch_float64_outputs
+from lowerkit.parity.references.float64_witness import perturbed_runs
+from lowerkit.parity.references.perturbations import Reordering
 
 Array = np.ndarray[Any, Any]
 

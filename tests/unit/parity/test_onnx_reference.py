@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from lowerkit.parity.check import check
-from lowerkit.parity.onnx_reference import onnx_float64_values
+from lowerkit.parity.references.onnx_nodes import onnx_float64_values
 
 Array = np.ndarray[Any, Any]
 
@@ -103,7 +103,7 @@ def test_a_reference_far_from_eager_excuses_nothing(monkeypatch: pytest.MonkeyPa
     del model.graph.output[:]
     model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 7, 7]))
     wrong: dict[str, Array] = {"y": np.ones((1, 8, 7, 7))}
-    monkeypatch.setattr("lowerkit.parity.onnx_reference.onnx_float64_values", lambda *_: wrong)
+    monkeypatch.setattr("lowerkit.parity.references.onnx_nodes.onnx_float64_values", lambda *_: wrong)
     report = check(model, [np.random.default_rng(1).standard_normal((1, 4, 9, 9)).astype(np.float32)])
     assert all(row.verdict.to_float64 is None for row in [*report.outputs, *report.ops])
 

@@ -9,8 +9,8 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.parity.check import check_program
-from lowerkit.parity.compare_taps import Reference, compare_taps
-from lowerkit.parity.report import Report
+from lowerkit.parity.compare.taps import Reference, compare_taps
+from lowerkit.parity.report.report import Report
 from lowerkit.parity.taps import Tap, add_taps
 from lowerkit.runtimes.manifest import Signature
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from lowerkit.capture.capture import capture
-from lowerkit.capture.program import Program
 from lowerkit.errors import LowerkitError, PassError, VerifyError
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.pipeline import PipelineOptions, run_passes
+from lowerkit.program.program import Program
 from lowerkit.reproducers import KEPT, default_folder, file_name, write_reproducer
 
 HERE = Path(__file__).name

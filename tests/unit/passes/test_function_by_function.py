@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import pytest
 
-from lowerkit.capture.weights import WeightStore
+from lowerkit.dialect.context import new_context
 from lowerkit.errors import PassError
-from lowerkit.mlir import ir, new_context
+from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.function_by_function import run_on_functions
+from lowerkit.program.weights import WeightStore
 
 TEXT = """
 func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }

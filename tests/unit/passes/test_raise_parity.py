@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from lowerkit.capture.dtypes import to_numpy
-from lowerkit.capture.program import Program
-from lowerkit.capture.torch_export import capture_module
-from lowerkit.dialect.interpret import interpret
+from lowerkit.capture.torch_export.capture import capture_module
+from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import UnsupportedError
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising import raising_passes
+from lowerkit.program.dtypes import to_numpy
+from lowerkit.program.program import Program
 from tests.support.torch_cases import POSITIVE, Case, X, cases
 
 _TOLERANCES: dict[Any, tuple[float, float]] = {

@@ -1,0 +1,1 @@
+"""``If``, ``Loop`` and ``Scan``: unrolled where their course is constant, else functions."""

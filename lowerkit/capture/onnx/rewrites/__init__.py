@@ -1,0 +1,154 @@
+"""Rules that write an ONNX node as simpler ONNX nodes, where no conversion takes it, or none takes it right.
+
+A rule is a function of a :class:`~lowerkit.capture.onnx.rewrites.rewriter.Rewriter`. ``ALWAYS`` holds for every node of
+the type, as far as the rule takes it; ``FALLBACK`` only for nodes for which torch-mlir has no conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from onnx import NodeProto, helper, numpy_helper
+
+from lowerkit.capture.onnx.functions import opset_versions
+from lowerkit.capture.onnx.rewrites import (
+    com_microsoft,
+    data_movement,
+    deform_conv,
+    elementwise,
+    equal_where,
+    fourier,
+    grid_sample,
+    integer_products,
+    normalization,
+    optimizers,
+    pooling,
+    quantized,
+    recurrent,
+    reductions,
+    resize,
+)
+from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter
+
+if TYPE_CHECKING:
+    from lowerkit.capture.onnx.skeleton import OnnxGraph
+
+Rule = Callable[[Rewriter], None]
+
+
+def first_of(*rules: Rule) -> Rule:
+    """Returns a rule that applies the first of ``rules`` that takes the node."""
+
+    def rule(b: Rewriter) -> None:
+        for one in rules:
+            try:
+                one(b)
+            except KeptError:
+                raise
+            except NoRewriteError:
+                b.nodes.clear()
+            else:
+                return
+        raise NoRewriteError("no rule takes it")
+
+    return rule
+
+
+ALWAYS: dict[str, Rule] = {
+    "ArgMax": reductions.last_of_equals,
+    "ArgMin": reductions.last_of_equals,
+    "AveragePool": pooling.average_pool,
+    "Col2Im": data_movement.col2im,
+    "ConvInteger": first_of(integer_products.conv_integer, quantized.conv_integer),
+    "ConvTranspose": pooling.transposed_convolution,
+    "CumProd": elementwise.cumulative_product,
+    "CumSum": elementwise.cumulative_sum,
+    "DFT": fourier.dft,
+    "DeformConv": deform_conv.deform_conv,
+    "DequantizeLinear": quantized.dequantize_linear,
+    "DepthToSpace": data_movement.depth_to_space,
+    "Det": elementwise.determinant,
+    "Dropout": elementwise.dropout,
+    "DynamicQuantizeLinear": integer_products.dynamic_quantize_linear,
+    "Einsum": elementwise.einsum_with_scalars,
+    "Equal": equal_where.equal,
+    "Gelu": elementwise.gelu_by_tanh,
+    "Gemm": elementwise.gemm,
+    "GRU": recurrent.gru,
+    "GridSample": grid_sample.grid_sample,
+    "HardSwish": elementwise.hard_swish,
+    "LRN": normalization.local_response_normalization,
+    "LSTM": recurrent.lstm,
+    "LayerNormalization": normalization.layer_normalization,
+    "LpNormalization": elementwise.lp_normalization,
+    "LpPool": pooling.lp_pool,
+    "MatMulInteger": integer_products.matmul_integer,
+    "Max": reductions.one_after_the_other,
+    "MaxPool": pooling.max_pool,
+    "MaxUnpool": pooling.max_unpool,
+    "Mean": reductions.one_after_the_other,
+    "Min": reductions.one_after_the_other,
+    "Pow": elementwise.power_of_integers,
+    "QLinearConv": integer_products.qlinear_conv,
+    "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
+    "QuantizeLinear": quantized.quantize_linear,
+    "RNN": recurrent.rnn,
+    "Range": data_movement.constant_range,
+    "ReduceL2": reductions.double_norm,
+    "ReduceLogSumExp": reductions.log_of_summed_exponentials,
+    "Resize": resize.resize_by_fraction,
+    "STFT": fourier.stft,
+    "Selu": elementwise.selu,
+    "Shrink": elementwise.shrink_of_integers,
+    "Sign": elementwise.sign,
+    "Slice": data_movement.backward_slice,
+    "SpaceToDepth": data_movement.space_to_depth,
+    "Sum": reductions.one_after_the_other,
+    "TensorScatter": data_movement.tensor_scatter,
+    "ThresholdedRelu": elementwise.thresholded_relu,
+    "Where": equal_where.where,
+    "ai.onnx.preview.training.Adagrad": optimizers.adagrad,
+    "ai.onnx.preview.training.Adam": optimizers.adam,
+    "ai.onnx.preview.training.Momentum": optimizers.momentum,
+    "com.microsoft.QLinearConv": integer_products.qlinear_conv,
+    **{f"com.microsoft.{op_type}": rule for op_type, rule in com_microsoft.RULES.items()},
+}
+FALLBACK: dict[str, Rule] = {
+    "Resize": resize.resize,
+}
+
+
+def rewrite_nodes(ready: OnnxGraph, rules: Mapping[str, Rule]) -> bool:
+    """Applies rules to each node of the graph once; returns whether one was rewritten."""
+    graph = ready.graph
+    if not any(_name_of(node) in rules for node in graph.node):
+        return False
+    version = opset_versions(ready.model).get("", 1)
+    types = {value.name: value.type.tensor_type for value in [*graph.input, *graph.value_info, *graph.output]}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for tensor in graph.initializer:
+        types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    nodes: list[NodeProto] = []
+    changed = False
+    for node in list(graph.node):
+        rule = rules.get(_name_of(node))
+        if rule is None:
+            nodes.append(node)
+            continue
+        rewriter = Rewriter(ready, node, version, types, values)
+        try:
+            rule(rewriter)
+        except NoRewriteError:
+            nodes.append(node)
+            continue
+        nodes.extend(rewriter.nodes)
+        changed = True
+    if changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return changed
+
+
+def _name_of(node: NodeProto) -> str:
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"

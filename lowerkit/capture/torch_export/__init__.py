@@ -1,0 +1,1 @@
+"""The front end of torch.export: modules, exported programs and ``.pt2`` files."""

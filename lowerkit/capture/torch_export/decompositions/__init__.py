@@ -1,0 +1,1 @@
+"""Functions that write one op out of others, by subject; ``own_table.py`` has them all."""

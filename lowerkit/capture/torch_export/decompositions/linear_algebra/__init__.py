@@ -1,0 +1,1 @@
+"""Factorizations of matrices, written out of simpler ops."""

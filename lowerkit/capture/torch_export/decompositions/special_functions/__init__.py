@@ -1,0 +1,1 @@
+"""Functions of single elements, written out of simpler ops."""

@@ -1,0 +1,62 @@
+"""Powers of integers, by squaring; they wrap as products do. Powers of floats keep the op, but for roots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowerkit.capture.torch_export.decompositions.while_loops import run_while
+from lowerkit.capture.torch_export.operators import aten
+
+
+def _power(base: Tensor, exponent: Tensor) -> Tensor:
+    """The products of those squares whose bit the exponent has; below 0 what is left of a fraction: 1, -1 or 0."""
+    dtype = torch.result_type(base, exponent)
+    if dtype.is_floating_point or dtype is torch.bool:
+        return NotImplemented
+    first, last = torch.broadcast_tensors(base.to(dtype), exponent.to(dtype))
+
+    def more(result: Tensor, square: Tensor, left: Tensor) -> Tensor:
+        return (left != 0).any()
+
+    def body(result: Tensor, square: Tensor, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        taken = torch.where((left & 1) != 0, result * square, result)
+        return taken, square * square, left >> 1
+
+    found = run_while(more, body, (torch.ones_like(first), first.clone(), last.clamp(min=0)), ())[0]
+    whole = torch.where(first == 1, 1, torch.where(first == -1, 1 - 2 * (last & 1), 0)).to(dtype)
+    return torch.where(last < 0, whole, found)
+
+
+def _power_of_number(base: float, exponent: Tensor) -> Tensor:
+    if isinstance(base, float) or exponent.is_floating_point():
+        return NotImplemented
+    dtype = torch.result_type(base, exponent)
+    return _power(torch.full((), int(base), dtype=torch.int64).to(dtype), exponent.to(dtype))
+
+
+def _power_by_number(base: Tensor, exponent: float) -> Tensor:
+    """The number of products is known here; powers of one half are roots in eager, but for f16, and differ at -inf."""
+    if base.dtype in (torch.float32, torch.float64, torch.bfloat16) and exponent in (0.5, -0.5):
+        return torch.sqrt(base) if exponent > 0 else torch.rsqrt(base)
+    is_whole = isinstance(exponent, int) and exponent >= 0
+    if base.is_floating_point() or not is_whole:
+        return NotImplemented
+    square, left = base.to(torch.result_type(base, exponent)), int(exponent)
+    result = torch.ones_like(square)
+    while left:
+        result = result * square if left & 1 else result
+        left >>= 1
+        square = square * square if left else square
+    return result
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.pow.Tensor_Tensor: _power,
+    aten.pow.Scalar: _power_of_number,
+    aten.pow.Tensor_Scalar: _power_by_number,
+}
+"""By overload."""

@@ -1,0 +1,190 @@
+"""Writing and reading by positions that are known at capture: strided parts, diagonals, pairs, antialiased resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowerkit.capture.torch_export.decompositions.special_functions.elementary import norm_of_difference
+from lowerkit.capture.torch_export.operators import aten
+from lowerkit.capture.torch_export.symbolic.dims import is_static
+
+
+def _put(value: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Writes by positions in the flattened tensor."""
+    written = aten.index_put(value.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate)
+    return written.reshape(value.shape)
+
+
+def _squeeze(value: Tensor, dims: Sequence[int]) -> Tensor:
+    chosen = {dim % max(value.dim(), 1) for dim in dims}
+    return value.reshape([size for dim, size in enumerate(value.shape) if dim not in chosen or size != 1])
+
+
+def _as_strided_scatter(
+    value: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """Writes the elements that ``as_strided`` would show; refused where it shows one twice."""
+    place = torch.zeros([1] * len(size), dtype=torch.int64) + (storage_offset or 0)
+    for dim, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        shape = [1] * len(size)
+        shape[dim] = extent
+        place = place + (torch.arange(extent) * step).reshape(shape)
+    if _overlaps(size, stride) or not value.is_contiguous():
+        return NotImplemented
+    return _put(value, place, source)
+
+
+def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
+    reach = 0
+    for step, extent in sorted(zip(stride, size, strict=True)):
+        if extent > 1 and step <= reach:
+            return True
+        reach += (extent - 1) * step
+    return False
+
+
+def _diagonal_scatter(value: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Writes a diagonal: the two dims become one, in which it stands at equal distances."""
+    rest = [dim for dim in range(value.dim()) if dim not in (dim1 % value.dim(), dim2 % value.dim())]
+    order = [*rest, dim1 % value.dim(), dim2 % value.dim()]
+    turned = value.permute(order)
+    rows, columns = turned.shape[-2:]
+    count = source.shape[-1]
+    place = torch.arange(count) * (columns + 1) + (offset if offset >= 0 else -offset * columns)
+    written = aten.index_copy(turned.reshape([*turned.shape[:-2], rows * columns]), -1, place, source)
+    return written.reshape(turned.shape).permute([order.index(dim) for dim in range(value.dim())])
+
+
+def _pair_distances(value: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norm of the difference of each two rows."""
+    first, second = torch.triu_indices(value.shape[0], value.shape[0], 1)
+    return norm_of_difference(value.index_select(0, first) - value.index_select(0, second), p)
+
+
+def _resized(value: Tensor, size: Sequence[int], *, memory_format: Any = None) -> Tensor:
+    """The first elements in another shape; refused where there are too few, as the others would be undefined."""
+    count = math.prod(size)
+    if count > value.numel() or not value.is_contiguous():
+        return NotImplemented
+    return value.reshape(-1)[:count].reshape(size)
+
+
+def _antialiased_weights(before: int, after: int, align_corners: bool, scale: float | None) -> Tensor:
+    """Weights of the elements before for each one after: a triangle as wide as the step, of sum one; float64."""
+    step = _antialiased_step(before, after, align_corners, scale)
+    first, last = _antialiased_reach(before, after, align_corners, scale)
+    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
+    place = torch.arange(before, dtype=torch.float64)
+    weight = (1 - ((place - center + 0.5) / max(step, 1.0)).abs()).clamp(min=0)
+    weight = torch.where((place >= first) & (place < last), weight, 0.0)
+    total = weight.sum(-1, keepdim=True)
+    return weight / torch.where(total == 0, 1.0, total)
+
+
+def _resize_antialiased(
+    value: Tensor,
+    output_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
+    """Weighted sums along the columns, then along the rows; of bytes eager has weights in whole numbers of its own."""
+    if not value.is_floating_point():
+        return NotImplemented
+    for dim, size, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
+        before, lines = value.shape[dim], value.transpose(dim, -1)
+        weights = _antialiased_weights(before, size, align_corners, scale).to(value.dtype)
+        reach = _antialiased_reach(before, size, align_corners, scale)
+        if is_static(before) and is_static(size):
+            sums = _sums_around(lines, weights, *reach, _antialiased_taps(before, size, align_corners, scale))
+        else:
+            sums = _sums_of_all(lines, weights, *reach)
+        value = sums.transpose(dim, -1)
+    return value
+
+
+def _sums_around(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor, taps: int) -> Tensor:
+    """Reads what has a weight alone: a product with the whole matrix would spread a NaN over every sum."""
+    place = first + torch.arange(taps)
+    within = place < last
+    place = torch.minimum(place, last - 1)
+    around = lines.index_select(-1, place.reshape(-1)).reshape(*lines.shape[:-1], *place.shape)
+    return torch.where(within, around * weights.gather(1, place), 0.0).sum(-1)
+
+
+def _sums_of_all(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Products with the whole matrix, of finite elements, then of flags of the others: their number is open."""
+    sums = torch.matmul(torch.where(torch.isfinite(lines), lines, 0.0), weights.t())
+    place = torch.arange(lines.shape[-1])
+    within = (place >= first) & (place < last)
+
+    def meets(flags: Tensor, parts: Tensor) -> Tensor:
+        return torch.matmul(flags.to(lines.dtype), parts.to(lines.dtype).t()) > 0
+
+    above, below = (meets(lines == limit, within) for limit in (torch.inf, -torch.inf))
+    lost = meets(torch.isnan(lines), within) | meets(torch.isinf(lines), within & (weights == 0)) | (above & below)
+    return torch.where(lost, torch.nan, torch.where(above, torch.inf, torch.where(below, -torch.inf, sums)))
+
+
+def _antialiased_step(before: int, after: int, align_corners: bool, scale: float | None) -> float:
+    """How far apart in the input two neighbours of the result lie."""
+    if align_corners:
+        return (before - 1) / (after - 1) if after > 1 else 0.0
+    return before / after if not scale else 1 / scale
+
+
+def _antialiased_reach(before: int, after: int, align_corners: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """The first element that each one after is made of, and the one behind the last: columns of i64."""
+    step = _antialiased_step(before, after, align_corners, scale)
+    support = max(step, 1.0)
+    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
+    first = torch.trunc(center - support + 0.5).clamp(min=0)
+    return first.long(), torch.trunc(center + support + 0.5).clamp(max=before).long()
+
+
+def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float | None) -> int:
+    """The most elements that one after is made of."""
+    step = _antialiased_step(before, after, align_corners, scale)
+    support = max(step, 1.0)
+    centers = [(number + 0.5) * step for number in range(after)]
+    reaches = [(max(int(center - support + 0.5), 0), min(int(center + support + 0.5), before)) for center in centers]
+    return max((last - first for first, last in reaches), default=0)
+
+
+def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.SymInt) -> Tensor:
+    """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
+    extent = value.shape[dim]
+    if not isinstance(index, int) or index >= 0:
+        return NotImplemented
+    return aten.select_scatter(value, src, dim, index + (int(extent) if is_static(extent) else extent))
+
+
+def _copied(view: Callable[..., Any]) -> Callable[..., Any]:
+    """The op that gives copies of what ``view`` gives."""
+
+    def compute(*arguments: Any, **named: Any) -> Any:
+        found = view(*arguments, **named)
+        return found.clone() if isinstance(found, Tensor) else [piece.clone() for piece in found]
+
+    return compute
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.select_copy.int: _copied(aten.select.int),
+    aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
+    aten.split_copy.Tensor: _copied(aten.split.Tensor),
+    aten.select_scatter.default: _written_position,
+    aten.put.default: _put,
+    aten.squeeze.dims: _squeeze,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.diagonal_scatter.default: _diagonal_scatter,
+    aten._pdist_forward.default: _pair_distances,
+    aten.resize.default: _resized,
+    aten._upsample_bilinear2d_aa.default: _resize_antialiased,
+}
+"""By overload."""

@@ -1,0 +1,1 @@
+"""From an exported graph to the torch dialect: checks, functional form, import."""

@@ -1,0 +1,1 @@
+"""Reads a ``.pt2`` without running anything that it says."""

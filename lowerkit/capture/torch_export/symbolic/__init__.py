@@ -1,0 +1,1 @@
+"""Symbolic dims: expressions, and the guards under which a program is right."""

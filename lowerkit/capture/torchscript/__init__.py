@@ -1,0 +1,1 @@
+"""The front end of TorchScript: its program runs while ``torch.export`` traces."""

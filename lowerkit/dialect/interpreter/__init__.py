@@ -1,0 +1,1 @@
+"""A numpy interpreter of the IR: the judge of passes and kernels."""

@@ -1,0 +1,1 @@
+"""What is compared: the export, the outputs, the value of every region."""

@@ -1,0 +1,1 @@
+"""Quantized models: kernels beside the int64 interpreter, ops beside the source framework."""

@@ -1,0 +1,185 @@
+"""Holds the kernels of quantized models to the int64 interpreter, region by region.
+
+Vocabulary
+    exact              all its ops are integer ops or single IEEE operations: then its definition has one value, and the
+                       kernel must give these bits. A region with a sum of floats or an exp in it has none.
+    LSB                a unit of the stored integers.
+
+Every result of every region becomes an output. Walking the program once, each region is interpreted on what the kernels
+before it really gave it, so that an error is that of its own kernel. Regions of floats are held to the interpreter by
+their SQNR. Whether the interpreter means what the model's owner means is the part of :mod:`source_framework_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lowerkit.compiler import CompileOptions, compile_program
+from lowerkit.dialect.interpreter.interpreter import Interpreter
+from lowerkit.dialect.ops import RegionOp
+from lowerkit.dialect.types import signless
+from lowerkit.mlir import func, ir, run_pipeline, walk
+from lowerkit.parity.integer.rows import IntegerRow, difference
+from lowerkit.parity.metrics import compare
+from lowerkit.parity.taps import last_op
+from lowerkit.program.locations import last_part, origin_of
+from lowerkit.program.program import Program
+from lowerkit.runtimes.manifest import Signature, TensorSpec
+
+Array = np.ndarray[Any, Any]
+
+_INTEGER_PRODUCTS = ("lk.integer_matmul", "lk.integer_conv")
+_EXACT = ("arith.", "tensor.", "linalg.generic", "linalg.yield", "linalg.fill", "linalg.transpose", "lk.yield")
+_EXACT_OPS = frozenset({"math.roundeven", "math.floor", "math.ceil", "math.absf", *_INTEGER_PRODUCTS})
+_LOWEST = (-128, -127, -32768, -32767)
+
+
+def check_integers(program: Program, inputs: Sequence[Array], options: CompileOptions) -> list[IntegerRow]:
+    """Checks a fused program of static shapes, which is not changed; compiles a copy of it.
+
+    Args:
+        program: at stage ``fused``.
+        inputs: in the order of its signature.
+        options: how the kernels to be checked are compiled.
+
+    Returns:
+        A row for each result of each region, in program order.
+    """
+    count = len(program.signature.outputs)
+    given = compile_program(_with_all_results(program), options).session.run(*inputs)[count:]
+    with program.context:
+        module = ir.Module.parse(program.module.operation.get_asm(enable_debug_info=True))
+        run_pipeline(module, "builtin.module(linalg-generalize-named-ops)")
+    return _Walk(program, given).run(module, inputs)
+
+
+def _regions(main: ir.Operation) -> list[ir.Operation]:
+    block = main.regions[0].blocks[0]
+    return [op.operation for op in block.operations if op.operation.name == "lk.region"]
+
+
+def _with_all_results(program: Program) -> Program:
+    """Returns a copy whose further outputs are all results of all regions, in order."""
+    with program.context:
+        module = ir.Module.parse(program.module.operation.get_asm(enable_debug_info=True))
+    copy = replace(program, module=module)
+    main = copy.main.opview
+    assert isinstance(main, func.FuncOp)
+    terminator = list(main.entry_block.operations)[-1].operation
+    values, specs = list(terminator.operands), list(program.signature.outputs)
+    for region in _regions(copy.main):
+        for result in region.results:
+            kind = ir.RankedTensorType(result.type)
+            specs.append(TensorSpec(f"result.{len(values)}", str(kind.element_type), [*kind.shape]))
+            values.append(result)
+    with ir.InsertionPoint(terminator), terminator.location:
+        func.ReturnOp(values)
+    terminator.erase()
+    with program.context:
+        kind = ir.FunctionType.get(main.type.inputs, [value.type for value in values])
+        main.operation.attributes["function_type"] = ir.TypeAttr.get(kind)
+    old = program.signature
+    copy.signature = Signature(old.inputs, specs, old.states, old.dims, old.guards)
+    return copy
+
+
+def _stored(value: ir.Value) -> bool:
+    return str(ir.RankedTensorType(value.type).element_type) in ("i8", "i16")
+
+
+def _names(region: ir.Operation) -> set[str]:
+    found: set[str] = set()
+    walk(region, lambda op: found.add(op.name))
+    return found - {region.name}
+
+
+def _is_exact(region: ir.Operation) -> bool:
+    parallel = True
+
+    def visit(op: ir.Operation) -> None:
+        nonlocal parallel
+        if op.name == "linalg.generic" and "reduction" in str(op.attributes["iterator_types"]):
+            parallel = False
+
+    walk(region, visit)
+    return parallel and all(name.startswith(_EXACT) or name in _EXACT_OPS for name in _names(region))
+
+
+class _Walk:
+    """Runs the top level of a program on given results of its regions, and interprets each of these."""
+
+    def __init__(self, program: Program, given: Sequence[Array]) -> None:
+        self.given = iter(given)
+        states = {spec.name: program.weights.get(spec.name) for spec in program.signature.states}
+        self.interpreter = Interpreter({}, program.weights.get, states)
+        self.rows: list[IntegerRow] = []
+
+    def run(self, module: ir.Module, inputs: Sequence[Array]) -> list[IntegerRow]:
+        """Walks ``@main``; its named linalg ops have been generalized."""
+        block = ir.SymbolTable(module.operation)["main"].operation.regions[0].blocks[0]
+        values: dict[ir.Value, Any] = {
+            argument: signless(array) for argument, array in zip(block.arguments, inputs, strict=True)
+        }
+        for view in list(block.operations)[:-1]:
+            op = view.operation
+            if op.name == "lk.region":
+                self._region(op, values)
+            else:
+                values.update(zip(op.results, self.interpreter.run_op(op, values, None), strict=True))
+        return self.rows
+
+    def _region(self, region: ir.Operation, values: dict[ir.Value, Any]) -> None:
+        expected = self._interpret(region, values)
+        given = [next(self.given) for _ in region.results]
+        values.update(zip(region.results, given, strict=True))
+        exact, kind = _is_exact(region), ir.StringAttr(region.attributes["kind"]).value
+        unsigned, roundings = _holds_unsigned(region), _roundings(region)
+        for place, result in enumerate(region.results):
+            source = origin_of(last_part(last_op(region, place).location))
+            row = IntegerRow(source.node, kind, source.source_line or "", given[place].size, exact)
+            if not exact and not _stored(result):
+                floats = replace(row, sqnr_db=compare(given[place], expected[place]).sqnr_db)
+                if floats.passed or not roundings:
+                    self.rows.append(floats)
+                    continue
+                # Rounded to integers and back: the floats lie on a grid, and one tie costs more than 100 dB allow.
+            row = replace(row, roundings=max(1, roundings))
+            differing, largest = difference(given[place], expected[place], unsigned)
+            self.rows.append(replace(row, differing=differing, largest=largest))
+
+    def _interpret(self, region: ir.Operation, values: dict[ir.Value, Any]) -> list[Array]:
+        view = region.opview
+        assert isinstance(view, RegionOp)
+        arguments = [values[operand] for operand in region.operands]
+        with np.errstate(all="ignore"):
+            return [np.asarray(value) for value in self.interpreter.run_block(view.block, arguments, {})]
+
+
+def _roundings(region: ir.Operation) -> int:
+    """Returns how often the region rounds to stored integers."""
+    count = 0
+
+    def visit(op: ir.Operation) -> None:
+        nonlocal count
+        count += op.name == "arith.trunci" and str(op.results[0].type) in ("i8", "i16")
+
+    walk(region, visit)
+    return count
+
+
+def _holds_unsigned(region: ir.Operation) -> bool:
+    """Whether the stored results are read as unsigned numbers: nothing in the region saturates below zero."""
+    signed = False
+
+    def visit(op: ir.Operation) -> None:
+        nonlocal signed
+        if op.name == "arith.constant" and str(op.results[0].type) in ("f32", "f64", "i64"):
+            value: Any = op.attributes["value"]
+            signed = signed or value.value in _LOWEST
+
+    walk(region, visit)
+    return not signed

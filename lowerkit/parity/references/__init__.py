@@ -1,0 +1,1 @@
+"""What is compared with: eager, its nodes, float64, perturbed runs."""

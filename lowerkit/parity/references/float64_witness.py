@@ -1,0 +1,124 @@
+"""The float64 witness: what the user's own model computes without rounding, by its own framework.
+
+Vocabulary
+    witness    the model's outputs in float64, made of the model as it was handed in, never of what was captured of it:
+               a wrong capture cannot excuse itself.
+    perturbed  a run of the model that is as right as eager's (:mod:`perturbations`).
+
+| the model                 | the witness                                                                        |
+|---|---|
+| module, factory           | the module run in float64                                                          |
+| TorchScript               | the script run in float64 by TorchScript's interpreter                             |
+| ``.pt2``, ExportedProgram | torch's own module of the exported program, run in float64: there is no other      |
+| ONNX                      | ONNX's reference evaluator on the model widened to float64                         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lowerkit.parity.metrics import compare
+from lowerkit.parity.references.perturbed_inputs import moved_inputs
+
+if TYPE_CHECKING:
+    from lowerkit.program.program import Program
+
+Array = np.ndarray[Any, Any]
+
+PERTURBED_RUNS = 8
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The witness of one set of inputs.
+
+    Attributes:
+        values: the outputs, then the final states, in float64; None for each that there is none for.
+        made_by: what computed them.
+        missing: why there is none, empty otherwise: then a value can only be within the tolerance of eager.
+    """
+
+    values: Sequence[Array | None]
+    made_by: str
+    missing: str = ""
+
+
+def witness_of(
+    program: Program, inputs: Sequence[Array], eager: Sequence[Array], onnx_exact: Mapping[str, Array]
+) -> Witness:
+    """Runs the model in float64.
+
+    Args:
+        program: as it was captured.
+        inputs: in the order of the signature.
+        eager: eager's outputs, then its final states.
+        onnx_exact: of an ONNX model its values in float64, by name; see :func:`onnx_float64_values`.
+    """
+    if program.onnx_model is not None:
+        from lowerkit.parity.compare.taps import credible
+
+        names = [spec.name for spec in program.signature.outputs]
+        values = [credible(onnx_exact.get(name), expected) for name, expected in zip(names, eager, strict=False)]
+        return Witness(values, "ONNX's reference evaluator, on the model widened to float64")
+    from lowerkit.parity.references.float64_run import torch_float64_outputs
+
+    made_by = _torch_name(program)
+    try:
+        values = torch_float64_outputs(program.eager, inputs)
+    except Exception as error:  # models raise what they like in a type that they were not written for
+        text = next(iter(str(error).splitlines()), "")
+        return Witness([None] * len(eager), made_by, f"{made_by} fails: {type(error).__name__}: {text}")
+    if [value.shape for value in values] != [value.shape for value in eager]:
+        return Witness([None] * len(eager), made_by, f"{made_by} gives outputs of other shapes")
+    return Witness(values, made_by)
+
+
+def _torch_name(program: Program) -> str:
+    if program.eager_module is None:
+        return "the exported program, run by torch in float64 (the model behind it is not in the file)"
+    import torch
+
+    return f"the {'script' if isinstance(program.eager_module, torch.jit.ScriptModule) else 'module'} in float64"
+
+
+def perturbed_outputs(program: Program, inputs: Sequence[Array]) -> list[list[Array]]:
+    """Returns the outputs, then the final states, of each perturbed run of the model."""
+    eager = program.eager
+    assert eager is not None, "a check has an eager side"
+    if program.onnx_model is not None:
+        from lowerkit.parity.references.onnx_nodes import onnx_perturbed_values
+
+        names = [spec.name for spec in program.signature.outputs]
+        runs = [onnx_perturbed_values(program, inputs, names, seed) for seed in range(PERTURBED_RUNS)]
+        return [[run[name] for name in names] for run in runs]
+    return perturbed_runs(inputs, lambda moved: eager(*moved))
+
+
+def perturbed_runs(inputs: Sequence[Array], run: Callable[[Sequence[Array]], Any]) -> list[Any]:
+    """Returns what ``run``, which computes with PyTorch, gives on moved inputs: reordered, and rounded, in turn."""
+    from lowerkit.parity.references.perturbations import Reordering, StochasticRounding
+
+    found: list[Any] = []
+    for seed in range(PERTURBED_RUNS):
+        mode: AbstractContextManager[Any] = (StochasticRounding if seed % 2 else Reordering)(seed)
+        moved = moved_inputs(inputs, np.random.default_rng(seed))
+        with mode:
+            found.append(run(moved))
+    return found
+
+
+def agrees(graph: Array, witness: Array, eager: Array) -> bool:
+    """Whether a graph in float64 is what the witness computes: no farther from it than eager twice, or 110 dB near."""
+    if graph.shape != witness.shape:
+        return False
+    ours, theirs = compare(graph, witness), compare(eager, witness)
+    return ours.special_equal and (ours.sqnr_db >= EXACT_DB or ours.rms <= 2 * theirs.rms)
+
+
+EXACT_DB = 110.0
+"""Two float64 runs of one computation agree at least so well, unless it magnifies what was rounded to start with."""

@@ -1,0 +1,1 @@
+"""What a check found, as rows and as one HTML page."""

@@ -1,0 +1,57 @@
+"""Sizes of an attention kernel: the problem, the register tile and blocks, and where a mask lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
+
+__all__ = ["AttentionShape", "AttentionTiling", "MaskAccess"]
+
+
+@dataclass(frozen=True)
+class AttentionTiling:
+    """Sizes of the register tile and of the blocks in cache."""
+
+    lanes: int
+    vectors: int
+    tile_rows: int
+    block_keys: int
+
+    @property
+    def block_rows(self) -> int:
+        """Queries of one task."""
+        return self.lanes * self.vectors
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Sizes of one attention: ``rows`` queries in a row of memory share one key/value head.
+
+    ``fill`` and ``empty_rows`` are those of ``lk.attention``; ``fill`` is None where the mask is added.
+
+    ``rows`` is the number of queries M, or group * M where the query heads of a group are ``stacked``: with few
+    queries (decoding) that fills the lanes. ``queries`` is M.
+    """
+
+    rows: Index
+    queries: Index
+    keys: Index
+    depth: int
+    value_depth: int
+    scale: float
+    causal: bool
+    fill: float | None = None
+    empty_rows: str = "zero"
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class MaskAccess:
+    """Where the mask of one (batch, head) lies: element (m, t) is at ``base + m * query_stride + t * key_stride``."""
+
+    buffer: Buffer
+    base: Index
+    head_stride: Index
+    query_stride: Index
+    key_stride: Index

@@ -1,0 +1,1 @@
+"""Convolutions: direct, depthwise, on AMX tiles."""

@@ -1,0 +1,1 @@
+"""Elementwise loop nests, with transposes and broadcasts."""

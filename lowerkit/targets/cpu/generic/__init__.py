@@ -1,0 +1,1 @@
+"""The family that takes every region: linalg, bufferization, loops, LLVM's vectorizer."""

@@ -1,0 +1,1 @@
+"""Kernels that move elements: copies, look-ups, scatters, rotary embedding."""

@@ -1,0 +1,1 @@
+"""From kernel text to objects, and from objects to one code image."""

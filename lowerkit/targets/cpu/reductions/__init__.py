@@ -1,0 +1,1 @@
+"""Softmax, norms, reductions, scans and pools."""

@@ -1,0 +1,1 @@
+"""Builds kernel text: SSA values, indices, loops, buffers, and the frame around a kernel."""

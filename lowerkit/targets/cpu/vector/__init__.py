@@ -1,0 +1,1 @@
+"""Vector functions, and the fused body of a region on vectors."""

@@ -1,0 +1,3 @@
+"""The version of lowerkit: what artifacts and caches state."""
+
+__version__ = "0.1.0"

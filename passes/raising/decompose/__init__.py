@@ -1,0 +1,1 @@
+"""Passes that write ops of the torch dialect out of simpler ones."""

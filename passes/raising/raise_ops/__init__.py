@@ -1,0 +1,1 @@
+"""Passes that raise single ops of the torch dialect to ops of lk."""

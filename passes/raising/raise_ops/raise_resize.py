@@ -1,0 +1,138 @@
+"""Raises up- and down-sampling to ``lk.resize``.
+
+PyTorch takes either the size of the result, and then derives the step between source positions from the two sizes, or
+a scale factor, and then uses that factor itself. The two differ where size times factor is no whole number, so that the
+factor goes into the op in that case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.dialect import ResizeOp
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_dialect.torch_ir import (
+    NotConcernedError,
+    bool_of,
+    from_builtin,
+    is_none,
+    list_items,
+    number_of,
+    string_of,
+    tensor_info,
+    to_builtin,
+)
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    mode: str
+    coordinates: str
+    rounding: str = "floor"
+    has_align_corners: bool = False
+    exact_ratios: tuple[int, ...] = ()
+    """Where the sizes have one of these ratios, PyTorch heeds no factor; its kernels differ in this."""
+
+
+_NEAREST = _Sampling("nearest", "asymmetric")
+_NEAREST_2D = _Sampling("nearest", "asymmetric", exact_ratios=(1, 2))
+# floor((o + 0.5) / scale) is the half-pixel position, rounded with ties upwards.
+_NEAREST_EXACT = _Sampling("nearest", "half_pixel", "round_prefer_ceil")
+_LINEAR = _Sampling("linear", "half_pixel", has_align_corners=True, exact_ratios=(1,))
+_CUBIC = _Sampling("cubic", "half_pixel", has_align_corners=True)
+
+
+def _raise(sampling: _Sampling, *, vector_form: bool) -> Rule:
+    """Makes the rule for one op.
+
+    ``.vec`` overloads: (input, output_size or None, [align_corners,] scale_factors or None).
+    Plain overloads: (input, output_size, [align_corners,] one scale or None for each dim).
+    """
+
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        result = tensor_info(op.results[0])
+        value = tensor_info(op.operands[0])
+        size = [result.static_dim(axis) for axis in range(2, result.rank)]
+        sizes_before = [value.static_dim(axis) for axis in range(2, value.rank)]
+        tail = list(op.operands)[3 if sampling.has_align_corners else 2 :]
+        align_corners = sampling.has_align_corners and bool_of(op.operands[2])
+        if vector_form:
+            factors = [] if is_none(tail[0]) else [float(number_of(item)) for item in list_items(tail[0])]
+        else:
+            factors = [] if any(is_none(item) for item in tail) else [float(number_of(item)) for item in tail]
+        ratios = [after / before for before, after in zip(sizes_before, size, strict=True)]
+        if factors:
+            factors = [
+                ratio if ratio in sampling.exact_ratios else factor
+                for ratio, factor in zip(ratios, factors, strict=True)
+            ]
+        # Aligned corners fix the step by the sizes; a factor that equals the ratio says nothing new.
+        scales = [] if align_corners or factors == ratios else factors
+        resized = ResizeOp.build(
+            to_builtin(op.operands[0]),
+            mode=sampling.mode,
+            coordinates="align_corners" if align_corners else sampling.coordinates,
+            nearest_rounding=sampling.rounding,
+            size=size,
+            scales=scales,
+        )
+        return [from_builtin(resized, result)]
+
+    return rule
+
+
+_INTERPOLATIONS = re.compile(r"(?:bi|tri)?linear(?:_(asymmetric|pytorch_half_pixel|half_pixel_symmetric))?")
+
+
+def _raise_interpolate(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """ONNX's Resize as imported: (input, size or None, factors or None, mode, align_corners, recompute, antialias).
+
+    Factors give whole extents, so that the sizes say the same, and symmetric half pixels are half pixels.
+    """
+    value, result = tensor_info(op.operands[0]), tensor_info(op.results[0])
+    mode = _INTERPOLATIONS.fullmatch(string_of(op.operands[3]))
+    if mode is None or bool_of(op.operands[6]) or not value.is_float:
+        raise NotConcernedError("another interpolation")
+    if any(extent is None for info in (value, result) for extent in info.shape[2:]):
+        raise NotConcernedError("open extents")
+    coordinates = "align_corners" if bool_of(op.operands[4]) else mode[1] or "half_pixel"
+    resized = ResizeOp.build(
+        to_builtin(op.operands[0]),
+        mode="linear",
+        coordinates="half_pixel" if coordinates == "half_pixel_symmetric" else coordinates,
+        nearest_rounding="floor",
+        size=[result.static_dim(axis) for axis in range(2, result.rank)],
+        scales=[],
+    )
+    return [from_builtin(resized, result)]
+
+
+_OPS: dict[str, _Sampling] = {
+    **{f"upsample_nearest{count}d": _NEAREST for count in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{count}d": _NEAREST_EXACT for count in (1, 2, 3)},
+    "upsample_nearest2d": _NEAREST_2D,
+    "upsample_linear1d": _LINEAR,
+    "upsample_bilinear2d": _LINEAR,
+    "upsample_trilinear3d": _LINEAR,
+    "upsample_bicubic2d": _CUBIC,
+}
+
+
+@dataclass(frozen=True)
+class RaiseResize(TablePass):
+    """Raises up- and down-sampling to ``lk.resize``. Precondition: none.
+
+    Anti-aliased sampling is another op and stays.
+    """
+
+    name: ClassVar[str] = "raise-resize"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **{f"torch.aten.{name}": _raise(sampling, vector_form=False) for name, sampling in _OPS.items()},
+        **{f"torch.aten.{name}.vec": _raise(sampling, vector_form=True) for name, sampling in _OPS.items()},
+        "torch.aten.__interpolate.size_list_scale_list": _raise_interpolate,
+    }

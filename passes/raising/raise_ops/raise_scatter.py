@@ -1,0 +1,287 @@
+"""Raises writes by index to ``lk.scatter``: index_put, scatter and its reductions, masked_scatter.
+
+``scatter`` gives every element an index of its own: the tensor is written as a vector, at positions that are computed
+from the index and the element's other coordinates; unless the index is the same for whole slices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.dialect import GatherOp, ScatterOp
+from lowerkit.mlir import ir
+from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.raise_ops.multi_index import (
+    counted,
+    from_the_front,
+    indexed_dims,
+    is_inside,
+    positions,
+    where,
+)
+from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_dialect.torch_build import (
+    binary,
+    binary_scalar,
+    cast,
+    common_sizes,
+    expand,
+    sizes_of,
+    slice_axis,
+    unsqueeze,
+    view,
+)
+from lowerkit.passes.raising.torch_dialect.torch_ir import (
+    TORCH_DTYPE_CODES,
+    RefusalError,
+    TensorInfo,
+    bool_of,
+    build,
+    constant_bool,
+    constant_int,
+    constant_none,
+    constant_number,
+    constant_string,
+    defining_op,
+    from_builtin,
+    int_list,
+    int_of,
+    is_none,
+    like_result,
+    list_items,
+    number_of,
+    string_of,
+    tensor_info,
+    to_builtin,
+)
+
+_KINDS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
+
+
+def _scatter(data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int, kind: str) -> ir.Value:
+    info = tensor_info(data)
+    if info.dtype == "ui8" and kind not in ("set", "add", "mul"):
+        raise RefusalError(f"{kind} of unsigned integers")
+    result = ScatterOp.build(to_builtin(data), to_builtin(indices), to_builtin(updates), axis=axis, kind=kind)
+    return from_builtin(result, info)
+
+
+def _broadcast(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
+    """Broadcasts to ``sizes``; nothing where they are the same."""
+    shape = tuple(size if isinstance(size, int) else None for size in sizes)
+    return value if tensor_info(value).shape == shape else expand(value, sizes)
+
+
+# index_put.
+
+
+def _raise_index_put(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """index_put: (input, index list, values, accumulate)."""
+    value, listed, updates, accumulate = list(op.operands)[:4]
+    items = list_items(listed)
+    used = [item for item in items if not is_none(item)]
+    updates = cast(updates, tensor_info(value).dtype)
+    if len(used) == 1 and tensor_info(used[0]).dtype == "i1":
+        return like_result(_put_by_mask(value, used[0], len(items) - 1, updates, bool_of(accumulate)), op)
+    dims = indexed_dims(value, items)
+    merged = dims.merged(value)
+    sizes = sizes_of(merged)
+    places = sizes_of(dims.indices[0])
+    updates = _broadcast(updates, [*sizes[: dims.axis], *places, *sizes[dims.axis + 1 :]])
+    kind = "add" if bool_of(accumulate) else "set"
+    if kind == "add" and tensor_info(value).dtype == "i1":
+        raise RefusalError("a sum of bools")
+    return like_result(dims.split(_scatter(merged, positions(dims, clamped=False), updates, dims.axis, kind)), op)
+
+
+def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, accumulate: bool) -> ir.Value:
+    """A mask over the dims from ``axis`` on: the n-th update goes where the mask holds for the n-th time."""
+    info, count = tensor_info(value), tensor_info(mask).rank
+    given = tensor_info(updates)
+    rest = info.rank - axis - count
+    if given.rank == axis + 1 + rest and given.shape[axis] != 1:
+        if axis:
+            raise RefusalError("a mask that is not over the leading dims, with a value for each place")
+        size = math.prod(tensor_info(mask).static_shape())
+        flat = cast(view(mask, [size]), "si64")
+        running = build("torch.aten.cumsum", [flat, constant_int(0), constant_none()], [tensor_info(flat).torch_type()])
+        place = view(binary_scalar("sub", running[0], 1), tensor_info(mask).static_shape())
+        shape = (*tensor_info(mask).shape, *given.shape[1:])
+        taken = GatherOp.build(to_builtin(updates), to_builtin(place), axis=0)
+        updates = from_builtin(taken, given.with_shape(shape))
+    elif given.rank > rest:
+        # A dim of size 1 stands for the places; the mask has more dims than that.
+        leading = given.static_shape()
+        cut = given.rank - rest - 1
+        updates = view(updates, [*leading[:cut], *[1] * count, *leading[cut + 1 :]])
+    for _ in range(rest):
+        mask = unsqueeze(mask, tensor_info(mask).rank)
+    sizes = sizes_of(value)
+    mask, updates = _broadcast(mask, sizes), _broadcast(updates, sizes)
+    written = binary("add", value, updates) if accumulate else updates
+    return build("torch.aten.where.self", [mask, written, value], [info.torch_type()])[0]
+
+
+def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """masked_scatter: (input, mask, source)."""
+    value, mask, source = op.operands
+    sizes = common_sizes([value, mask])
+    value, mask = _broadcast(value, sizes), _broadcast(mask, sizes)
+    count = math.prod(tensor_info(source).static_shape())
+    return like_result(_put_by_mask(value, mask, 0, view(source, [count]), False), op)
+
+
+# scatter.
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A scatter as ``lk.scatter``: what is written where. ``restore`` gives the result its shape back."""
+
+    data: ir.Value
+    indices: ir.Value
+    shape: tuple[int, ...]
+    axis: int
+
+    def write(self, data: ir.Value, updates: ir.Value, kind: str) -> ir.Value:
+        return _scatter(data, self.indices, updates, self.axis, kind)
+
+
+def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[int]]:
+    """Returns how to write, and the shape in which the updates are handed over."""
+    if tensor_info(value).rank == 0:
+        value, dim = view(value, [1]), 0
+    if tensor_info(index).rank == 0:
+        index = view(index, [1])
+    info = tensor_info(value)
+    axis = info.normalized_axis(dim)
+    shape, sizes = info.static_shape(), tensor_info(index).static_shape()
+    whole = _same_for_slices(index, axis)
+    if whole is not None and all(shape[d] == sizes[d] for d in range(info.rank) if d != axis):
+        return _Plan(value, view(whole, [sizes[axis]]), tuple(shape), axis), sizes
+    place = from_the_front(cast(index, "si64"), shape[axis])
+    inside = is_inside(place, shape[axis])
+    strides = [math.prod(shape[d + 1 :]) for d in range(info.rank)]
+    linear = binary_scalar("mul", place, strides[axis])
+    for other in range(info.rank):
+        if other != axis and sizes[other] > 1:
+            linear = binary("add", linear, counted(sizes[other], strides[other], other, info.rank))
+    total = math.prod(shape)
+    linear = view(where(inside, linear, total), [math.prod(sizes)])
+    return _Plan(view(value, [total]), linear, tuple(shape), 0), [math.prod(sizes)]
+
+
+def _same_for_slices(index: ir.Value, axis: int) -> ir.Value | None:
+    """Returns what was broadcast to ``index`` if it varies along ``axis`` only."""
+    source = defining_op(index, "torch.aten.expand", "torch.aten.broadcast_to")
+    if source is None:
+        return None
+    info = tensor_info(source.operands[0])
+    if info.rank != tensor_info(index).rank:
+        return None
+    return source.operands[0] if all(size == 1 for d, size in enumerate(info.shape) if d != axis) else None
+
+
+def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
+    """Returns the part of ``source`` that has an index."""
+    if tensor_info(source).rank == 0:
+        source = view(source, [1])
+    for axis, size in enumerate(tensor_info(index).static_shape()):
+        if tensor_info(source).static_dim(axis) != size:
+            source = slice_axis(source, axis, 0, size)
+    return cast(source, dtype)
+
+
+def _full(number: float | int, info: TensorInfo) -> ir.Value:
+    number = bool(number) if info.dtype == "i1" else number
+    code = constant_int(TORCH_DTYPE_CODES[info.dtype])
+    operands = [int_list(info.static_shape()), constant_number(number), code]
+    return build(
+        "torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [info.torch_type()]
+    )[0]
+
+
+def _scattered(
+    op: ir.Operation, source: ir.Value | float, kind: str, *, include_self: bool = True, mean: bool = False
+) -> Sequence[ir.Value]:
+    value, index = op.operands[0], op.operands[2]
+    info = tensor_info(value)
+    if 0 in tensor_info(index).static_shape():
+        return like_result(value, op)
+    if kind != "set" and info.dtype == "i1":
+        raise RefusalError("a reduction of bools")
+    plan, shape = _plan(value, int_of(op.operands[1]), index)
+    part = TensorInfo(tuple(shape), info.dtype)
+    updates = _full(source, part) if isinstance(source, (int, float)) else _updates(source, index, info.dtype)
+    updates = view(updates, shape)
+    data = plan.data
+    if not include_self:
+        data = plan.write(data, _full(_neutral(kind, info), part), "set")
+    result = plan.write(data, updates, kind)
+    if mean:
+        ones = _full(1, tensor_info(data))
+        counts = ones if include_self else plan.write(ones, _full(0, part), "set")
+        counts = plan.write(counts, _full(1, part), "add")
+        if info.is_float:
+            result = binary("div", result, counts)
+        else:
+            mode = constant_string("floor")
+            result = build("torch.aten.div.Tensor_mode", [result, counts, mode], [result.type])[0]
+    return like_result(view(result, info.static_shape()), op)
+
+
+def _neutral(kind: str, info: TensorInfo) -> float | int:
+    if kind in ("max", "min"):
+        sign = -1 if kind == "max" else 1
+        if info.is_float:
+            return sign * math.inf
+        bits = int(info.dtype[2:])
+        return -(1 << (bits - 1)) if kind == "max" else (1 << (bits - 1)) - 1
+    return 1 if kind == "mul" else 0
+
+
+def _raise_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """scatter.src, scatter_add: (input, dim, index, source)."""
+    kind = "add" if "scatter_add" in op.name else "set"
+    return _scattered(op, op.operands[3], kind)
+
+
+def _raise_scatter_value(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """scatter.value: (input, dim, index, number)."""
+    return _scattered(op, number_of(op.operands[3]), "set")
+
+
+def _raise_scatter_reduce(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """scatter.reduce: (input, dim, index, source, reduce); scatter_reduce.two has include_self after it."""
+    word = string_of(op.operands[4])
+    if word not in _KINDS:
+        raise RefusalError(f"reduction {word!r}")
+    include = bool_of(op.operands[5]) if len(op.operands) > 5 else True
+    return _scattered(op, op.operands[3], _KINDS[word], include_self=include, mean=word == "mean")
+
+
+def _raise_scatter_value_reduce(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """scatter.value_reduce: (input, dim, index, number, reduce)."""
+    return _scattered(op, number_of(op.operands[3]), _KINDS[string_of(op.operands[4])])
+
+
+@dataclass(frozen=True)
+class RaiseScatter(TablePass):
+    """Raises writes by index to ``lk.scatter``. Precondition: none."""
+
+    name: ClassVar[str] = "raise-scatter"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **{f"torch.aten.{name}": _raise_index_put for name in ("index_put", "index_put.hacked_twin")},
+        **{f"torch.aten.{name}": _raise_index_put for name in ("_unsafe_index_put", "_unsafe_index_put.hacked_twin")},
+        "torch.aten._index_put_impl": _raise_index_put,
+        "torch.aten.masked_scatter": _raise_masked_scatter,
+        "torch.aten.scatter.src": _raise_scatter,
+        "torch.aten.scatter_add": _raise_scatter,
+        "torch.aten.scatter.value": _raise_scatter_value,
+        "torch.aten.scatter.reduce": _raise_scatter_reduce,
+        "torch.aten.scatter_reduce.two": _raise_scatter_reduce,
+        "torch.aten.scatter.value_reduce": _raise_scatter_value_reduce,
+    }

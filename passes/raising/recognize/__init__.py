@@ -1,0 +1,1 @@
+"""Passes that recognize what a model writes out of many ops."""

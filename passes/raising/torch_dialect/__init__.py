@@ -1,0 +1,1 @@
+"""Reading, matching and building the torch dialect from Python."""

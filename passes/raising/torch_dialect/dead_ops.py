@@ -1,0 +1,16 @@
+"""Erases what raising leaves behind: ops of the torch dialect that nothing reads any more."""
+
+from __future__ import annotations
+
+from lowerkit.mlir import ir
+from lowerkit.passes.raising.torch_dialect.torch_ir import is_unused
+
+_PURE = ("torch.aten.", "torch.prim", "torch.constant.", "torch_c.", "lk.weight")
+
+
+def erase_unread(block: ir.Block) -> None:
+    """Erases ops of the torch dialect, casts and weights whose results nothing reads, last first."""
+    for op in reversed(list(block.operations)):
+        operation = op.operation
+        if operation.name.startswith(_PURE) and len(operation.results) and all(map(is_unused, operation.results)):
+            operation.erase()

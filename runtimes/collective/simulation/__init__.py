@@ -1,0 +1,1 @@
+"""Groups whose ranks are threads of one process."""

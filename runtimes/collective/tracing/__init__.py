@@ -1,0 +1,1 @@
+"""Flight records of groups: written, read, merged, drawn."""

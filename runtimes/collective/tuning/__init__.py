@@ -1,0 +1,1 @@
+"""Which algorithm takes which size, measured on a machine."""
