@@ -44,12 +44,76 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.lower_quantization import LowerQuantization
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
-    from lowerkit.passes.raising import raising_passes
+    from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
+    from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
+    from lowerkit.passes.raising.decompose.decompose_limits import DecomposeLimits
+    from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
+    from lowerkit.passes.raising.decompose.decompose_moves import DecomposeMoves
+    from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
+    from lowerkit.passes.raising.raise_ops.raise_convolution import RaiseConvolution
+    from lowerkit.passes.raising.raise_ops.raise_cumulative import RaiseCumulative
+    from lowerkit.passes.raising.raise_ops.raise_gather import RaiseGather
+    from lowerkit.passes.raising.raise_ops.raise_index_checks import RaiseIndexChecks
+    from lowerkit.passes.raising.raise_ops.raise_matmul import RaiseMatmul
+    from lowerkit.passes.raising.raise_ops.raise_normalization import RaiseNormalization
+    from lowerkit.passes.raising.raise_ops.raise_pooling import RaisePooling
+    from lowerkit.passes.raising.raise_ops.raise_quantization import RaiseQuantization
+    from lowerkit.passes.raising.raise_ops.raise_reductions import RaiseReductions
+    from lowerkit.passes.raising.raise_ops.raise_resize import RaiseResize
+    from lowerkit.passes.raising.raise_ops.raise_scatter import RaiseScatter
+    from lowerkit.passes.raising.raise_ops.raise_softmax import RaiseSoftmax
+    from lowerkit.passes.raising.raise_ops.raise_sorting import RaiseSorting
+    from lowerkit.passes.raising.raise_ops.raise_views import RaiseViews
+    from lowerkit.passes.raising.recognize.recognize_attention import RecognizeAttention
+    from lowerkit.passes.raising.recognize.recognize_gelu import RecognizeGelu
+    from lowerkit.passes.raising.recognize.recognize_layer_norm import RecognizeLayerNorm
+    from lowerkit.passes.raising.recognize.recognize_linear import RecognizeLinear
+    from lowerkit.passes.raising.recognize.recognize_rms_norm import RecognizeRmsNorm
+    from lowerkit.passes.raising.recognize.recognize_rope import RecognizeRope
     from lowerkit.passes.raising.simplify.fold_batch_norm import FoldBatchNorm
+    from lowerkit.passes.raising.simplify.fold_empty_tensors import FoldEmptyTensors
+    from lowerkit.passes.raising.simplify.promote_operands import PromoteOperands
+    from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
+    from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
+    from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
 
     match stage:
         case "raised":
-            return [FoldBatchNorm(), *raising_passes()]
+            # Names are restored before ops are raised; attention before the products and repeats that it consists of.
+            return [
+                FoldBatchNorm(),
+                RaiseIndexChecks(),
+                FoldEmptyTensors(),
+                SimplifyTorch(),
+                RaiseQuantization(),
+                DecomposeLists(),
+                RecognizeLinear(),
+                RecognizeGelu(),
+                RecognizeLayerNorm(),
+                RecognizeRmsNorm(),
+                RecognizeRope(),
+                RecognizeAttention(),
+                RaiseAttention(),
+                RaiseMatmul(),
+                RaiseConvolution(),
+                RaiseSoftmax(),
+                RaiseNormalization(),
+                RaisePooling(),
+                RaiseReductions(),
+                RaiseGather(),
+                RaiseScatter(),
+                RaiseResize(),
+                RaiseSorting(),
+                RaiseCumulative(),
+                PromoteOperands(),
+                WidenElementwise(),
+                DecomposeElementwise(),
+                DecomposeDivisions(),
+                DecomposeLimits(),
+                DecomposeMoves(),
+                RaiseViews(),
+                TorchToLinalg(),
+            ]
         case "canonical":
             return [
                 Simplify(),

@@ -15,8 +15,7 @@ import numpy as np
 from lowerkit.dialect.context import new_context, parse_module
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.passes.base import PassContext
-from lowerkit.passes.raising import ORDER
-from lowerkit.passes.registry import find_pass
+from lowerkit.pipeline import stage_passes
 from lowerkit.program.weights import WeightStore
 
 Array = np.ndarray[Any, Any]
@@ -49,10 +48,10 @@ def raised(text: str, inputs: Sequence[Array], *, without: Sequence[str] = ()) -
     """Raises ``text`` with all passes but ``without``, and interprets it."""
     module = parse_module(text, new_context())
     context = PassContext(weights=WeightStore())
-    for name in ORDER:
-        if name not in without:
-            find_pass(name)().run(module, context)
-            assert module.operation.verify(), name
+    for one_pass in stage_passes("raised"):
+        if one_pass.name not in without:
+            one_pass.run(module, context)
+            assert module.operation.verify(), one_pass.name
     assert "torch." not in str(module)
     return interpret(module, list(inputs), context.weights.get)
 

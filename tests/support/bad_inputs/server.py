@@ -37,10 +37,8 @@ def _import_everything() -> None:
         *(f"lowerkit.cli.{command}_command" for command in ("compile", "run", "inspect", "verify", "check")),
     ):
         importlib.import_module(name)
-    from lowerkit.passes.raising import raising_passes
     from lowerkit.pipeline import STAGES, stage_passes
 
-    raising_passes()
     for stage in STAGES[1:-1]:
         stage_passes(stage)
 

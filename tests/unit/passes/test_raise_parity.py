@@ -16,7 +16,7 @@ from lowerkit.capture.torch_export.capture import capture_module
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import UnsupportedError
 from lowerkit.passes.base import PassContext
-from lowerkit.passes.raising import raising_passes
+from lowerkit.pipeline import stage_passes
 from lowerkit.program.dtypes import to_numpy
 from lowerkit.program.program import Program
 from tests.support.torch_cases import POSITIVE, Case, X, cases
@@ -52,7 +52,7 @@ def _raised(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -
 
 def _raise(program: Program) -> None:
     context = PassContext(weights=program.weights)
-    for one_pass in raising_passes():
+    for one_pass in stage_passes("raised"):
         one_pass.run(program.module, context)
         assert program.module.operation.verify(), one_pass.name
 
