@@ -29,11 +29,13 @@ CODES: dict[str, str] = {
     "LK3004": "the precondition of a pass does not hold",
     "LK4001": "the model uses ops that are not supported",
     "LK4002": "a shape depends on data, which is not supported",
-    "LK4003": "the CPU level asked for is unknown",
+    "LK4003": "the target or the level asked for is unknown",
     "LK4004": "a peer cannot run the model",
     "LK4005": "the artifact cannot be emitted as C",
+    "LK4006": "a target takes less of the model than was asked for",
     "LK5001": "a kernel could not be compiled",
     "LK5002": "an invariant of lowerkit does not hold",
+    "LK5003": "a target from another package failed",
     "LK6001": "the outputs differ from the reference by more than the budget",
     "LK6002": "the quantized model differs from the float model by more than gate B allows",
     "LK7001": "out of disk space",
@@ -54,6 +56,9 @@ CODES: dict[str, str] = {
     "LK8012": "a rank has another job token, or speaks another protocol",
     "LK8014": "a loop of the model does not end",
     "LK8015": "an index is out of range",
+    "LK8016": "a device failed",
+    "LK8017": "a kernel on a simulated device did what no device allows",
+    "LK8018": "the simulated device does not know an instruction",
 }
 
 

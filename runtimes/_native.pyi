@@ -42,7 +42,8 @@ class CodeImage:
 class StepTable:
     """All steps of a model for one set of shapes. A run raises OverflowError after ``most_turns`` jumps backwards.
 
-    It gives None, or (step, number, index) where a check of indices ended it: element ``number`` is ``index``.
+    It gives None, or (step, status, number, index) of the step that ended it: a call that returned ``status``, or with
+    status 0 a check of indices, of which element ``number`` is ``index``.
     """
 
     most_turns: int
@@ -57,16 +58,17 @@ class StepTable:
         dim_begin: _Int64,
         dims: _Int64,
         targets: _Int64,
+        contexts: _Int64,
         base_count: int,
     ) -> None: ...
     @property
     def steps(self) -> int: ...
     def run(
         self, pool: ThreadPool, bases: Sequence[int], scratch: Memory, scratch_stride: int
-    ) -> tuple[int, int, int] | None: ...
+    ) -> tuple[int, int, int, int] | None: ...
     def profile(
         self, pool: ThreadPool, bases: Sequence[int], scratch: Memory, scratch_stride: int
-    ) -> tuple[_Int64, tuple[int, int, int] | None]: ...
+    ) -> tuple[_Int64, tuple[int, int, int, int] | None]: ...
 
 def plan_memory(sizes: _Int64, first: _Int64, last: _Int64, alignment: int = 64) -> tuple[_Int64, int]: ...
 def copy_kernel_address() -> int: ...

@@ -25,6 +25,7 @@ from lowerkit.runtimes.manifest import (
     CODE_ENTRY,
     FORMAT_MAJOR,
     FORMAT_MINOR,
+    HOST,
     KNOWN_FEATURES,
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
@@ -193,5 +194,5 @@ def _check_entries(path: Path, manifest: Manifest, entries: dict[str, ZipEntry])
     if stored != listed:
         differing = sorted(name for name in stored.keys() | listed.keys() if stored.get(name) != listed.get(name))
         raise damaged(path, f"entries differ from the manifest: {', '.join(differing)}")
-    if CODE_ENTRY not in entries and manifest.kernels:
+    if CODE_ENTRY not in entries and any(kernel.device == HOST for kernel in manifest.kernels):
         raise damaged(path, f"it has kernels but no {CODE_ENTRY}")

@@ -3,7 +3,8 @@
 Vocabulary
     root    the buffer that owns the memory which an alias lies in
     base    an address that is known at run time: the arena, the mapped artifact (all weights), each state, each input,
-            each output; in this order
+            each output, and of each device its arena and its weights; in this order
+    call    a step that may fail: a device runs it
     bound   a model for one value of each dim: the step table, the output shapes, the sizes of arena and scratch
 
 Steps: evaluate all expressions; resolve aliases to (root, offset) and check that they lie inside; derive for each arena
@@ -21,10 +22,12 @@ import numpy.typing as npt
 
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
+from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
     COPY_KERNEL,
+    HOST,
     ITEM_SIZES,
     JUMP_KERNEL,
     Buffer,
@@ -32,13 +35,15 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
-from lowerkit.runtimes.memory_plan import arena_lives, plan_memory
-from lowerkit.runtimes.run_faults import check_dims, index_fault, loops_that_end
+from lowerkit.runtimes.memory_plan import ARENA_ALIGNMENT, DEVICE_ALIGNMENT, arena_lives, plan_memory
+from lowerkit.runtimes.run_faults import check_dims, loops_that_end, raise_step_fault
 
 ARENA_BASE = 0
 WEIGHTS_BASE = 1
 FIRST_STATE_BASE = 2
 
+_ANY_ADDRESS = 64
+"""Stands for the address of a kernel where a model is bound only to be measured, never run."""
 _SCRATCH_ALIGNMENT = 128  # two cache lines: the prefetcher fetches them in pairs
 
 
@@ -52,46 +57,52 @@ class WeightPlace:
 
 @dataclass(frozen=True)
 class BoundModel:
-    """A model for one value of each dim. ``scratch_stride`` is the scratch of one thread in bytes."""
+    """A model for one value of each dim.
+
+    ``scratch_stride`` is the scratch of one thread, ``device_arenas`` the arena of each device, in bytes.
+    """
 
     dims: Mapping[str, int]
     table: _native.StepTable
     output_shapes: tuple[tuple[int, ...], ...]
     arena_size: int
     scratch_stride: int
-    steps: Sequence[Step] = ()
+    device_arenas: Mapping[str, int]
+    steps: Sequence[Step]
+    calls: DeviceCalls | None
 
     def run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
         """Runs all steps.
 
         Raises:
-            RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range.
+            RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range; LK8016, a device failed.
+            ResourceError: LK7002, a device ran out of memory.
         """
         with loops_that_end():
-            self._require_indices(self.table.run(pool, bases, scratch, self.scratch_stride))
+            self._require_success(self.table.run(pool, bases, scratch, self.scratch_stride))
 
     def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[int]:
         """Runs all steps; returns the nanoseconds of each.
 
         Raises:
-            RuntimeFault: as for :meth:`run`.
+            RuntimeFault, ResourceError: as for :meth:`run`.
         """
         with loops_that_end():
             times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
-            self._require_indices(fault)
+            self._require_success(fault)
             return times.tolist()
 
-    def _require_indices(self, fault: tuple[int, int, int] | None) -> None:
+    def _require_success(self, fault: tuple[int, int, int, int] | None) -> None:
         if fault is not None:
-            number, element, index = fault
-            raise index_fault(self.steps[number], element, index, self.dims)
+            raise_step_fault(self.steps[fault[0]], fault, self.dims, self.calls)
 
 
 def bind_model(
     manifest: Manifest,
     dims: Mapping[str, int],
     weights: Mapping[str, WeightPlace],
-    kernel_address: Callable[[int], int],
+    kernel_address: Callable[[int], int] | None = None,
+    calls: DeviceCalls | None = None,
 ) -> BoundModel:
     """Binds ``manifest`` to the values ``dims``.
 
@@ -99,13 +110,14 @@ def bind_model(
         manifest: a manifest without :func:`~lowerkit.runtimes.validation.manifest_problems`.
         dims: the value of each dim of the signature.
         weights: the place of each weight.
-        kernel_address: from the number of a kernel to its address.
+        kernel_address: from the number of a kernel of the host to its address; None binds to measure, not to run.
+        calls: what devices run, where there are any.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     try:
-        return _Binder(manifest, dims, weights).bind(kernel_address)
+        return _Binder(manifest, dims, weights, kernel_address, calls).bind()
     except (ExpressionError, ValueError, OverflowError) as error:
         raise _contradiction(str(error), dims) from None
 
@@ -128,6 +140,7 @@ def bind_steps(
     dims: Mapping[str, int],
     weights: Mapping[str, WeightPlace],
     kernel_address: Callable[[int], int],
+    calls: DeviceCalls | None = None,
 ) -> SteppedModel:
     """Binds ``manifest`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
 
@@ -135,7 +148,7 @@ def bind_steps(
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     try:
-        return _Binder(manifest, dims, weights).bind_steps(kernel_address)
+        return _Binder(manifest, dims, weights, kernel_address, calls).bind_steps()
     except (ExpressionError, ValueError, OverflowError) as error:
         raise _contradiction(str(error), dims) from None
 
@@ -146,15 +159,26 @@ def _contradiction(reason: str, dims: Mapping[str, int]) -> ArtifactError:
 
 
 class _Binder:
-    def __init__(self, manifest: Manifest, dims: Mapping[str, int], weights: Mapping[str, WeightPlace]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        dims: Mapping[str, int],
+        weights: Mapping[str, WeightPlace],
+        kernel_address: Callable[[int], int] | None,
+        calls: DeviceCalls | None,
+    ) -> None:
         self.manifest = manifest
         self.dims = dims
         self.weights = weights
+        self.kernel_address = kernel_address
+        self.calls = calls
         self.cache: dict[Expr, int] = {}
         signature = manifest.signature
         self.first_input = FIRST_STATE_BASE + len(signature.states)
         self.first_output = self.first_input + len(signature.inputs)
-        self.base_count = self.first_output + len(signature.outputs)
+        self.first_device = self.first_output + len(signature.outputs)
+        self.devices = {spec.name: number for number, spec in enumerate(manifest.devices)}
+        self.base_count = self.first_device + 2 * len(self.devices)
         self.sizes = [self.value(buffer.size) for buffer in manifest.buffers]
 
     def value(self, expr: Expr) -> int:
@@ -165,11 +189,11 @@ class _Binder:
             known = self.cache[expr] = evaluate(expr, self.dims)
         return known
 
-    def bind(self, kernel_address: Callable[[int], int]) -> BoundModel:
+    def bind(self) -> BoundModel:
         for number, buffer in enumerate(self.manifest.buffers):
             self.check_size(number, buffer)
         roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
-        arena_offsets, arena_size = self.plan_arena(roots)
+        arena_offsets, arena_sizes = self.plan_arenas(roots)
         places = [self.place(root, offset, arena_offsets) for root, offset in roots]
         scratch = max((self.value(step.scratch_bytes) for step in self.manifest.steps), default=0)
         if scratch < 0:
@@ -177,18 +201,20 @@ class _Binder:
         outputs = self.manifest.signature.outputs
         return BoundModel(
             dims=dict(self.dims),
-            table=self.step_table(places, kernel_address),
-            steps=self.manifest.steps,
+            table=self.step_table(places),
             output_shapes=tuple(self.shape(spec) for spec in outputs),
-            arena_size=arena_size,
+            arena_size=arena_sizes.pop(HOST, 0),
             scratch_stride=-(-scratch // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT,
+            device_arenas=arena_sizes,
+            steps=self.manifest.steps,
+            calls=self.calls,
         )
 
-    def bind_steps(self, kernel_address: Callable[[int], int]) -> SteppedModel:
+    def bind_steps(self) -> SteppedModel:
         roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
-        arena_offsets, _ = self.plan_arena(roots)
+        arena_offsets, _ = self.plan_arenas(roots)
         places = [self.place(root, offset, arena_offsets) for root, offset in roots]
-        tables = [self.step_table(places, kernel_address, [number]) for number in range(len(self.manifest.steps))]
+        tables = [self.step_table(places, [number]) for number in range(len(self.manifest.steps))]
         return SteppedModel(tuple(tables), tuple(places), tuple(self.sizes))
 
     def shape(self, spec: TensorSpec) -> tuple[int, ...]:
@@ -233,19 +259,31 @@ class _Binder:
             number = buffer.target
         return number, offset
 
-    def plan_arena(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], int]:
-        """Plans the arena buffers; returns their offsets by number and the size of the arena."""
+    def plan_arenas(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], dict[str, int]]:
+        """Plans the arena buffers of each memory; returns their offsets by number and the sizes of the arenas."""
         lives = arena_lives(self.manifest, [root for root, _ in roots])
-        offsets, total = plan_memory(
-            [self.sizes[number] for number in lives],
-            [first for first, _ in lives.values()],
-            [last for _, last in lives.values()],
-        )
-        return dict(zip(lives, offsets, strict=True)), total
+        offsets: dict[int, int] = {}
+        totals: dict[str, int] = {}
+        for memory in dict.fromkeys(self.manifest.buffers[number].memory for number in lives):
+            here = {number: life for number, life in lives.items() if self.manifest.buffers[number].memory == memory}
+            planned, totals[memory] = plan_memory(
+                [self.sizes[number] for number in here],
+                [first for first, _ in here.values()],
+                [last for _, last in here.values()],
+                ARENA_ALIGNMENT if memory == HOST else DEVICE_ALIGNMENT,
+            )
+            offsets.update(zip(here, planned, strict=True))
+        return offsets, totals
 
     def place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
         """Returns (base, offset) of a buffer."""
         buffer = self.manifest.buffers[root]
+        if buffer.memory != HOST:
+            base = self.first_device + 2 * self.devices[buffer.memory]
+            if buffer.kind == "weight":
+                stored = self.calls.memories[buffer.memory].weight_offsets[buffer.weight] if self.calls else 0
+                return base + 1, stored + offset
+            return base, arena_offsets.get(root, 0) + offset
         match buffer.kind:
             case "weight":
                 return WEIGHTS_BASE, self.weights[buffer.weight].offset + offset
@@ -261,7 +299,6 @@ class _Binder:
     def step_table(
         self,
         places: Sequence[tuple[int, int]],
-        kernel_address: Callable[[int], int],
         numbers: Sequence[int] | None = None,
     ) -> _native.StepTable:
         """Returns the table of the steps ``numbers``, of all steps where that is None."""
@@ -272,15 +309,22 @@ class _Binder:
         dims: list[int] = []
         dim_begin = [0]
         targets: list[int] = []
+        contexts: list[int] = []
         for number in range(len(self.manifest.steps)) if numbers is None else numbers:
             step = self.manifest.steps[number]
+            context = self.call_context(step)
+            contexts.append(context)
             if step.kernel == COPY_KERNEL:
-                source, target = (self.sizes[buffer] for buffer in step.buffers)
-                if source != target:
-                    raise ValueError(f"step {number} copies {source} bytes to a buffer of {target}")
+                self.check_copy(number, step)
+            if context >= 0:
+                kernels.append(self.calls.address if self.calls else _ANY_ADDRESS)
+                tasks.append(1)
+                dims.extend(self.value(entry) for entry in step.dims)
+            elif step.kernel == COPY_KERNEL:
                 kernels.append(_native.copy_kernel_address())
-                tasks.append(-(-source // _native.COPY_TASK_BYTES))
-                dims.append(source)
+                size = self.sizes[step.buffers[0]]
+                tasks.append(-(-size // _native.COPY_TASK_BYTES))
+                dims.append(size)
             elif step.kernel == JUMP_KERNEL:
                 if any(self.sizes[buffer] < 1 for buffer in step.buffers):
                     raise ValueError(f"step {number} jumps by a buffer without bytes")
@@ -293,7 +337,7 @@ class _Binder:
                 extents = [self.value(extent) for extent in step.check.extents]
                 dims.extend(check_dims(step.check, extents, self.sizes[step.buffers[0]]))
             else:
-                kernels.append(kernel_address(step.kernel))
+                kernels.append(self.kernel_address(step.kernel) if self.kernel_address else _ANY_ADDRESS)
                 tasks.append(self.value(step.tasks))
                 dims.extend(self.value(entry) for entry in step.dims)
             buffers.extend(step.buffers)
@@ -310,8 +354,27 @@ class _Binder:
             _int64(dim_begin),
             _int64(dims),
             _int64(targets),
+            _int64(contexts),
             self.base_count,
         )
+
+    def check_copy(self, number: int, step: Step) -> None:
+        source, target = (self.sizes[buffer] for buffer in step.buffers)
+        if source != target:
+            raise ValueError(f"step {number} copies {source} bytes to a buffer of {target}")
+
+    def call_context(self, step: Step) -> int:
+        """What the executor hands to the call that ``step`` is; -1 where the step is none."""
+        calls = self.calls
+        if step.kernel == COPY_KERNEL:
+            source, target = (self.manifest.buffers[buffer].memory for buffer in step.buffers)
+            if source == target == HOST:
+                return -1
+            return calls.copy(source, target, self.sizes[step.buffers[0]]) if calls else 0
+        kernel = self.manifest.kernels[step.kernel] if step.kernel >= 0 else None
+        if kernel is None or kernel.device == HOST:
+            return -1
+        return calls.launch(step.kernel, kernel, len(step.buffers), len(step.dims)) if calls else 0
 
 
 def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -19,8 +19,8 @@ from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
 
 FORMAT_MAJOR = 1
-FORMAT_MINOR = 3
-KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks"})
+FORMAT_MINOR = 4
+KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks", "devices"})
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
@@ -35,9 +35,13 @@ CHECK_KERNEL = -3
 
 INDEX_DTYPES = ("i64", "i32", "i16", "i8")
 
+HOST = ""
+"""The memory of the host, as buffers name it."""
+
 MANIFEST_ENTRY = "manifest.json"
 CODE_ENTRY = "code.bin"
 WEIGHTS_ENTRY = "weights.safetensors"
+DEVICE_ENTRY = "device/{}.bin"
 GOLDEN_INPUTS_ENTRY = "golden/inputs.safetensors"
 GOLDEN_OUTPUTS_ENTRY = "golden/outputs.safetensors"
 
@@ -119,6 +123,7 @@ class Buffer(_WithExpressions, frozen=True):
         offset: first byte of an alias within its target.
         first_step, last_step: the steps from which to which the contents matter, inclusive; -1: as the steps say.
             The runtime takes the union of this interval and the one it derives from the steps.
+        memory: where it lies: :data:`HOST`, or the name of a device (``arena``, ``weight`` and ``alias`` only).
     """
 
     kind: BufferKind
@@ -129,6 +134,7 @@ class Buffer(_WithExpressions, frozen=True):
     offset: Expr = 0
     first_step: int = -1
     last_step: int = -1
+    memory: str = HOST
 
 
 class IndexCheck(msgspec.Struct, frozen=True):
@@ -153,7 +159,7 @@ class IndexCheck(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One kernel call.
+    """One kernel call, the launch of a device (a kernel of its own), a copy, a jump or a check.
 
     Attributes:
         kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL`, :data:`JUMP_KERNEL` or :data:`CHECK_KERNEL`.
@@ -190,10 +196,19 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class KernelEntry(msgspec.Struct, frozen=True):
-    """Where a kernel starts in the code image."""
+    """Where a kernel starts in the code image; with ``device``, the bytes of that device's code entry that it is."""
 
     offset: int
     symbol: str
+    device: str = HOST
+    size: int = 0
+
+
+class DeviceSpec(msgspec.Struct, frozen=True):
+    """A device that the artifact runs on beside the host: its name among the devices, and the level of its code."""
+
+    name: str
+    level: str = ""
 
 
 class ImportSite(msgspec.Struct, frozen=True):
@@ -242,6 +257,7 @@ class Manifest(msgspec.Struct, frozen=True):
         state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
         output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
         golden: how golden outputs are compared, None where there are none.
+        devices: those that steps run on beside the host (since 1.4).
         metadata: further facts for people, opaque to the runtime.
         entries: every entry of the zip but the manifest.
         content_id: sha-256 (hex) of the manifest with this field empty: names the artifact, guards the manifest.
@@ -265,6 +281,7 @@ class Manifest(msgspec.Struct, frozen=True):
     output_tree: Any = None
     input_tree: Any = None
     golden: GoldenSpec | None = None
+    devices: list[DeviceSpec] = []
     metadata: dict[str, Any] = {}
     entries: dict[str, EntryInfo] = {}
     content_id: str = ""

@@ -11,8 +11,7 @@ from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import Manifest
 
 ARENA_ALIGNMENT = 64
-_ANY_ADDRESS = 64
-"""Stands for the address of a kernel where a model is bound only to be measured, never run."""
+DEVICE_ALIGNMENT = 256
 
 
 def plan_memory(
@@ -60,7 +59,7 @@ def arena_lives(manifest: Manifest, roots: Sequence[int]) -> dict[int, tuple[int
 
 
 def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
-    """Returns the size of the arena for these values of the symbolic dims, without loading the artifact.
+    """Returns the size of the host's arena for these values of the symbolic dims, without loading the artifact.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
@@ -70,4 +69,4 @@ def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
     places = {
         buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in manifest.buffers if buffer.weight
     }
-    return bind_model(manifest, dims, places, lambda _kernel: _ANY_ADDRESS).arena_size
+    return bind_model(manifest, dims, places).arena_size

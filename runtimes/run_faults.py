@@ -1,11 +1,13 @@
-"""Why a run ends before its last step, as people read it: a loop without end, an index out of range."""
+"""Why a run ends before its last step, as people read it: a loop without end, an index out of range, a device."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import ITEM_SIZES, IndexCheck, Step
 
@@ -21,6 +23,28 @@ def loops_that_end() -> Generator[None]:
             f"the run was given up: {error}",
             hint="does its condition depend on what its body computes? lowerkit inspect shows the steps",
         ) from None
+
+
+def raise_step_fault(
+    step: Step, fault: tuple[int, int, int, int], dims: Mapping[str, int], calls: DeviceCalls | None
+) -> NoReturn:
+    """Raises why ``step`` ended a run.
+
+    Args:
+        step: the step.
+        fault: (step, status, element, index), as the executor gives it.
+        dims: the value of each dim.
+        calls: the devices of the session.
+
+    Raises:
+        RuntimeFault: LK8015, an index is out of range; LK8016, a device failed.
+        ResourceError: LK7002, a device ran out of memory.
+    """
+    _step, status, element, index = fault
+    if status == 0:
+        raise index_fault(step, element, index, dims)
+    assert calls is not None, "only calls return a status"
+    calls.raise_failure(step)
 
 
 def index_fault(step: Step, element: int, index: int, dims: Mapping[str, int]) -> RuntimeFault:

@@ -27,9 +27,10 @@ from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
 from lowerkit.runtimes.cpu.requirements import require_machine
 from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.manifest import CODE_ENTRY, DEVICE_ENTRY, HOST, WEIGHTS_ENTRY, Manifest, Signature
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.state_memory import StateMemory
@@ -79,6 +80,9 @@ class Session:
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
             for name, tensor in artifact.weights.items()
         }
+        self._calls = DeviceCalls(self._manifest.devices, lambda name: artifact.entry_bytes(DEVICE_ENTRY.format(name)))
+        weakref.finalize(self, self._calls.close)
+        self._store_on_devices()
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena = _native.Memory(0)
         self._scratch = _native.Memory(0)
@@ -102,7 +106,7 @@ class Session:
 
         Raises:
             ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 newer than this runtime.
-            RuntimeFault: LK8003 the CPU lacks features, LK8005 another target.
+            RuntimeFault: LK8003 the CPU lacks features, LK8005 another target, LK8016 a device failed.
             ResourceError: LK7002, out of memory.
         """
         if threads is not None and not 1 <= threads <= 1024:
@@ -148,7 +152,7 @@ class Session:
 
         Raises:
             RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range; LK8014, a loop does not end;
-                LK8015, an index is out of range, and no state has changed.
+                LK8015, an index is out of range, and no state has changed; LK8016, a device failed.
             ResourceError: LK7002, out of memory.
         """
         arrays = self._collect(inputs, named)
@@ -231,6 +235,8 @@ class Session:
             if bound.arena_size > self._arena.size:
                 self._arena = _native.Memory(0)  # give the old one back first
                 self._arena = _native.Memory(bound.arena_size)
+            for name, size in bound.device_arenas.items():
+                self._calls.memories[name].reserve(size)
             if bound.scratch_stride * self.threads > self._scratch.size:
                 self._scratch = _native.Memory(bound.scratch_stride * self.threads)
             outputs: list[Array] = [
@@ -244,6 +250,7 @@ class Session:
             *self._states.addresses,
             *map(_address, arrays),
             *map(_address, outputs),
+            *(base for memory in self._calls.memories.values() for base in (memory.arena, memory.weights)),
         ]
         return bound, outputs, bases
 
@@ -252,7 +259,7 @@ class Session:
         bound = self._bound.get(key)
         if bound is None:
             dims = bind_dims(self.signature, arrays)
-            bound = bind_model(self._manifest, dims, self._weights, self._kernel_address)
+            bound = bind_model(self._manifest, dims, self._weights, self._kernel_address, self._calls)
             self._bound[key] = bound
             if len(self._bound) > _BOUND_MODELS_KEPT:
                 self._bound.popitem(last=False)
@@ -280,12 +287,21 @@ class Session:
                 raise damaged(self.path, f"the sha-256 of {CODE_ENTRY} differs from the manifest")
             image.link(file, manifest.imports, manifest.import_table_offset)
             for kernel in manifest.kernels:
-                image.entry(kernel.offset)
+                if kernel.device == HOST:
+                    image.entry(kernel.offset)
         except (ValueError, IndexError, RuntimeError) as error:
             raise damaged(self.path, str(error)) from None
         except OSError as error:
             raise _code_fault(self.path, error) from error
         return image
+
+    def _store_on_devices(self) -> None:
+        """Copies the weights that steps of devices read to the devices, once."""
+        blob = self._artifact.entry_bytes(WEIGHTS_ENTRY)
+        for name, memory in self._calls.memories.items():
+            used = {buffer.weight for buffer in self._manifest.buffers if buffer.weight and buffer.memory == name}
+            stored = {weight: self._artifact.weights[weight] for weight in sorted(used)}
+            memory.store({weight: blob[tensor.begin : tensor.end] for weight, tensor in stored.items()})
 
     def _check_weights(self, integrity: Integrity) -> None:
         if integrity == "sha256":

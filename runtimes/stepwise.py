@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from lowerkit.runtimes.arguments import bind_dims, collect
 from lowerkit.runtimes.binding import bind_steps
-from lowerkit.runtimes.run_faults import index_fault
+from lowerkit.runtimes.manifest import HOST
+from lowerkit.runtimes.run_faults import raise_step_fault
 from lowerkit.runtimes.session import Session
 
 
@@ -34,23 +35,29 @@ class StepwiseRun:
         self._arrays = collect(session.signature, inputs, named)
         self._bound, self.outputs, self._bases = session._prepare(self._arrays)
         dims = bind_dims(session.signature, self._arrays)
-        self._stepped = bind_steps(session.manifest, dims, session._weights, session._kernel_address)
+        self._stepped = bind_steps(session.manifest, dims, session._weights, session._kernel_address, session._calls)
 
     def run_step(self, number: int) -> None:
         """Runs step ``number`` of the manifest.
 
         Raises:
-            RuntimeFault: LK8015, it checks indices, and one is out of range.
+            RuntimeFault: LK8015, it checks indices, and one is out of range; LK8016, a device failed.
         """
         session = self._session
         table = self._stepped.tables[number]
         fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
         if fault is not None:
-            raise index_fault(session.manifest.steps[number], fault[1], fault[2], self._bound.dims)
+            raise_step_fault(session.manifest.steps[number], fault, self._bound.dims, session._calls)
 
     def read(self, buffer: int) -> npt.NDArray[np.uint8]:
         """Returns a copy of the bytes of a buffer as they are now."""
         base, offset = self._stepped.places[buffer]
         size = self._stepped.sizes[buffer]
         address = self._bases[base] + offset
+        memory = self._session.manifest.buffers[buffer].memory
+        if memory != HOST:
+            data = np.empty(size, np.uint8)
+            if size:
+                self._session._calls.read(memory, address, data)
+            return data
         return np.frombuffer(ctypes.string_at(address, size), np.uint8) if size else np.empty(0, np.uint8)

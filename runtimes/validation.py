@@ -5,6 +5,7 @@ What depends on dims (sizes against shapes, aliases inside their targets) is che
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from lowerkit.runtimes.conditions import condition_symbols
@@ -12,6 +13,8 @@ from lowerkit.runtimes.expressions import symbols
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
     COPY_KERNEL,
+    DEVICE_ENTRY,
+    HOST,
     INDEX_DTYPES,
     ITEM_SIZES,
     JUMP_KERNEL,
@@ -23,6 +26,9 @@ from lowerkit.runtimes.manifest import (
 from lowerkit.runtimes.nesting import argument_problems, tree_problems
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
+DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""What devices, and the targets that they belong to, may be called."""
+
 
 def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:
     """Returns one line for each contradiction; empty for a sound manifest."""
@@ -32,6 +38,7 @@ def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -
         *_step_problems(manifest),
         *_state_problems(manifest, weights),
         *_code_problems(manifest),
+        *_device_problems(manifest),
         *_import_problems(manifest),
         *argument_problems(manifest.input_tree, len(manifest.signature.inputs)),
         *tree_problems(manifest.output_tree, len(manifest.signature.outputs), "outputs"),
@@ -150,10 +157,40 @@ def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> 
 def _code_problems(manifest: Manifest) -> Iterator[str]:
     """Offsets into the code are checked against its size by the native loader, which takes 64 bits."""
     for number, kernel in enumerate(manifest.kernels):
-        if not 0 <= kernel.offset < 1 << 62:
+        if kernel.device == HOST and not 0 <= kernel.offset < 1 << 62:
             yield f"kernel {number} starts at {kernel.offset}, outside of the code"
     if not 0 <= manifest.import_table_offset < 1 << 62:
         yield f"an import table at {manifest.import_table_offset} does not fit the code"
+
+
+def _device_problems(manifest: Manifest) -> Iterator[str]:
+    """A kernel of the host touches the host's memory only, a launch only that of its device."""
+    names = [spec.name for spec in manifest.devices]
+    if len(set(names)) != len(names):
+        yield "two devices have one name"
+    for spec in manifest.devices:
+        if not DEVICE_NAME.fullmatch(spec.name) or not spec.level.isprintable():
+            yield f"a device has the name {spec.name[:40]!r}"
+    if names and "devices" not in manifest.features:
+        yield "it has devices and does not list them as a required feature"
+    for number, kernel in enumerate(manifest.kernels):
+        if kernel.device != HOST:
+            entry = manifest.entries.get(DEVICE_ENTRY.format(kernel.device))
+            end = kernel.offset + kernel.size
+            if kernel.device not in names or entry is None or not 0 <= kernel.offset <= end <= entry.size:
+                yield f"kernel {number} is no part of the code of a device"
+    for number, buffer in enumerate(manifest.buffers):
+        if buffer.memory != HOST and (buffer.memory not in names or buffer.kind not in ("arena", "weight", "alias")):
+            yield f"buffer {number} is {buffer.kind} in the memory {buffer.memory!r}"
+        target = root_buffer(manifest, number)
+        if target is not None and manifest.buffers[target].memory != buffer.memory:
+            yield f"buffer {number} is an alias into another memory"
+    for number, step in enumerate(manifest.steps):
+        if step.kernel != COPY_KERNEL and step.kernel < len(manifest.kernels):
+            memory = manifest.kernels[step.kernel].device if step.kernel >= 0 else HOST
+            inside = [buffer for buffer in step.buffers if 0 <= buffer < len(manifest.buffers)]
+            if any(manifest.buffers[buffer].memory != memory for buffer in inside):
+                yield f"step {number} runs on {memory or 'the host'} and uses buffers of another memory"
 
 
 def _import_problems(manifest: Manifest) -> Iterator[str]:

@@ -25,7 +25,8 @@ def table_of(kernels: list[int], buffers: list[int], tasks: int, base_count: int
     steps = len(kernels)
     return _native.StepTable(
         kernels, array(*[tasks] * steps), array(0, *[len(buffers)] * steps), array(*buffers),
-        array(*[0] * len(buffers)), array(*[0] * (steps + 1)), array(), array(*[-1] * steps), base_count,
+        array(*[0] * len(buffers)), array(*[0] * (steps + 1)), array(), array(*[-1] * steps), array(*[-1] * steps),
+        base_count,
     )  # fmt: skip
 
 
@@ -103,11 +104,23 @@ def test_step_tables_that_contradict_themselves() -> None:
 
     one, none = array(1), array()
     copy = _native.copy_kernel_address()
-    good: list[Any] = [[copy], one, array(0, 2), array(0, 1), array(0, 0), array(0, 1), array(8), array(-1), 2]
+    good: list[Any] = [
+        [copy],
+        one,
+        array(0, 2),
+        array(0, 1),
+        array(0, 0),
+        array(0, 1),
+        array(8),
+        array(-1),
+        array(-1),
+        2,
+    ]
     _native.StepTable(*good)
     for index, value in [
         (0, [0]), (0, [copy, copy]), (1, none), (2, array(0, 3)), (2, array(0)), (2, array(1, 2)), (3, array(0, 2)),
-        (3, array(0, -1)), (3, one), (5, array(0, 2)), (5, none), (7, none), (7, array(0)), (7, array(1)), (8, 1),
+        (3, array(0, -1)), (3, one), (5, array(0, 2)), (5, none), (7, none), (7, array(0)), (7, array(1)), (8, none),
+        (9, 1),
     ]:  # fmt: skip
         bad = list(good)
         bad[index] = value

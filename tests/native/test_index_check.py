@@ -18,12 +18,12 @@ def array(*values: int) -> Indices:
     return np.array(values, np.int64)
 
 
-def run(indices: Indices, dims: list[int], threads: int = 1) -> tuple[tuple[int, int, int] | None, bool]:
+def run(indices: Indices, dims: list[int], threads: int = 1) -> tuple[tuple[int, int, int, int] | None, bool]:
     """Returns what the run says, and whether the copy behind the check was made."""
     source, target = np.array([7], np.int64), np.array([0], np.int64)
     table = _native.StepTable(
         [CHECK, COPY], array(1, 1), array(0, 1, 3), array(0, 1, 2), array(0, 0, 0),
-        array(0, len(dims), len(dims) + 1), array(*dims, 8), array(-1, -1), 3,
+        array(0, len(dims), len(dims) + 1), array(*dims, 8), array(-1, -1), array(-1, -1), 3,
     )  # fmt: skip
     bases = [indices.ctypes.data, source.ctypes.data, target.ctypes.data]
     scratch = _native.Memory(0)
@@ -45,7 +45,7 @@ def test_every_width(kind: type[np.signedinteger[Any]]) -> None:
     ):  # fmt: skip
         indices = np.array([3, value, 4], kind)
         found, copied = run(indices, dims(indices, 10, wraps=wraps))
-        assert found == (None if inside else (0, 1, value))
+        assert found == (None if inside else (0, 0, 1, value))
         assert copied == inside
 
 
@@ -56,20 +56,20 @@ def test_the_first_of_many(size: int, threads: int) -> None:
     assert run(indices, dims(indices, 5), threads) == (None, True)
     for place in sorted({size - 1, size // 2, 0}, reverse=True) if size else ():
         indices[place] = -9
-        assert run(indices, dims(indices, 5), threads) == ((0, place, -9), False)
+        assert run(indices, dims(indices, 5), threads) == ((0, 0, place, -9), False)
 
 
 def test_an_exempt_value() -> None:
     indices = np.array([1, -100, 2, -99], np.int64)
-    assert run(indices, dims(indices, 5, exempt=-100))[0] == (0, 3, -99)
+    assert run(indices, dims(indices, 5, exempt=-100))[0] == (0, 0, 3, -99)
     assert run(indices[:3], dims(indices[:3], 5, exempt=-100))[0] is None
 
 
 def test_an_extent_for_each_part() -> None:
     indices = np.array([[3, 1], [1, 3], [0, 4]], np.int64)
     assert run(indices, dims(indices, 4, 5))[0] is None
-    assert run(indices, dims(indices, 5, 4))[0] == (0, 5, 4)
-    assert run(indices, dims(indices, 0, 5))[0] == (0, 0, 3)
+    assert run(indices, dims(indices, 5, 4))[0] == (0, 0, 5, 4)
+    assert run(indices, dims(indices, 0, 5))[0] == (0, 0, 0, 3)
 
 
 @pytest.mark.parametrize("wrong", [[3, 8, 0, 0, 0], [3, 3, 0, 0, 0, 5], [-1, 8, 0, 0, 0, 5], [3, 8, 0, 0, 0, -5], []])

@@ -40,7 +40,7 @@ def table(steps: list[tuple[str, Any]], memory_slots: int) -> Any:
         dim_begin.append(len(dims))
     return _native.StepTable(
         kernels, array(*tasks), array(*begin), array(*[0] * len(slots)), array(*[BYTE * slot for slot in slots]),
-        array(*dim_begin), array(*dims), array(*targets), 1,
+        array(*dim_begin), array(*dims), array(*targets), array(*[-1] * len(targets)), 1,
     )  # fmt: skip
 
 

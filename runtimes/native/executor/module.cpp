@@ -106,9 +106,11 @@ Bits bfloat16_bits(const AnyArray &array) {
 
 StepTable make_step_table(std::vector<uint64_t> kernels, const Int64Array &tasks, const Int64Array &buffer_begin,
                            const Int64Array &base_index, const Int64Array &offsets, const Int64Array &dim_begin,
-                           const Int64Array &dims, const Int64Array &targets, int64_t base_count) {
+                           const Int64Array &dims, const Int64Array &targets, const Int64Array &contexts,
+                           int64_t base_count) {
   return StepTable(StepTableParts{std::move(kernels), to_vector(tasks), to_vector(buffer_begin), to_vector(base_index),
-                                  to_vector(offsets), to_vector(dim_begin), to_vector(dims), to_vector(targets), base_count});
+                                  to_vector(offsets), to_vector(dim_begin), to_vector(dims), to_vector(targets),
+                                  to_vector(contexts), base_count});
 }
 
 void check_scratch(const ThreadPool &pool, const Memory &scratch, int64_t stride) {
@@ -126,15 +128,15 @@ void heed_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-// (step, number, index) of the index that ended a run, or None.
-nb::object to_python(const std::optional<IndexFault> &fault) {
-  return fault ? nb::object(nb::make_tuple(fault->step, fault->number, fault->index)) : nb::none();
+// (step, status, number, index) of the step that ended a run, or None.
+nb::object to_python(const std::optional<StepFault> &fault) {
+  return fault ? nb::object(nb::make_tuple(fault->step, fault->status, fault->number, fault->index)) : nb::none();
 }
 
 nb::object run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
                int64_t stride) {
   check_scratch(pool, scratch, stride);
-  std::optional<IndexFault> fault;
+  std::optional<StepFault> fault;
   {
     nb::gil_scoped_release release;
     fault = table.run(pool, bases, scratch.data(), stride, nullptr, heed_signals);
@@ -146,7 +148,7 @@ nb::tuple profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_t
                   int64_t stride) {
   check_scratch(pool, scratch, stride);
   std::vector<int64_t> nanoseconds(table.steps());
-  std::optional<IndexFault> fault;
+  std::optional<StepFault> fault;
   {
     nb::gil_scoped_release release;
     fault = table.run(pool, bases, scratch.data(), stride, nanoseconds.data(), heed_signals);
@@ -198,12 +200,12 @@ NB_MODULE(_native, module) {
       .def("__init__",
            [](StepTable *self, std::vector<uint64_t> kernels, const Int64Array &tasks, const Int64Array &buffer_begin,
               const Int64Array &base_index, const Int64Array &offsets, const Int64Array &dim_begin,
-              const Int64Array &dims, const Int64Array &targets, int64_t base_count) {
+              const Int64Array &dims, const Int64Array &targets, const Int64Array &contexts, int64_t base_count) {
              new (self) StepTable(make_step_table(std::move(kernels), tasks, buffer_begin, base_index, offsets,
-                                                  dim_begin, dims, targets, base_count));
+                                                  dim_begin, dims, targets, contexts, base_count));
            },
            "kernels"_a, "tasks"_a, "buffer_begin"_a, "base_index"_a, "offsets"_a, "dim_begin"_a, "dims"_a,
-           "targets"_a, "base_count"_a)
+           "targets"_a, "contexts"_a, "base_count"_a)
       .def_prop_ro("steps", &StepTable::steps)
       .def_rw("most_turns", &StepTable::most_turns)
       .def("run", &run, "pool"_a, "bases"_a, "scratch"_a, "scratch_stride"_a)

@@ -12,7 +12,7 @@
 namespace lowerkit {
 namespace {
 
-struct Call {
+struct KernelCall {
   Kernel kernel;
   void *const *buffers;
   const int64_t *dims;
@@ -21,7 +21,7 @@ struct Call {
 };
 
 void run_tasks(void *context, int64_t begin, int64_t end, int thread) {
-  const Call &call = *static_cast<const Call *>(context);
+  const KernelCall &call = *static_cast<const KernelCall *>(context);
   call.kernel(call.buffers, call.dims, begin, end, call.scratch + thread * call.scratch_stride);
 }
 
@@ -42,13 +42,16 @@ void copy_kernel(void *const *buffers, const int64_t *dims, int64_t task_begin, 
 
 StepTable::StepTable(StepTableParts parts) : parts_(std::move(parts)), pointers_(parts_.offsets.size()) {
   const size_t steps = parts_.kernels.size();
-  if (parts_.tasks.size() != steps || parts_.targets.size() != steps || parts_.base_index.size() != parts_.offsets.size())
+  if (parts_.tasks.size() != steps || parts_.targets.size() != steps || parts_.contexts.size() != steps ||
+      parts_.base_index.size() != parts_.offsets.size())
     throw std::invalid_argument("the step table's arrays differ in length");
   check_ranges(parts_.buffer_begin, steps, parts_.offsets.size(), "buffers");
   check_ranges(parts_.dim_begin, steps, parts_.dims.size(), "dims");
   for (size_t step = 0; step < steps; ++step) {
     const int64_t target = parts_.targets[step];
     if ((parts_.kernels[step] == 0) != (target >= 0)) throw std::invalid_argument("a step has no kernel");
+    if (parts_.contexts[step] >= 0 && (target >= 0 || is_check(step)))
+      throw std::invalid_argument("a step is a call and something else");
     if (target > static_cast<int64_t>(steps)) throw std::invalid_argument("a jump leads out of the step table");
     if (target >= 0 && parts_.buffer_begin[step + 1] - parts_.buffer_begin[step] > 1)
       throw std::invalid_argument("a jump has more than one buffer");
@@ -68,8 +71,8 @@ bool StepTable::is_check(size_t step) const {
   return parts_.kernels[step] == reinterpret_cast<uint64_t>(&index_check_kernel);
 }
 
-std::optional<IndexFault> StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
-                                         int64_t scratch_stride, int64_t *nanoseconds, void (*on_loop)()) {
+std::optional<StepFault> StepTable::run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
+                                        int64_t scratch_stride, int64_t *nanoseconds, void (*on_loop)()) {
   if (static_cast<int64_t>(bases.size()) != parts_.base_count)
     throw std::invalid_argument("the run has " + std::to_string(bases.size()) + " bases, the step table " +
                                 std::to_string(parts_.base_count));
@@ -98,10 +101,17 @@ std::optional<IndexFault> StepTable::run(ThreadPool &pool, const std::vector<uin
       const IndexCheck check = IndexCheck::of(parts_.dims.data() + parts_.dim_begin[step],
                                               parts_.dim_begin[step + 1] - parts_.dim_begin[step]);
       const int64_t fault = check.first_fault(indices, lease);
-      if (fault >= 0) return IndexFault{static_cast<int64_t>(step), fault, check.value(indices, fault)};
+      if (fault >= 0) return StepFault{static_cast<int64_t>(step), 0, fault, check.value(indices, fault)};
+    } else if (parts_.contexts[step] >= 0) {
+      const Call call = reinterpret_cast<Call>(parts_.kernels[step]);
+      const int64_t status = call(static_cast<uint64_t>(parts_.contexts[step]),
+                                  pointers_.data() + parts_.buffer_begin[step],
+                                  parts_.dims.data() + parts_.dim_begin[step]);
+      if (status != 0) return StepFault{static_cast<int64_t>(step), status, 0, 0};
     } else {
-      Call call{reinterpret_cast<Kernel>(parts_.kernels[step]), pointers_.data() + parts_.buffer_begin[step],
-                parts_.dims.data() + parts_.dim_begin[step], static_cast<uint8_t *>(scratch), scratch_stride};
+      KernelCall call{reinterpret_cast<Kernel>(parts_.kernels[step]), pointers_.data() + parts_.buffer_begin[step],
+                parts_.dims.data() + parts_.dim_begin[step], static_cast<uint8_t *>(scratch),
+                      scratch_stride};
       lease.run(parts_.tasks[step], run_tasks, &call);
     }
     if (nanoseconds) {

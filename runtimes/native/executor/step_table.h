@@ -6,7 +6,8 @@
 //
 // A jump is a step without a kernel. It is taken unless the byte in its buffer is not zero, and always if it has none; so
 // branches and loops that depend on data stay inside the one call. A check of indices (index_check.h) is a step whose kernel
-// is index_check_kernel: it ends the run where an index is out of range.
+// is index_check_kernel: it ends the run where an index is out of range. A call is a step that may fail: the launch of a
+// device, a copy between memories, a collective. It runs on the caller's thread, and a status other than 0 ends the run.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,9 @@ namespace lowerkit {
 // The ABI of kernels: runs the tasks task_begin .. task_end-1.
 using Kernel = void (*)(void *const *buffers, const int64_t *dims, int64_t task_begin, int64_t task_end, void *scratch);
 
+// The ABI of calls: returns 0, or a status that ends the run. `context` is what the table holds for the step.
+using Call = int64_t (*)(uint64_t context, void *const *buffers, const int64_t *dims);
+
 // Bytes of one task of copy_kernel.
 constexpr int64_t kCopyTaskBytes = 64 * 1024;
 
@@ -28,7 +32,7 @@ void copy_kernel(void *const *buffers, const int64_t *dims, int64_t task_begin, 
 
 // Structure of arrays, one entry per step unless said otherwise.
 struct StepTableParts {
-  std::vector<uint64_t> kernels;       // addresses
+  std::vector<uint64_t> kernels;       // addresses, of kernels or calls
   std::vector<int64_t> tasks;
   std::vector<int64_t> buffer_begin;   // steps + 1 entries, into base_index and offsets
   std::vector<int64_t> base_index;
@@ -36,12 +40,15 @@ struct StepTableParts {
   std::vector<int64_t> dim_begin;      // steps + 1 entries, into dims
   std::vector<int64_t> dims;
   std::vector<int64_t> targets;        // the step that a jump leads to, -1 for a kernel
+  std::vector<int64_t> contexts;       // what a call is handed, -1 for all other steps
   int64_t base_count = 0;
 };
 
-// Why a run ended before its last step: element `number` of the indices that step `step` checks is `index`.
-struct IndexFault {
+// Why a run ended before its last step. A call returned `status`; where that is 0, `step` checks indices, of which element
+// `number` is `index`.
+struct StepFault {
   int64_t step;
+  int64_t status;
   int64_t number;
   int64_t index;
 };
@@ -57,8 +64,8 @@ class StepTable {
   // the time spent in each step added. `on_loop` is called at every jump backwards and may throw, which ends the run:
   // a loop need not end by itself. Not to be called twice at a time.
   // Throws std::overflow_error after `most_turns` jumps backwards: an artifact must not run for ever.
-  // Returns the index at which a check ended the run; none where the run came to its end.
-  std::optional<IndexFault> run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
+  // Returns why a step ended the run, none where the run came to its end. The table can run again in either case.
+  std::optional<StepFault> run(ThreadPool &pool, const std::vector<uint64_t> &bases, void *scratch,
                                 int64_t scratch_stride, int64_t *nanoseconds, void (*on_loop)());
 
   int64_t most_turns = int64_t{1} << 30;

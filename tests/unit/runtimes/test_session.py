@@ -311,7 +311,7 @@ def test_a_loop_that_does_not_end_is_a_diagnostic(session: Session) -> None:
         def run(self, *_: object) -> None:
             raise OverflowError("its loops have not ended after 5 turns")
 
-    bound = BoundModel({}, Endless(), (), 0, 0)  # pyright: ignore[reportArgumentType]
+    bound = BoundModel({}, Endless(), (), 0, 0, {}, (), None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(RuntimeFault, match="after 5 turns") as caught:
         bound.run(_native.ThreadPool(1), [], _native.Memory(0))
     assert caught.value.code == "LK8014"

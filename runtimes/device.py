@@ -1,0 +1,174 @@
+"""What runs the steps that are not the host's code: the run side of a target, which needs numpy only.
+
+Vocabulary
+    device     a memory and the queues that work on it; one artifact may name several
+    address    an integer that the device understands, as :meth:`Device.allocate` gave it, plus an offset in bytes
+    program    what a device made of the code that its target compiled
+    queue      work in order; number 0 is always there
+
+A package adds a device by the entry point group ``lowerkit.devices``: ``acme_npu = "acme_npu.device:AcmeNpu"``, a class
+whose instances are made with the level that the artifact was compiled for (``""`` where none was named). Every method
+may raise whatever it likes: a run ends with RuntimeFault LK8016, which names the step, the op, the line and the device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lowerkit.errors import RuntimeFault
+
+Bytes = npt.NDArray[np.uint8]
+GROUP = "lowerkit.devices"
+
+
+class Device(ABC):
+    """One device. Not thread-safe: its session holds a lock while it runs."""
+
+    def __init__(self, level: str = "") -> None:
+        self.level = level
+
+    @abstractmethod
+    def allocate(self, size: int) -> int:
+        """Returns the address of ``size`` bytes (1 or more), aligned to 256.
+
+        Raises:
+            MemoryError: there are not that many.
+        """
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Gives back what :meth:`allocate` gave."""
+
+    @abstractmethod
+    def copy_in(self, address: int, data: Bytes, queue: int) -> None:
+        """Copies bytes of the host to the device, in the order of ``queue``; ``data`` may change afterwards."""
+
+    @abstractmethod
+    def copy_out(self, data: Bytes, address: int, queue: int) -> None:
+        """Copies bytes of the device into ``data``, after all that was put into ``queue``; they are there on return."""
+
+    @abstractmethod
+    def load(self, code: Bytes) -> Any:
+        """Returns the program of ``code``, the bytes that the target compiled."""
+
+    @abstractmethod
+    def launch(self, program: Any, addresses: Sequence[int], dims: Sequence[int], queue: int) -> None:
+        """Puts one call of ``program`` into ``queue``.
+
+        Args:
+            program: what :meth:`load` returned.
+            addresses: of the operands, then of the results.
+            dims: the extents that the code does not know, in the order of operands and results.
+            queue: where to.
+        """
+
+    def record(self, queue: int) -> Any:
+        """Returns an event that is over when everything put into ``queue`` so far is done."""
+        self.synchronize(queue)
+        return None
+
+    def wait(self, event: Any, queue: int) -> None:  # noqa: B027
+        """Lets what is put into ``queue`` from now on start after ``event``."""
+
+    def synchronize(self, queue: int) -> None:  # noqa: B027
+        """Returns when everything in ``queue`` is done."""
+
+    def error_text(self, error: BaseException) -> str:
+        """Returns what went wrong, in words for the user."""
+        return f"{type(error).__name__}: {error}"
+
+    def close(self) -> None:  # noqa: B027
+        """Gives everything back."""
+
+
+class HostMemoryDevice(Device):
+    """A device whose memory is the host's and whose queues are empty on return: simulators, and units on the same bus.
+
+    A subclass adds :meth:`load` and :meth:`launch`; :meth:`array` gives it tensors where they lie.
+    """
+
+    def __init__(self, level: str = "") -> None:
+        super().__init__(level)
+        self._allocations: dict[int, Bytes] = {}
+        self._starts: list[int] = []
+
+    def allocate(self, size: int) -> int:
+        """See :meth:`Device.allocate`."""
+        whole = np.zeros(size + 256, np.uint8)
+        start = -whole.ctypes.data % 256
+        memory = whole[start : start + size]
+        self._allocations[memory.ctypes.data] = memory
+        self._starts = sorted(self._allocations)
+        return memory.ctypes.data
+
+    def free(self, address: int) -> None:
+        """See :meth:`Device.free`."""
+        del self._allocations[address]
+        self._starts = sorted(self._allocations)
+
+    def copy_in(self, address: int, data: Bytes, queue: int) -> None:
+        """See :meth:`Device.copy_in`."""
+        self.array(address, data.shape, np.uint8)[...] = data
+
+    def copy_out(self, data: Bytes, address: int, queue: int) -> None:
+        """See :meth:`Device.copy_out`."""
+        data[...] = self.array(address, data.shape, np.uint8)
+
+    def array(self, address: int, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Returns the tensor of ``shape`` and ``dtype`` at ``address``, not copied.
+
+        Raises:
+            IndexError: it does not lie in memory that was allocated and not given back.
+        """
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        place = bisect_right(self._starts, address) - 1
+        start = self._starts[place] if place >= 0 else 0
+        memory = self._allocations.get(start)
+        if memory is None or address + size > start + memory.size:
+            raise IndexError(f"{size} bytes at {address:#x} lie in no allocation of the device")
+        return memory[address - start : address - start + size].view(dtype).reshape(tuple(shape))
+
+
+def known_devices() -> dict[str, EntryPoint]:
+    """Returns the entry points of the devices that packages here bring, by name."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def open_device(name: str, level: str) -> Device:
+    """Makes the device ``name``.
+
+    Raises:
+        RuntimeFault: LK8005, no package here brings it; LK8016, it cannot be imported or made, or is no device.
+    """
+    points = known_devices()
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise RuntimeFault(
+            "LK8005",
+            f"the artifact runs on the device {name!r}, which no package here brings",
+            hint=f"install the package that brings it (entry point group {GROUP}); there are: {known}",
+        )
+    point = points[name]
+    try:
+        device = point.load()(level)
+    except Exception as error:
+        raise _culprit(point, f"it cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(device, Device):
+        raise _culprit(point, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
+    return device
+
+
+def _culprit(point: EntryPoint, reason: str) -> RuntimeFault:
+    package = f" {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    return RuntimeFault(
+        "LK8016",
+        f"the device {point.name!r} of the package{package} failed: {reason}",
+        hint="the fault is in that package: report it there",
+    )

@@ -1,0 +1,233 @@
+"""The steps of a session that devices run: launches, and copies between memories.
+
+The native executor makes a call (``step_table.h``) with a number; the number names an action here. What a device raises
+is kept until the run is over, since nothing may be raised through the executor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from lowerkit.errors import ResourceError, RuntimeFault
+from lowerkit.runtimes.device import Bytes, Device, open_device
+from lowerkit.runtimes.manifest import HOST, DeviceSpec, KernelEntry, Step
+
+_CALL = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
+)
+_DONE, _FAILED = 0, 1
+_QUEUE = 0
+_ALIGNMENT = 256
+
+
+class _DeviceFailure(Exception):
+    """What a device raised, with its name."""
+
+    def __init__(self, device: str, error: Exception, words: str) -> None:
+        super().__init__(words)
+        self.device = device
+        self.error = error
+
+
+@dataclass
+class DeviceMemory:
+    """What a session holds on one device: the arena and the weights, by address."""
+
+    name: str
+    device: Device
+    arena: int = 0
+    arena_size: int = 0
+    weights: int = 0
+    weight_offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a method of the device, whose errors bear its name then."""
+        try:
+            return method(*arguments)
+        except Exception as error:
+            raise _DeviceFailure(self.name, error, _words(self.device, error)) from error
+
+    def reserve(self, size: int) -> None:
+        """Makes the arena at least ``size`` bytes; its content is lost where it grows.
+
+        Raises:
+            RuntimeFault: LK8016, the device fails.
+            ResourceError: LK7002, it has not that much memory.
+        """
+        if size <= self.arena_size:
+            return
+        try:
+            if self.arena:
+                self.ask(self.device.free, self.arena)
+                self.arena = self.arena_size = 0
+            self.arena, self.arena_size = self.ask(self.device.allocate, size), size
+        except _DeviceFailure as failure:
+            _raise(failure, None)
+
+    def store(self, weights: Mapping[str, Bytes]) -> None:
+        """Copies weights to the device, each at a multiple of 256 bytes.
+
+        Raises:
+            RuntimeFault, ResourceError: as :meth:`reserve`.
+        """
+        offsets: dict[str, int] = {}
+        end = 0
+        for name, data in weights.items():
+            offsets[name] = end
+            end += -(-data.size // _ALIGNMENT) * _ALIGNMENT
+        self.weight_offsets = offsets
+        try:
+            self.weights = self.ask(self.device.allocate, end) if end else 0
+            for name, data in weights.items():
+                if data.size:
+                    self.ask(self.device.copy_in, self.weights + offsets[name], data, _QUEUE)
+            self.ask(self.device.synchronize, _QUEUE)
+        except _DeviceFailure as failure:
+            _raise(failure, None)
+
+
+@dataclass(frozen=True)
+class _Action:
+    """Runs one kind of step, given the addresses of its buffers and its dims."""
+
+    run: Callable[[list[int], list[int]], None]
+    buffers: int
+    dims: int
+
+
+class DeviceCalls:
+    """The devices of one session, and the calls that its step table makes.
+
+    Attributes:
+        memories: by the name of the device.
+        address: of the function that the executor calls.
+    """
+
+    def __init__(self, specs: Sequence[DeviceSpec], code: Callable[[str], Bytes]) -> None:
+        """Opens the devices.
+
+        Args:
+            specs: what the artifact names.
+            code: the code entry of a device, by its name.
+
+        Raises:
+            RuntimeFault: LK8005, LK8016, as for :func:`~lowerkit.runtimes.device.open_device`.
+        """
+        self.memories = {spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in specs}
+        self._code = code
+        self._programs: dict[int, Any] = {}
+        self._actions: list[_Action] = []
+        self._contexts: dict[tuple[object, ...], int] = {}
+        self._failure: BaseException | None = None
+        self._function = _CALL(self._enter)
+        self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+
+    def launch(self, number: int, kernel: KernelEntry, buffers: int, dims: int) -> int:
+        """Returns the context of a call that launches kernel ``number`` with so many buffers and dims.
+
+        Raises:
+            RuntimeFault: LK8016, the device does not take the code.
+        """
+        memory = self.memories[kernel.device]
+        if number not in self._programs:
+            code = self._code(kernel.device)[kernel.offset : kernel.offset + kernel.size]
+            try:
+                self._programs[number] = memory.ask(memory.device.load, code)
+            except _DeviceFailure as failure:
+                _raise(failure, None)
+        program = self._programs[number]
+
+        def run(addresses: list[int], extents: list[int]) -> None:
+            memory.ask(memory.device.launch, program, addresses, extents, _QUEUE)
+
+        return self._context(("launch", number, buffers, dims), _Action(run, buffers, dims))
+
+    def copy(self, source: str, target: str, size: int) -> int:
+        """Returns the context of a call that copies ``size`` bytes from one memory to another."""
+
+        def run(addresses: list[int], _dims: list[int]) -> None:
+            if size:
+                data = np.empty(size, np.uint8)
+                if source == HOST:
+                    data = host_bytes(addresses[0], size)
+                elif target == HOST:
+                    data = host_bytes(addresses[1], size)
+                if source != HOST:
+                    self.read(source, addresses[0], data)
+                if target != HOST:
+                    memory = self.memories[target]
+                    memory.ask(memory.device.copy_in, addresses[1], data, _QUEUE)
+
+        return self._context(("copy", source, target, size), _Action(run, 2, 0))
+
+    def read(self, name: str, address: int, data: Bytes) -> None:
+        """Copies bytes of a device into ``data``, after all that it has to do."""
+        memory = self.memories[name]
+        memory.ask(memory.device.copy_out, data, address, _QUEUE)
+
+    def raise_failure(self, step: Step) -> NoReturn:
+        """Raises what ended a run at ``step``.
+
+        Raises:
+            RuntimeFault: LK8016, a device failed.
+            ResourceError: LK7002, a device ran out of memory.
+            BaseException: an interruption that came while a device was at work, as it is.
+        """
+        failure, self._failure = self._failure, None
+        if isinstance(failure, _DeviceFailure):
+            _raise(failure, step)
+        assert failure is not None, "the executor reports what an action left here"
+        raise failure
+
+    def close(self) -> None:
+        """Gives the memory of all devices back."""
+        for memory in self.memories.values():
+            memory.device.close()
+
+    def _context(self, key: tuple[object, ...], action: _Action) -> int:
+        if key not in self._contexts:
+            self._contexts[key] = len(self._actions)
+            self._actions.append(action)
+        return self._contexts[key]
+
+    def _enter(self, context: int, buffers: Any, dims: Any) -> int:
+        action = self._actions[context]
+        try:
+            action.run([pointer or 0 for pointer in buffers[: action.buffers]], dims[: action.dims])
+        except BaseException as error:  # an interruption too: it is raised again behind the executor
+            self._failure = error
+            return _FAILED
+        return _DONE
+
+
+def host_bytes(address: int, size: int) -> Bytes:
+    """Returns ``size`` bytes of the host's memory, not copied."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def _words(device: Device, error: Exception) -> str:
+    try:
+        return str(device.error_text(error))
+    except Exception as other:
+        return f"{type(error).__name__}: {error} (and error_text raised {type(other).__name__})"
+
+
+def _raise(failure: _DeviceFailure, step: Step | None) -> NoReturn:
+    where = f" in step {step.name!r}" if step is not None and step.name else ""
+    text = f"the device {failure.device!r} failed{where}: {failure}"
+    op = f"{step.kind} ({step.family})" if step is not None else None
+    location = (step.location or None) if step is not None else None
+    if isinstance(failure.error, MemoryError):
+        raise ResourceError("LK7002", text, op=op, location=location) from failure.error
+    raise RuntimeFault(
+        "LK8016",
+        text,
+        op=op,
+        location=location,
+        hint="the session can run again; lowerkit check --bisect names a device that computes something wrong",
+    ) from failure.error
