@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerkit.mlir import ir
-from lowerkit.program.locations import origin_of
+from lowerkit.program.locations import inside_packages, origin_of
 
 __all__ = ["portable_location", "step_place"]
 
@@ -20,5 +20,4 @@ def portable_location(source_line: str) -> str:
     A file of an installed package is named from the package on, any other by its name: an artifact says nothing of the
     machine it was made on, and two compilations in other folders give the same bytes.
     """
-    _, installed, inside = source_line.rpartition("/site-packages/")
-    return inside if installed else source_line.rpartition("/")[2]
+    return inside_packages(source_line) or source_line.rpartition("/")[2]

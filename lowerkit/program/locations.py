@@ -5,18 +5,18 @@ A captured op carries ``NameLoc("node@module.path", child)``; the child is the P
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from lowerkit.mlir import ir
 
-_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
-
-
 MAXIMUM_LINE = (1 << 31) - 1
+_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<inside>.+)", re.DOTALL)
 _CAPTURE = Path(__file__).parents[1] / "capture"
 
 
@@ -36,11 +36,11 @@ class Origin:
 
     @property
     def source_line(self) -> str | None:
-        """The innermost line that is not PyTorch's own, as ``file:line``."""
-        for file, line in reversed(self.frames):
-            if f"{os.sep}torch{os.sep}" not in file:
-                return f"{file}:{line}"
-        return f"{self.frames[-1][0]}:{self.frames[-1][1]}" if self.frames else None
+        """The innermost line that is the user's, or else the innermost of all, as ``file:line``."""
+        if not self.frames:
+            return None
+        file, line = _innermost_users(self.frames) or self.frames[-1]
+        return f"{file}:{line}"
 
 
 def origin_of(location: ir.Location) -> Origin:
@@ -83,13 +83,45 @@ def _printable(text: str) -> str:
 
 def is_users_file(file: str) -> bool:
     """Tells whether a frame's file is neither PyTorch's nor generated nor ours."""
-    return "/torch/" not in file and not file.startswith("<") and _CAPTURE not in Path(file).parents
+    return not file.startswith("<") and inside_torch(file) is None and _CAPTURE not in Path(file).parents
+
+
+def inside_torch(file: str) -> str | None:
+    """Returns the path of PyTorch's own file inside its package, ``"nn/modules/linear.py"``; None for any other file.
+
+    The package is the one that this process imports, or one that is installed on another machine: a model file states
+    the paths of the machine that wrote it. Neither is looked up on the disk.
+    """
+    file = file.replace("\\", "/")
+    for folder in _torch_folders():
+        if file.startswith(folder):
+            return file.removeprefix(folder)
+    inside = inside_packages(file) or ""
+    return inside.removeprefix("torch/") if inside.startswith("torch/") else None
+
+
+def inside_packages(file: str) -> str | None:
+    """Returns the path of an installed package's file from the package on; None for a file that is not installed."""
+    match = _INSTALLED.fullmatch(file.replace("\\", "/"))
+    return match["inside"] if match else None
+
+
+@cache
+def _torch_folders() -> tuple[str, ...]:
+    """Returns the folder of PyTorch as frames name it, and where links lead to. Imports nothing."""
+    spec = find_spec("torch")
+    folders = map(Path, (spec and spec.submodule_search_locations) or ())
+    return tuple({f"{path.as_posix()}/" for folder in folders for path in (folder, folder.resolve())})
 
 
 def users_line(stack_trace: str | None) -> str:
     """Returns ``file:line`` of the innermost frame that is the user's, ``""`` where there is none."""
-    frames = [frame for frame in frames_of_trace(stack_trace) if is_users_file(frame[0])]
-    return f"{frames[-1][0]}:{frames[-1][1]}" if frames else ""
+    found = _innermost_users(frames_of_trace(stack_trace))
+    return f"{found[0]}:{found[1]}" if found else ""
+
+
+def _innermost_users(frames: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
+    return next((frame for frame in reversed(frames) if is_users_file(frame[0])), None)
 
 
 def _frames(location: ir.Location) -> list[tuple[str, int]]:

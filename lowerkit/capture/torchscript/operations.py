@@ -28,10 +28,11 @@ from lowerkit.capture.torchscript.values import (
     python_constant,
 )
 from lowerkit.errors import UnsupportedError
+from lowerkit.program.locations import inside_torch
 
 _TRACED = re.compile(r"^(?P<file>\S.*?)\((?P<line>[0-9]+)\): (?P<name>.+)$", re.MULTILINE)
 _SCRIPTED = re.compile(r'^ *File "(?P<file>.+?)", line (?P<line>[0-9]+)(?:, in (?P<name>.+))?$', re.MULTILINE)
-_MACHINERY = ("/torch/nn/modules/module.py", "/torch/jit/", "/torch/_trace", "/torch/utils/")
+_MACHINERY = ("nn/modules/module.py", "jit/", "_trace", "utils/")
 _NOTHING = {"prim::Print", "prim::Enter", "prim::Exit", "aten::warn"}
 
 
@@ -113,7 +114,7 @@ def stack_trace(source: str) -> str:
     frames = [
         f'  File "{match["file"]}", line {match["line"]}, in {match["name"] or "forward"}'
         for match in found
-        if not any(part in match["file"] for part in _MACHINERY)
+        if not (inside_torch(match["file"]) or "").startswith(_MACHINERY)
     ]
     return "\n".join(reversed(frames))
 
