@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 
-from lowerkit.runtimes.collective.work import NANOSECONDS
+from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
 
 Tensors = list[torch.Tensor]
 

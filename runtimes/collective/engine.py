@@ -94,6 +94,16 @@ class EngineGroup(Protocol):
         ...
 
 
+class PlanGroup(Protocol):
+    """A group as a plan sees it: who carries its calls out, and who is told when one fails."""
+
+    native: EngineGroup
+
+    def note_failure(self, message: str) -> None:
+        """Keeps what went wrong."""
+        ...
+
+
 @dataclass(frozen=True)
 class Connected:
     """The ranks of a group, connected, and what was learnt of them.

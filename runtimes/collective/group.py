@@ -29,12 +29,13 @@ from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.keep_alive import Unfinished
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
 from lowerkit.runtimes.collective.rendezvous.job_token import given_token
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.collective.shrink import agree_on_survivors
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, keep_flight_record
 from lowerkit.runtimes.collective.tuning.table import TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS, Plan, Work, native_group
+from lowerkit.runtimes.collective.work import Plan, Work, native_group
 
 Result = TypeVar("Result")
 

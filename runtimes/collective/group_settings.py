@@ -12,10 +12,10 @@ from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import Connected, EngineName
 from lowerkit.runtimes.collective.failures import from_native
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable
-from lowerkit.runtimes.collective.work import NANOSECONDS
 
 logger = logging.getLogger("lowerkit.collective")
 

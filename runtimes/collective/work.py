@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.calls import Call
-from lowerkit.runtimes.collective.engine import EngineGroup, EngineWork
+from lowerkit.runtimes.collective.engine import EngineGroup, EngineWork, PlanGroup
 from lowerkit.runtimes.collective.failures import from_native, usage
+from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
 
 if TYPE_CHECKING:
-    from lowerkit.runtimes.collective.group import Group
     from lowerkit.runtimes.collective.keep_alive import Unfinished
 
 Result = TypeVar("Result")
-NANOSECONDS = 1_000_000_000
 
 
 class Work(Generic[Result]):
@@ -84,9 +83,9 @@ class Plan:
     def __init__(self) -> None:
         self._native = _collective.Plan()
         self._calls: list[Call[Any]] = []
-        self._groups: set[Group] = set()
+        self._groups: set[PlanGroup] = set()
 
-    def add(self, group: Group, call: Call[Result], timeout: float = 0.0) -> Result:
+    def add(self, group: PlanGroup, call: Call[Result], timeout: float = 0.0) -> Result:
         """Records a call; returns its result, which is filled whenever the plan has run.
 
         Args:

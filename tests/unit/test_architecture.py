@@ -46,7 +46,6 @@ ARROWS_UP = {
 }
 CIRCLES = [  # of more than a pair of files, by the names of types alone
     ["lowerkit/codegen/control_flow.py", "lowerkit/codegen/index_checks.py", "lowerkit/codegen/schedule.py"],
-    ["runtimes/collective/group.py", "runtimes/collective/group_settings.py", "runtimes/collective/work.py"],
 ]
 MOST_FILES = 25
 FOREIGN_TO_RUNTIMES = {"torch", "torch_mlir", "onnx", "onnxruntime", "llvmlite", "click", "rich"}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+NANOSECONDS = 1_000_000_000
+"""Of a second: the native side takes times in nanoseconds."""
+
 
 class Deadline:
     """A point in time, ``timeout`` seconds from now. Raises nothing by itself: who waits asks what remains.

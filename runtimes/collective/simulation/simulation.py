@@ -28,9 +28,9 @@ from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.collective.simulation.simulated_store import SharedValues, SimulatedStore
-from lowerkit.runtimes.collective.work import NANOSECONDS
 
 logger = logging.getLogger("lowerkit.collective")
 
