@@ -47,12 +47,12 @@ ONCE: list[tuple[str, dict[str, str]]] = [
 
 @pytest.fixture(scope="module")
 def judge() -> Any:
-    return fuzz_tool("near_miss_judge")
+    return fuzz_tool("near_miss.judge")
 
 
 @pytest.fixture(scope="module")
 def patterns(judge: Any) -> Any:
-    return sys.modules["near_miss_pattern"]
+    return sys.modules["near_miss.pattern"]
 
 
 def failures(outcomes: list[Any]) -> str:
@@ -111,7 +111,7 @@ def test_the_judge_sees_a_constant_that_is_not_the_one_of_gelu(
 
 
 def test_without_recognition_numbers_are_the_same(judge: Any, patterns: Any) -> None:
-    program = sys.modules["near_miss_program"]
+    program = sys.modules["near_miss.program"]
     base = [
         patterns.NearMiss(
             name,

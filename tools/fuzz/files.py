@@ -30,9 +30,9 @@ from typing import Any
 
 import click
 import numpy as np
-from targets import TARGETS, prepare
 
 from lowerkit.errors import LowerkitError
+from untrusted.targets import TARGETS, prepare
 
 _MEMORY = 4 << 30
 _SECONDS = 30.0

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from graph_builder import random_function
-from graph_children import in_child
-from graph_function import Function
-from graph_minimize import minimized
-from graph_run import Outcome, Way, outcome_of
-from graph_statements import statements
-from graph_text import as_test
+
+from graph.builder import random_function
+from graph.children import in_child
+from graph.function import Function
+from graph.minimize import minimized
+from graph.run import Outcome, Way, outcome_of
+from graph.statements import statements
+from graph.text import as_test
 
 
 @dataclass
@@ -127,7 +128,7 @@ def warm_up() -> None:
 
 
 def _plain() -> Any:
-    from graph_function import Given
+    from graph.function import Given
 
     return Given("x0", "input", (2, 3), "float32", "normal", 1)
 

@@ -53,9 +53,9 @@ def seeds_of(options: argparse.Namespace, program: int) -> list[int]:
 
 def work(options: argparse.Namespace) -> int:
     """Judges what comes by standard input, ``[program, seeds]`` a line; one line of rows for each."""
-    from near_miss_judge import judge
-    from near_miss_pattern import make
-    from near_miss_program import Way
+    from near_miss.judge import judge
+    from near_miss.pattern import make
+    from near_miss.program import Way
 
     only = [name for name in options.only.split(",") if name]
     for line in sys.stdin:
@@ -73,7 +73,7 @@ def work(options: argparse.Namespace) -> int:
 
 def smaller(near_miss: Any, way: Any) -> Any:
     """Takes changes back as long as the rest still fails."""
-    from near_miss_judge import judge
+    from near_miss.judge import judge
 
     for name in near_miss.changed():
         candidate = near_miss.with_recognised(name)

@@ -24,18 +24,16 @@ from typing import Any
 import click
 import numpy as np
 import onnx
-import onnx_elementwise_cases
-import onnx_layer_cases
-import onnx_movement_cases
-from graph_children import in_child
-from graph_run import Outcome
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx_draft import OPSETS, Array, Draft
 
 import lowerkit
+from graph.children import in_child
+from graph.run import Outcome
 from lowerkit.capture.onnx.eager import exact_session
 from lowerkit.errors import LowerkitError
+from onnx_node import elementwise_cases, layer_cases, movement_cases
+from onnx_node.draft import OPSETS, Array, Draft
 
 _LOOSE = {np.dtype(np.float64): 1e-11, np.dtype(np.float32): 2e-5, np.dtype(np.float16): 4e-3}
 _OF_EVALUATOR = {**_LOOSE, np.dtype(np.float64): 2e-7}
@@ -43,7 +41,7 @@ _OF_EVALUATOR = {**_LOOSE, np.dtype(np.float64): 2e-7}
 _SECONDS = 60.0
 """Of processor time that a node may take."""
 _TOGETHER = 25
-CASES = {**onnx_elementwise_cases.CASES, **onnx_layer_cases.CASES, **onnx_movement_cases.CASES}
+CASES = {**elementwise_cases.CASES, **layer_cases.CASES, **movement_cases.CASES}
 
 
 def draft(rng: random.Random, op_type: str) -> Draft:

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import click
 import numpy as np
-from stranger_kinds import Strangers
 
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication, digest
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from untrusted.stranger_kinds import Strangers
 
 TOKEN = b"t" * 32
 OPTIONS = RendezvousOptions(TOKEN, timeout=60.0)

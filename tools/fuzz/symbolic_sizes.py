@@ -4,7 +4,7 @@
 
 Every case is exported with all its dims symbolic (``Dim.AUTO``) and with named dims from 0 on, and run at small sizes,
 no elements, primes, powers of two and larger ones. ``--together`` jobs are compiled as one program in a forked child
-(:mod:`symbolic_run`); where that fails, in halves. ``--only`` takes parts of names, with commas between them.
+(:mod:`symbolic.run`); where that fails, in halves. ``--only`` takes parts of names, with commas between them.
 
 Verdicts
     ok            every size was right, or refused where the exported program refuses it too
@@ -23,9 +23,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from graph_children import in_child
-from symbolic_cases import CASES
-from symbolic_run import Finding, Job, outcome_of, settings
+from graph.children import in_child
+from symbolic.cases import CASES
+from symbolic.run import Finding, Job, outcome_of, settings
 
 FAILURES = ("wrong", "crash", "internal", "hang")
 _VERDICTS = {"crashed": "crash", "hung": "hang"}
