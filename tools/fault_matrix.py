@@ -1,4 +1,4 @@
-"""Runs all cells of the fault matrix and writes their table: docs/fault-matrix.md.
+"""Runs all cells of the fault matrix and writes their table: docs/results/fault-matrix.md.
 
     python tools/fault_matrix.py --write
 
@@ -29,7 +29,7 @@ from tests.support.faults import cells, driver, namespaces  # noqa: E402
 
 @click.command()
 @click.option("--filter", "pattern", default="", help="Run the cells whose name holds this text.")
-@click.option("--write", is_flag=True, help="Write docs/fault-matrix.md.")
+@click.option("--write", is_flag=True, help="Write docs/results/fault-matrix.md.")
 @click.option(
     "--resume",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -68,7 +68,7 @@ def main(pattern: str, write: bool, resume: Path | None, seconds: float) -> None
             )
     left -= len(ran)
     if write:
-        (ROOT / "docs/fault-matrix.md").write_text(page(outcomes), encoding="utf-8")
+        (ROOT / "docs/results/fault-matrix.md").write_text(page(outcomes), encoding="utf-8")
     failed = sum(bool(outcome.problems) for outcome in ran)
     print(f"{len(ran)} cells, {failed} failed, {left} left, {time.monotonic() - started:.0f} s")
     raise SystemExit(1 if failed else 2 if left else 0)
@@ -102,7 +102,7 @@ def page(outcomes: dict[str, driver.Outcome]) -> str:
     lines = [
         "# Fault matrix",
         "",
-        "Written by `python tools/fault_matrix.py --write`; [faults.md](faults.md) says what it means.",
+        "Written by `python tools/fault_matrix.py --write`; [faults.md](../faults.md) says what it means.",
         f"{len(outcomes)} of {len(_all())} cells were run, {failed} failed.",
         "A cell is the seconds from the first operation until the last rank had its error (or its results, where the",
         "operations succeed in spite of the fault): the slower one where the victim was also taken as the root.",

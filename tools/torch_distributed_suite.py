@@ -1,7 +1,7 @@
 """Runs torch's own tests of torch.distributed (those in its wheel) with gloo and with lowerkit, and writes docs.
 
     python tools/torch_distributed_suite.py --state results.json          # goes on where an earlier call stopped
-    python tools/torch_distributed_suite.py --state results.json --page docs/torch-distributed-suite.md --seconds 0
+    python tools/torch_distributed_suite.py --state results.json --page PAGE.md --seconds 0             # the page alone
 
 A case runs on ``--world-size`` ranks, each a process forked from one that has torch loaded. The suite asks by name
 which backend it tests, and leaves cases out; it takes lowerkit for gloo, so that both are asked the same.
@@ -146,7 +146,8 @@ def page(results: dict[str, dict[str, str]], size: int) -> str:
     lines = [
         "# torch's own tests of torch.distributed",
         "",
-        "Written by `python tools/torch_distributed_suite.py --state STATE --page docs/torch-distributed-suite.md`:",
+        "Written by "
+        "`python tools/torch_distributed_suite.py --state STATE --page docs/results/torch-distributed-suite.md`:",
         f"the cases of `_DistTestBase` in torch's wheel, on {size} ranks of one machine without a GPU, with gloo and",
         "with lowerkit. Cases that are left out for gloo are left out here; most want GPUs.",
         "",

@@ -5,7 +5,7 @@
     python tools/truth_table.py --output table.jsonl --full     every pair of element types
     python tools/truth_table.py --output table.jsonl --part operators    reductions, products, moves and the rest alone
     python tools/truth_table.py --output table.jsonl --again    what was wrong, crashed or hung, once more
-    python tools/truth_table.py --output table.jsonl --show     the page of the results, docs/truth-table.md, alone
+    python tools/truth_table.py --output table.jsonl --show     the results alone, docs/results/truth-table.md
 
 Exit code 6 says that a cell is wrong, crashed, hung or an internal error.
 """
@@ -120,7 +120,7 @@ def parts(result: CaseResult, keep: Callable[[CellResult], None]) -> list[list[s
 
 
 def page(results: list[CellResult], count: int) -> str:
-    """Returns the tables of docs/truth-table.md, of a table of ``count`` cells."""
+    """Returns the tables of docs/results/truth-table.md, of a table of ``count`` cells."""
     counts = collections.Counter("known" if is_known(result) else result.verdict for result in results)
     lines = [
         "| verdict | cells |",

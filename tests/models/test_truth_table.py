@@ -1,6 +1,6 @@
 """A slice of the truth table: the arithmetic of every day over the kinds of promotion, and cells that were wrong once.
 
-The table itself is ``python tools/truth_table.py``; docs/truth-table.md has its results.
+The table itself is ``python tools/truth_table.py``; docs/results/truth-table.md has its results.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from lowerkit import errors
 from lowerkit.cli.main import COMMANDS, cli, main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -77,7 +77,8 @@ def test_relative_links_resolve(name: str) -> None:
 
 
 def test_every_page_is_reachable_from_readme_and_index() -> None:
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    folder = ROOT / "docs"
+    pages = {str(page.relative_to(folder)) for page in folder.rglob("*.md")} - {"README.md"}
     for start, prefix in (("README.md", "docs/"), ("docs/README.md", "")):
         linked = {match["target"].partition("#")[0] for match in _LINK.finditer(read(start))}
         assert not {f"{prefix}{page}" for page in pages} - linked, start

@@ -1,6 +1,6 @@
 """Gate A on the six models at full size: every way in, f32 and bf16, op by op, one `lowerkit check` each.
 
-    python tools/bench/parity_matrix.py --markdown docs/parity-matrix.md
+    python tools/bench/parity_matrix.py --markdown docs/results/parity-matrix.md
 
 The reference of ONNX in bf16 is ONNX Runtime in f32, rounded to bf16 after each node: its CPU provider has no bf16.
 """

@@ -1,9 +1,9 @@
 """The six models of the README beside eager, Inductor, ONNX Runtime and OpenVINO, one `lowerkit bench` run each.
 
-Prints a table, writes JSON, and with --markdown the table that docs/performance.md holds. Each model runs in a process
-of its own, all contenders of a model interleaved in it with equal threads.
+Prints a table, writes JSON, and with --markdown the table that docs/results/performance.md holds. Each model runs in a
+process of its own, all contenders of a model interleaved in it with equal threads.
 
-    python tools/bench/six_models.py --json six.json --markdown docs/performance.md
+    python tools/bench/six_models.py --json six.json --markdown docs/results/performance.md
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def test_cases_of_torch_pass(tmp_path: Path) -> None:
 
 
 def test_the_page_counts_its_rows_and_lists_no_case_that_only_gloo_passes() -> None:
-    page = (ROOT / "docs/torch-distributed-suite.md").read_text()
+    page = (ROOT / "docs/results/torch-distributed-suite.md").read_text()
     rows = re.findall(r"^\| (test_\w+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     passed = [sum(row[column] == "passed" for row in rows) for column in (1, 2)]
     counts = [int(number) for number in re.findall(r"\b\d+\b", page.partition("Of ")[2].partition("\n\n")[0])]

@@ -1,6 +1,6 @@
 """Collectives beside Open MPI (native) and Gloo (through torch.distributed), taking turns in the same processes.
 
-    python tools/bench/comm.py --json comm.json --markdown comm.md --picture docs/collectives.svg
+    python tools/bench/collective/comm.py --json comm.json --markdown comm.md --picture docs/results/collectives.svg
 
 Needs mpicxx and mpirun (Debian: openmpi-bin, libopenmpi-dev); the columns of TCP, measured between two network
 namespaces, need root and iproute2. A time is the slowest rank's, per operation; figures are
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "runtimes/native/collective"
 sys.path.insert(0, str(ROOT))
 

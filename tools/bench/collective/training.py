@@ -1,6 +1,6 @@
 """DDP training of a ResNet-18 on CIFAR-shaped random data: one process, and 2 and 4 ranks over gloo and lowerkit.
 
-    python tools/bench/training.py --runs 3
+    python tools/bench/collective/training.py --runs 3
 
 Every rank computes with one thread. An epoch is ``--images`` images in all, split over the ranks; the global batch
 stays ``--batch``, so all runs take the same steps. Runs are interleaved. Printed are the median seconds of an epoch
