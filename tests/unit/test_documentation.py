@@ -27,6 +27,7 @@ _RUNNABLE = re.compile(
 )
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 _PATH = re.compile(r"(?:lowerkit|passes|runtimes|tests|tools|docs)/[\w/.-]*\.(?:py|md|sh|txt|svg|cpp|h)\b")
+_FOLDER = re.compile(r"`((?:lowerkit|passes|runtimes|tests|tools|docs)(?:/[\w-]+)+/?)`")
 # Options of other programs that the pages name alone: the dialect's generator.
 FOREIGN_OPTIONS = {"--write"}
 
@@ -113,7 +114,8 @@ def test_readme_names_every_command() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_paths_exist(name: str) -> None:
-    missing = [path for path in _PATH.findall(read(name)) if not (ROOT / path).exists()]
+    found = [*_PATH.findall(read(name)), *_FOLDER.findall(read(name))]
+    missing = [path for path in found if not (ROOT / path).exists()]
     # Pages name files of the package in short: codegen/schedule.py, cpu/objects/linker.py.
     assert not [path for path in missing if not list((ROOT / "lowerkit").glob(f"**/{path}"))]
 
