@@ -55,7 +55,7 @@ def shares_elements(tensor: torch.Tensor) -> bool:
     return places.unique().numel() < places.numel()
 
 
-class Return:
+class PendingCopy:
     """The copies of one started operation, made once.
 
     Args:
@@ -83,26 +83,26 @@ class Return:
         return any(tensor.untyped_storage().data_ptr() in storages for tensor in tensors)
 
 
-class Returns:
+class PendingCopies:
     """The results of a group that are on their way back."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._open: dict[int, Return] = {}  # in the order of their starts
+        self._open: dict[int, PendingCopy] = {}  # in the order of their starts
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def add(self, native: EngineWork, pending: Pending, *, is_message: bool) -> Return:
+    def add(self, native: EngineWork, pending: Pending, *, is_message: bool) -> PendingCopy:
         """Takes on the copies of an operation that was started."""
-        one = Return(native, pending, is_message=is_message)
+        one = PendingCopy(native, pending, is_message=is_message)
         with self._lock:
             self._open[id(one)] = one
         return one
 
-    def make(self, one: Return) -> None:
+    def make(self, one: PendingCopy) -> None:
         """Makes the copies of an operation that is done."""
         one.make()
         with self._lock:
@@ -132,7 +132,7 @@ class Returns:
                 one.native.wait()
                 self.make(one)
 
-    def adopt(self, one: Return) -> None:
+    def adopt(self, one: PendingCopy) -> None:
         """Looks after an operation whose handle was dropped."""
         with self._lock:
             if id(one) not in self._open:

@@ -7,9 +7,9 @@ from typing import Any
 import torch.distributed as dist
 
 from lowerkit.distributed.options import Options
-from lowerkit.distributed.patched_functions import serve_torch_functions
+from lowerkit.distributed.patched_functions import patch_torch_functions
 from lowerkit.distributed.process_group import ProcessGroup
-from lowerkit.distributed.subgroups import Descent
+from lowerkit.distributed.subgroups import SubgroupOptions
 from lowerkit.distributed.torch_store import TorchStore, interface_towards
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.engine import refuse_unused
@@ -28,8 +28,8 @@ def create(request: Any, options: Any) -> Any:
 
     Args:
         request: torch's ``_DistributedBackendOptions``: store, rank, size, timeout, name.
-        options: ``pg_options`` of the caller, an :class:`Options`, a :class:`Descent`, or None: those of the default
-            group, if it is one of this backend.
+        options: ``pg_options`` of the caller, an :class:`Options`, a :class:`SubgroupOptions`, or None: those of the
+            default group, if it is one of this backend.
 
     Raises:
         DistBackendError: the options are no :class:`Options`, or the group did not come about.
@@ -38,14 +38,14 @@ def create(request: Any, options: Any) -> Any:
     is_default_group = not request.global_ranks_in_group
     if options is None:
         options = _of_default_group if not is_default_group and _default_group_is_ours() else Options()
-    if isinstance(options, Descent):
+    if isinstance(options, SubgroupOptions):
         request.store, request.group_id, options = options.store, options.name, options.options
     try:
         require_torch()
         group = _create(request, options)
     except LowerkitError as error:
         raise dist.DistBackendError(error.render()) from error
-    serve_torch_functions()
+    patch_torch_functions()
     if is_default_group:
         _of_default_group = options
     return group

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
 from lowerkit.distributed.copy_back import Pending
 from lowerkit.distributed.dtypes import moved
-from lowerkit.distributed.submission import Issuing
+from lowerkit.distributed.submission import ProcessGroupBase
 from lowerkit.runtimes.collective.calls import Operation
 
 _BROADCAST = int(Operation.BROADCAST)
@@ -44,7 +44,7 @@ def _addresses(parts: Sequence[torch.Tensor], width: int) -> list[tuple[int, int
     return [(part.data_ptr(), part.numel() * width) for part in parts]
 
 
-class Movements(Issuing):
+class Movements(ProcessGroupBase):
     """The operations that move values."""
 
     def broadcast(self, tensors: Any, opts: Any = None, *, root: int | None = None, timeout: Any = None) -> Any:

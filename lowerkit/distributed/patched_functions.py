@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from lowerkit.distributed.process_group import ProcessGroup
-from lowerkit.distributed.subgroups import make_descendant
+from lowerkit.distributed.subgroups import make_subgroup
 from lowerkit.runtimes.collective.failures import usage
 
 
-def serve_torch_functions() -> None:
+def patch_torch_functions() -> None:
     """Makes torch's functions serve groups of this backend; may be called again."""
     replacements: dict[str, Callable[..., Any]] = {
         "monitored_barrier": _monitored_barrier,
@@ -76,7 +76,7 @@ def _split_group(
         raise dist.DistBackendError(usage(f"split_group of a lowerkit group into one of {backend!r}").render())
     if members is None:
         return None
-    return make_descendant(parent, members, f"split.{parent.splits}.{members[0]}", timeout, pg_options, group_desc)
+    return make_subgroup(parent, members, f"split.{parent.splits}.{members[0]}", timeout, pg_options, group_desc)
 
 
 def _own_part(parent: ProcessGroup, parts: Sequence[Sequence[int]] | None) -> list[int] | None:

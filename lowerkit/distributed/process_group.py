@@ -29,7 +29,7 @@ _VERDICT_SECONDS = 5.0
 
 
 class ProcessGroup(Reductions, Movements):
-    """See :class:`lowerkit.distributed.submission.Issuing` for the arguments.
+    """See :class:`lowerkit.distributed.submission.ProcessGroupBase` for the arguments.
 
     Attributes:
         splits: how often the group was split.

@@ -15,7 +15,7 @@ from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
 from lowerkit.distributed.copy_back import Pending
 from lowerkit.distributed.dtypes import PREMULTIPLIED_SUM, REDUCTION_OF_HASH, factor_of, reduced
 from lowerkit.distributed.sparse import sparse_all_reduce
-from lowerkit.distributed.submission import Issuing
+from lowerkit.distributed.submission import ProcessGroupBase
 from lowerkit.distributed.work import refused_call
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.collective.calls import Operation
@@ -41,7 +41,7 @@ def _options(kind: type[Any], given: Any, op: Any, timeout: Any, root: int | Non
     return options
 
 
-class Reductions(Issuing):
+class Reductions(ProcessGroupBase):
     """The operations that reduce."""
 
     def allreduce(self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: Any = None) -> Any:

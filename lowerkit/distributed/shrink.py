@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.process_group import ProcessGroup
-from lowerkit.distributed.subgroups import make_descendant
+from lowerkit.distributed.subgroups import make_subgroup
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import not_formed, usage
 from lowerkit.runtimes.collective.group import Group
@@ -56,7 +56,7 @@ def shrink_group(
     options, name = pg_options or found.options, f"shrunk.{'.'.join(map(str, members))}"
     if found is not dist.group.WORLD:
         ranks = [dist.get_global_rank(found, rank) for rank in members]
-        smaller = make_descendant(found, members, name, options=options, description=f"shrunk to {ranks}")
+        smaller = make_subgroup(found, members, name, options=options, description=f"shrunk to {ranks}")
         dist.destroy_process_group(found)
         return smaller
     store = dist.PrefixStore(f"lowerkit/{found.group.identity}/{name}/", found.get_group_store())

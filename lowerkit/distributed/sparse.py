@@ -16,13 +16,13 @@ from lowerkit.distributed.work import FinishedWork
 from lowerkit.runtimes.collective.calls import REDUCTIONS, Operation
 
 if TYPE_CHECKING:
-    from lowerkit.distributed.submission import Issuing
+    from lowerkit.distributed.submission import ProcessGroupBase
 
 _ALL_GATHER = int(Operation.ALL_GATHER)
 _SUMS = {REDUCTIONS.index("sum"), REDUCTIONS.index("avg")}
 
 
-def sparse_all_reduce(group: Issuing, tensor: torch.Tensor, reduction: int, timeout: Any) -> FinishedWork:
+def sparse_all_reduce(group: ProcessGroupBase, tensor: torch.Tensor, reduction: int, timeout: Any) -> FinishedWork:
     """Reduces a sparse CPU tensor of each rank into all of them, in place; the results are coalesced.
 
     Raises:
@@ -50,7 +50,9 @@ def sparse_all_reduce(group: Issuing, tensor: torch.Tensor, reduction: int, time
     return FinishedWork([tensor])
 
 
-def _gather(group: Issuing, tensor: torch.Tensor, outputs: list[torch.Tensor], limit: int) -> list[torch.Tensor]:
+def _gather(
+    group: ProcessGroupBase, tensor: torch.Tensor, outputs: list[torch.Tensor], limit: int
+) -> list[torch.Tensor]:
     dtype, width = moved(tensor.dtype)
     parts = [(output.data_ptr(), output.numel() * width) for output in outputs]
     group.issue_parts(

@@ -17,11 +17,11 @@ from typing import Any
 import torch.distributed as dist
 
 from lowerkit.distributed.options import Options
-from lowerkit.distributed.submission import Issuing
+from lowerkit.distributed.submission import ProcessGroupBase
 
 
 @dataclass(frozen=True)
-class Descent:
+class SubgroupOptions:
     """Takes the place of a group's options, for groups of another one's ranks.
 
     Attributes:
@@ -35,8 +35,8 @@ class Descent:
     name: str
 
 
-def make_descendant(
-    parent: Issuing,
+def make_subgroup(
+    parent: ProcessGroupBase,
     members: Sequence[int],
     name: str,
     timeout: timedelta | None = None,
@@ -59,6 +59,6 @@ def make_descendant(
     unsorted: dict[str, Any] = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     return dist.new_group(
         ranks, timeout or parent.timeout, backend="lowerkit",
-        pg_options=Descent(options or parent.options, store, f"{parent.group.name}/{name}"),
+        pg_options=SubgroupOptions(options or parent.options, store, f"{parent.group.name}/{name}"),
         use_local_synchronization=True, group_desc=description, **unsorted,
     )  # fmt: skip

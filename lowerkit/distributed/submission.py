@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
 from lowerkit.distributed.capabilities import Capabilities
-from lowerkit.distributed.copy_back import Pending, Returns, copy_back, shares_elements
+from lowerkit.distributed.copy_back import Pending, PendingCopies, copy_back, shares_elements
 from lowerkit.distributed.options import Options
 from lowerkit.distributed.work import (
     CombinedWork,
@@ -36,7 +36,7 @@ from lowerkit.runtimes.collective.group import Group
 _collective.serve_tensors(torch.Tensor, torch.nn.Parameter)
 
 
-class Issuing(Capabilities):
+class ProcessGroupBase(Capabilities):
     """Base of the process group: a native group, and how operations are given to it.
 
     Args:
@@ -60,7 +60,7 @@ class Issuing(Capabilities):
         self._size = group.size
         self._finished = FinishedWork()
         self._waiters = FutureWaiters(f"lowerkit group {group.name}")
-        self._returns = Returns(f"lowerkit group {group.name}")
+        self._copies = PendingCopies(f"lowerkit group {group.name}")
         self._coalesced: list[Any] | None = None
         self._nccl: Any = None
         self._torch_name = group.name
@@ -111,7 +111,7 @@ class Issuing(Capabilities):
         if self._native.aborted is None and self._waiters.busy():
             self.group.abort("the group was destroyed with work in flight")
         self._waiters.close()
-        self._returns.make_all()
+        self._copies.make_all()
         self.group.close()
 
     # Tensors.
@@ -184,10 +184,10 @@ class Issuing(Capabilities):
 
     def _settle(self, *tensors: torch.Tensor) -> None:
         """Waits for results that are on their way into the memory of these tensors."""
-        if not self._returns:
+        if not self._copies:
             return
         try:
-            self._returns.await_those_into(tensors)
+            self._copies.await_those_into(tensors)
         except _collective.CollectiveError as error:
             self.group.note_failure(error.args[1])
             raise backend_error(error) from error
@@ -217,12 +217,12 @@ class Issuing(Capabilities):
         Returns:
             False, with nothing done: the tensors need the long way; ``_collective.Group.run_tensors`` says which do.
         """
-        if self._returns:
+        if self._copies:
             self._settle(*[one for side in (output, given) if side is not None for one in as_list(side)])
         try:
             done = self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
-            if done and self._returns:
-                self._returns.make_all()
+            if done and self._copies:
+                self._copies.make_all()
             return done
         except _collective.CollectiveError as error:
             self.group.note_failure(error.args[1])
@@ -279,8 +279,8 @@ class Issuing(Capabilities):
 
     def ended(self, pending: Pending | None) -> FinishedWork:
         """Copies what is pending back; returns finished work."""
-        if self._returns:
-            self._returns.make_all()
+        if self._copies:
+            self._copies.make_all()
         if pending:
             copy_back(pending)
         return self._finished
@@ -294,10 +294,10 @@ class Issuing(Capabilities):
         is_message: bool,
     ) -> PendingWork:
         """Returns the handle of a started operation."""
-        returning = self._returns.add(native, pending, is_message=is_message) if pending else None
+        pending_copy = self._copies.add(native, pending, is_message=is_message) if pending else None
         memory = (kept, result)
         self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
-        work = PendingWork(native, result, memory, returning, self._returns, self._waiters, self.group, is_message)
+        work = PendingWork(native, result, memory, pending_copy, self._copies, self._waiters, self.group, is_message)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

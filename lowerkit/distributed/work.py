@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from lowerkit.distributed.copy_back import Return, Returns
+from lowerkit.distributed.copy_back import PendingCopies, PendingCopy
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
@@ -73,8 +73,8 @@ class PendingWork(dist.Work):
         native: the native handle.
         result: the tensors that the operation writes, what its future holds.
         kept: what must live until it is done.
-        returning: copies of results to where the caller wants them, to be made when it is done.
-        returns: those of the group.
+        pending_copy: copies of results to where the caller wants them, to be made when it is done.
+        copies: those of the group.
         waiters: completes futures.
         group: told what went wrong, and that the operation's memory need not be kept any longer.
         is_message: sends and receives: they do not complete in the order in which they start.
@@ -85,8 +85,8 @@ class PendingWork(dist.Work):
         native: EngineWork,
         result: Sequence[torch.Tensor],
         kept: Any,
-        returning: Return | None,
-        returns: Returns,
+        pending_copy: PendingCopy | None,
+        copies: PendingCopies,
         waiters: FutureWaiters,
         group: Group,
         is_message: bool = False,
@@ -95,8 +95,8 @@ class PendingWork(dist.Work):
         self._native = native
         self._result = list(result)
         self._kept = kept
-        self._returning = returning
-        self._returns = returns
+        self._pending_copy = pending_copy
+        self._copies = copies
         self._waiters = waiters
         self._group = group
         self._is_message = is_message
@@ -187,18 +187,18 @@ class PendingWork(dist.Work):
 
     def _end(self) -> None:
         with self._lock:
-            returning, self._returning = self._returning, None
+            pending_copy, self._pending_copy = self._pending_copy, None
             self._kept = None
-        if returning is not None:
-            self._returns.make(returning)
-        if self._returns:
-            self._returns.make_all()
+        if pending_copy is not None:
+            self._copies.make(pending_copy)
+        if self._copies:
+            self._copies.make_all()
         self._group.unfinished.forget(self._native)
 
     def __del__(self) -> None:
         """Somebody else has to copy the results, where nobody waited for them."""
-        if self._returning is not None:
-            self._returns.adopt(self._returning)
+        if self._pending_copy is not None:
+            self._copies.adopt(self._pending_copy)
 
 
 class CombinedWork(dist.Work):

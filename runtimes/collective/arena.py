@@ -62,13 +62,13 @@ class Arena:
             return Arena(mmap.mmap(-1, size), size)
         # The streams of the group are the native side's: the local ranks meet once more, to pass the descriptor.
         place = f"{name}/arena.{local_ranks[0]}"
-        meeting = meet(store, place, own, count, replace(options, shared_memory=True), lambda ranks: ranks * size)
+        connections = meet(store, place, own, count, replace(options, shared_memory=True), lambda ranks: ranks * size)
         try:
-            return Arena(group.attach_arena(meeting.memory, size), size)
+            return Arena(group.attach_arena(connections.memory, size), size)
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
         finally:
-            meeting.close()
+            connections.close()
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """Returns an array of the arena, aligned to 64 bytes, with whatever was there before.

@@ -67,8 +67,8 @@ class GroupSettings:
         def memory_bytes(local_count: int) -> int:
             return _collective.segment_bytes(local_count, self.tuned(local_count).tile_bytes)
 
-        meeting = meet(store, name, rank, size, self.reach, memory_bytes)
-        local_ranks = tuple(meeting.local_ranks)
+        connections = meet(store, name, rank, size, self.reach, memory_bytes)
+        local_ranks = tuple(connections.local_ranks)
         tuning = self.tuned(len(local_ranks))
         if self.tuning is not None:
             logger.info("group %r: tuning of %s for %d ranks: %s", name, self.tuning.source, size, tuning)
@@ -78,20 +78,20 @@ class GroupSettings:
                 rank,
                 size,
                 local_ranks,
-                meeting.memory,
-                meeting.descriptors(size),
-                meeting.process_descriptors(size),
+                connections.memory,
+                connections.descriptors(size),
+                connections.process_descriptors(size),
                 int(self.timeout * NANOSECONDS),
                 tuning=tuning.numbers,
             )
         except _collective.CollectiveError as error:
-            meeting.close()
+            connections.close()
             raise from_native(*error.args) from error
         except BaseException:
-            meeting.close()
+            connections.close()
             raise
-        meeting.detach()
-        return Connected(native, local_ranks, meeting.token, meeting.identity)
+        connections.detach()
+        return Connected(native, local_ranks, connections.token, connections.identity)
 
     def among(self, members: Sequence[int]) -> GroupSettings:
         """Returns the settings of a group of these ranks."""

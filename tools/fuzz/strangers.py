@@ -25,7 +25,7 @@ import click
 import numpy as np
 
 from lowerkit.runtimes.collective.group import Group
-from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication, digest
+from lowerkit.runtimes.collective.rendezvous.address_exchange import RankAddress, digest
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from untrusted.stranger_kinds import Strangers
@@ -109,7 +109,7 @@ def one_round(seed: int, first: int, count: int, outcomes: collections.Counter[s
     ranks.append(threading.Thread(target=run_late))
     for thread in ranks:
         thread.start()
-    lines = {rank: Publication.from_bytes(rank, store.get(f"lowerkit/{name}/{rank}", 30.0)) for rank in range(3)}
+    lines = {rank: RankAddress.from_bytes(rank, store.get(f"lowerkit/{name}/{rank}", 30.0)) for rank in range(3)}
     strangers = Strangers(name, lines, digest(lines), [])
     time.sleep(0.05)
     for number in range(first, first + count):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.references.perturbed_inputs import moved_inputs
+from lowerkit.parity.references.perturbed_inputs import perturbed_inputs
 
 if TYPE_CHECKING:
     from lowerkit.program.program import Program
@@ -106,7 +106,7 @@ def perturbed_runs(inputs: Sequence[Array], run: Callable[[Sequence[Array]], Any
     found: list[Any] = []
     for seed in range(PERTURBED_RUNS):
         mode: AbstractContextManager[Any] = (StochasticRounding if seed % 2 else Reordering)(seed)
-        moved = moved_inputs(inputs, np.random.default_rng(seed))
+        moved = perturbed_inputs(inputs, np.random.default_rng(seed))
         with mode:
             found.append(run(moved))
     return found

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from lowerkit.capture.onnx.eager import float32_outputs, holds_bfloat16, load_with_data, node_outputs
 from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.references.perturbed_inputs import moved_inputs
+from lowerkit.parity.references.perturbed_inputs import perturbed_inputs
 from lowerkit.program.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -65,9 +65,9 @@ def onnx_perturbed_values(
         if tensor.data_type in _narrow_types():
             array = numpy_helper.to_array(tensor)
             kept = generator.random(array.shape) < _STILL
-            moved = np.where(kept, array, moved_inputs([array], generator)[0]).astype(array.dtype)
+            moved = np.where(kept, array, perturbed_inputs([array], generator)[0]).astype(array.dtype)
             tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
-    return node_outputs(model, moved_inputs(inputs, generator), names)
+    return node_outputs(model, perturbed_inputs(inputs, generator), names)
 
 
 def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-def moved_inputs(inputs: Sequence[Array], generator: np.random.Generator) -> list[Array]:
+def perturbed_inputs(inputs: Sequence[Array], generator: np.random.Generator) -> list[Array]:
     """Returns the inputs with each floating value one unit in the last place up, down, or as it was."""
     return [_moved(np.asarray(array), generator) for array in inputs]
 

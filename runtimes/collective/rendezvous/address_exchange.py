@@ -16,7 +16,7 @@ _UNIX_NAME = re.compile(r"[A-Za-z0-9.-]{1,100}")
 
 
 @dataclass(frozen=True)
-class Publication:
+class RankAddress:
     """One rank's line in the store.
 
     Attributes:
@@ -42,7 +42,7 @@ class Publication:
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def from_bytes(rank: int, data: bytes) -> Publication:
+    def from_bytes(rank: int, data: bytes) -> RankAddress:
         """Returns the line of ``rank``.
 
         Raises:
@@ -51,8 +51,8 @@ class Publication:
         try:
             if len(data) > _MOST_BYTES:
                 raise ValueError(f"{len(data)} bytes")
-            line = Publication(**json.loads(data))
-            for name, kind in Publication.__annotations__.items():
+            line = RankAddress(**json.loads(data))
+            for name, kind in RankAddress.__annotations__.items():
                 if type(getattr(line, name)).__name__ != kind:
                     raise ValueError(name)
             line._check()
@@ -105,7 +105,7 @@ def ranks_from_bits(data: bytes, size: int) -> list[int]:
     return [rank for rank in range(size) if bits >> rank & 1]
 
 
-def digest(lines: Mapping[int, Publication]) -> bytes:
+def digest(lines: Mapping[int, RankAddress]) -> bytes:
     """Returns SHA-256 over the lines of all ranks, in the order of ranks: 32 bytes."""
     text = hashlib.sha256()
     for rank in sorted(lines):
@@ -114,7 +114,7 @@ def digest(lines: Mapping[int, Publication]) -> bytes:
     return text.digest()
 
 
-def check_agreement(group: str, rank: int, size: int, lines: Mapping[int, Publication]) -> None:
+def check_agreement(group: str, rank: int, size: int, lines: Mapping[int, RankAddress]) -> None:
     """Checks that the ranks mean the same group.
 
     Raises:

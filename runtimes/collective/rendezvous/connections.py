@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Meeting:
+class Connections:
     """What a rendezvous gives: descriptors that are the caller's from then on.
 
     Attributes:

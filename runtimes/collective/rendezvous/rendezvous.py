@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import no_memory, not_formed, refused, usage
-from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication, check_agreement, digest
+from lowerkit.runtimes.collective.rendezvous.address_exchange import RankAddress, check_agreement, digest
 from lowerkit.runtimes.collective.rendezvous.authentication import Credentials, HandshakeRefused, introduce
-from lowerkit.runtimes.collective.rendezvous.connections import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.connections import Connections, RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.host import family_of, host_identity, is_loopback, listening_address
 from lowerkit.runtimes.collective.rendezvous.job_token import forget_token, shared_token
@@ -52,7 +52,7 @@ _MOST_NAME_BYTES = 255
 
 def meet(
     store: Store, name: str, rank: int, size: int, options: RendezvousOptions, memory_bytes: Callable[[int], int]
-) -> Meeting:
+) -> Connections:
     """Connects the ranks of a group.
 
     Args:
@@ -73,7 +73,7 @@ def meet(
     if not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
         raise usage(f"the name of a group has 1 to {_MOST_NAME_BYTES} bytes, not {len(name.encode())}")
     if size == 1:
-        return Meeting(options.token or b"", secrets.token_hex(16), [0])
+        return Connections(options.token or b"", secrets.token_hex(16), [0])
     try:
         return _Rendezvous(store, name, rank, size, options).run(memory_bytes)
     except OSError as error:
@@ -105,22 +105,22 @@ class _Rendezvous:
         for stream in self._streams.values():
             stream.close()
 
-    def run(self, memory_bytes: Callable[[int], int]) -> Meeting:
+    def run(self, memory_bytes: Callable[[int], int]) -> Connections:
         key = self._key(self._rank)
         try:
             self._store.set(key, self._own_line().to_bytes())
             token = self._connect()
-            meeting = Meeting(token, self._meeting.hex(), self._agree_on_local_ranks(), -1, self._streams)
+            connections = Connections(token, self._meeting.hex(), self._agree_on_local_ranks(), -1, self._streams)
             try:
                 for peer, stream in self._streams.items():
                     if stream.family == socket.AF_UNIX and (process := process_of(stream)) >= 0:
-                        meeting.processes[peer] = process
+                        connections.processes[peer] = process
                 try:
-                    self._share_memory(meeting, memory_bytes)
+                    self._share_memory(connections, memory_bytes)
                 except OSError as error:
                     raise not_formed(f"{self}: shared memory could not be passed: {error}") from error
             except BaseException:
-                meeting.close()
+                connections.close()
                 raise
         except BaseException:
             for stream in self._streams.values():
@@ -129,11 +129,11 @@ class _Rendezvous:
         finally:
             self._listener.close()
             self._store.delete(key)
-        for stream in meeting.streams.values():
+        for stream in connections.streams.values():
             stream.settimeout(None)
             if stream.family != socket.AF_UNIX:
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return meeting
+        return connections
 
     def __str__(self) -> str:
         return f"group {self._name!r}, rank {self._rank}"
@@ -141,23 +141,23 @@ class _Rendezvous:
     def _key(self, rank: int) -> str:
         return f"lowerkit/{self._name}/{rank}"
 
-    def _own_line(self) -> Publication:
+    def _own_line(self) -> RankAddress:
         listener = self._listener
         alone = "" if self._options.shared_memory else f"#{self._rank}"
         nonce = secrets.token_hex(16)
         given = self._options.token is not None
         host = host_identity() + alone
-        return Publication(self._size, host, listener.unix_name, listener.address, listener.port, nonce, given)
+        return RankAddress(self._size, host, listener.unix_name, listener.address, listener.port, nonce, given)
 
-    def _read_lines(self, wait: bool) -> dict[int, Publication]:
-        lines: dict[int, Publication] = {}
+    def _read_lines(self, wait: bool) -> dict[int, RankAddress]:
+        lines: dict[int, RankAddress] = {}
         missing = list(range(self._size))
         while missing:
             # Waits for one and looks for all: another may come and give up while that one is waited for.
             for rank in list(missing):
                 pause = min(_LOOK_SECONDS, self._deadline.remaining()) if wait and rank == missing[0] else 0.0
                 try:
-                    lines[rank] = Publication.from_bytes(rank, self._store.get(self._key(rank), pause))
+                    lines[rank] = RankAddress.from_bytes(rank, self._store.get(self._key(rank), pause))
                     missing.remove(rank)
                 except TimeoutError:
                     continue
@@ -291,16 +291,16 @@ class _Rendezvous:
         logger.warning("%s: %s are on one host and have no Unix stream: they use TCP and share no memory", self, apart)
         return [self._rank]
 
-    def _share_memory(self, meeting: Meeting, memory_bytes: Callable[[int], int]) -> None:
-        leader, *others = meeting.local_ranks
+    def _share_memory(self, connections: Connections, memory_bytes: Callable[[int], int]) -> None:
+        leader, *others = connections.local_ranks
         if not others:
             return
-        size = memory_bytes(len(meeting.local_ranks))
+        size = memory_bytes(len(connections.local_ranks))
         if leader == self._rank:
-            streams = [meeting.streams[rank] for rank in others]
-            meeting.memory = share_memory(f"lowerkit {self._name}", streams, size, self._deadline)
+            streams = [connections.streams[rank] for rank in others]
+            connections.memory = share_memory(f"lowerkit {self._name}", streams, size, self._deadline)
         else:
-            meeting.memory = receive_memory(meeting.streams[leader], size, self._deadline, leader)
+            connections.memory = receive_memory(connections.streams[leader], size, self._deadline, leader)
 
 
 _running: weakref.WeakSet[_Rendezvous] = weakref.WeakSet()

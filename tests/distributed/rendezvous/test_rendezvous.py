@@ -14,7 +14,7 @@ import pytest
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.rendezvous import rendezvous
-from lowerkit.runtimes.collective.rendezvous.connections import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.connections import Connections, RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.host import address_towards, listening_address
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
@@ -29,24 +29,24 @@ def memory_bytes(ranks: int) -> int:
     return 4096 * ranks
 
 
-def meet_all(store: Store, size: int, options: RendezvousOptions = OPTIONS, name: str = "world") -> list[Meeting]:
+def meet_all(store: Store, size: int, options: RendezvousOptions = OPTIONS, name: str = "world") -> list[Connections]:
     return succeed(size, lambda rank: meet(store, name, rank, size, options, memory_bytes))
 
 
-def close_all(meetings: list[Meeting]) -> None:
-    for meeting in meetings:
-        meeting.close()
+def close_all(all_connections: list[Connections]) -> None:
+    for connections in all_connections:
+        connections.close()
 
 
-def check_streams(meetings: list[Meeting]) -> None:
+def check_streams(all_connections: list[Connections]) -> None:
     """Every pair has one stream: what one end says the other end hears."""
-    size = len(meetings)
-    for rank, meeting in enumerate(meetings):
-        assert sorted(meeting.streams) == [other for other in range(size) if other != rank]
-        for other, stream in meeting.streams.items():
+    size = len(all_connections)
+    for rank, connections in enumerate(all_connections):
+        assert sorted(connections.streams) == [other for other in range(size) if other != rank]
+        for other, stream in connections.streams.items():
             stream.sendall(bytes([rank, other]))
-    for rank, meeting in enumerate(meetings):
-        for other, stream in meeting.streams.items():
+    for rank, connections in enumerate(all_connections):
+        for other, stream in connections.streams.items():
             stream.settimeout(5.0)
             assert stream.recv(2) == bytes([other, rank])
 
@@ -59,20 +59,20 @@ def open_descriptors() -> int:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_ranks_of_one_host_share_memory_and_have_unix_streams(size: int) -> None:
     before = open_descriptors()
-    meetings = meet_all(MemoryStore(), size)
-    check_streams(meetings)
+    all_connections = meet_all(MemoryStore(), size)
+    check_streams(all_connections)
     maps: list[mmap.mmap] = []
-    for rank, meeting in enumerate(meetings):
-        assert meeting.local_ranks == list(range(size))
-        assert all(stream.family == socket.AF_UNIX for stream in meeting.streams.values())
+    for rank, connections in enumerate(all_connections):
+        assert connections.local_ranks == list(range(size))
+        assert all(stream.family == socket.AF_UNIX for stream in connections.streams.values())
         if size > 1:
-            assert os.fstat(meeting.memory).st_size == memory_bytes(size)
-            maps.append(mmap.mmap(meeting.memory, 0))
+            assert os.fstat(connections.memory).st_size == memory_bytes(size)
+            maps.append(mmap.mmap(connections.memory, 0))
             maps[-1][rank] = rank + 1
     assert all(one[:size] == bytes(range(1, size + 1)) for one in maps)
     for one in maps:
         one.close()
-    close_all(meetings)
+    close_all(all_connections)
     assert open_descriptors() == before
 
 
@@ -81,16 +81,16 @@ def test_ranks_apart_have_tcp_streams(interface: str | None) -> None:
     if interface == "::1" and not ipv6():
         pytest.skip("no IPv6 here")
     options = RendezvousOptions(b"t" * 32, interface, shared_memory=False, timeout=20.0)
-    meetings = meet_all(MemoryStore(), 3, options)
-    for rank, meeting in enumerate(meetings):
-        assert meeting.local_ranks == [rank]
-        assert meeting.memory == -1
-        for stream in meeting.streams.values():
+    all_connections = meet_all(MemoryStore(), 3, options)
+    for rank, connections in enumerate(all_connections):
+        assert connections.local_ranks == [rank]
+        assert connections.memory == -1
+        for stream in connections.streams.values():
             assert stream.getpeername()[0] in ("127.0.0.1", "::1")
             assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert stream.gettimeout() is None
-    check_streams(meetings)
-    close_all(meetings)
+    check_streams(all_connections)
+    close_all(all_connections)
 
 
 def ipv6() -> bool:
@@ -106,27 +106,33 @@ def test_two_hosts_share_memory_each_for_itself(monkeypatch: pytest.MonkeyPatch)
     names = threading.local()
     monkeypatch.setattr(rendezvous, "host_identity", lambda: names.host)
 
-    def run(rank: int) -> Meeting:
+    def run(rank: int) -> Connections:
         # A common first part: loopback reaches both of these "hosts".
         names.host = f"machine#{rank % 2}"
         return meet(store, "world", rank, 5, OPTIONS, memory_bytes)
 
     store = MemoryStore()
-    meetings = succeed(5, run)
-    check_streams(meetings)
-    assert [meeting.local_ranks for meeting in meetings] == [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3], [0, 2, 4]]
-    assert os.fstat(meetings[0].memory).st_size == memory_bytes(3)
-    assert os.fstat(meetings[1].memory).st_size == memory_bytes(2)
-    assert meetings[0].streams[1].family == socket.AF_INET
-    assert meetings[0].streams[2].family == socket.AF_UNIX
-    close_all(meetings)
+    all_connections = succeed(5, run)
+    check_streams(all_connections)
+    assert [connections.local_ranks for connections in all_connections] == [
+        [0, 2, 4],
+        [1, 3],
+        [0, 2, 4],
+        [1, 3],
+        [0, 2, 4],
+    ]
+    assert os.fstat(all_connections[0].memory).st_size == memory_bytes(3)
+    assert os.fstat(all_connections[1].memory).st_size == memory_bytes(2)
+    assert all_connections[0].streams[1].family == socket.AF_INET
+    assert all_connections[0].streams[2].family == socket.AF_UNIX
+    close_all(all_connections)
 
 
 def test_loopback_does_not_reach_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     names = threading.local()
     monkeypatch.setattr(rendezvous, "host_identity", lambda: names.host)
 
-    def run(rank: int) -> Meeting:
+    def run(rank: int) -> Connections:
         names.host = f"machine{rank}"
         return meet(store, "world", rank, 2, RendezvousOptions(b"t" * 32, timeout=3.0), memory_bytes)
 
@@ -146,11 +152,11 @@ def test_forbidden_unix_sockets_give_way_to_tcp(
             super().connect(address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(rendezvous.socket, "socket", Sandboxed)
-    meetings = meet_all(MemoryStore(), 3)
-    check_streams(meetings)
-    assert [meeting.local_ranks for meeting in meetings] == [[0], [1], [2]]
+    all_connections = meet_all(MemoryStore(), 3)
+    check_streams(all_connections)
+    assert [connections.local_ranks for connections in all_connections] == [[0], [1], [2]]
     assert "share no memory" in caplog.text and "trying TCP" in caplog.text
-    close_all(meetings)
+    close_all(all_connections)
 
 
 def test_missing_ranks_are_named_at_the_deadline() -> None:
@@ -169,7 +175,7 @@ def test_missing_ranks_are_named_at_the_deadline() -> None:
 def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     store, before = MemoryStore(), open_descriptors()
 
-    def run(rank: int) -> Meeting:
+    def run(rank: int) -> Connections:
         return meet(store, "world", rank, 2, RendezvousOptions(b"ab"[rank : rank + 1] * 32, timeout=4.0), memory_bytes)
 
     first, second = run_ranks(2, run)
@@ -182,7 +188,7 @@ def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) 
 def test_a_token_for_some_is_an_error_for_all() -> None:
     store = MemoryStore()
 
-    def run(rank: int) -> Meeting:
+    def run(rank: int) -> Connections:
         options = RendezvousOptions(b"t" * 32 if rank else None, timeout=3.0)
         return meet(store, "world", rank, 3, options, memory_bytes)
 
@@ -201,32 +207,32 @@ def test_sizes_that_differ_are_an_error() -> None:
 
 
 def test_without_a_token_rank_0_makes_one(tmp_path: Path) -> None:
-    meetings = meet_all(DirectoryStore(tmp_path / "store"), 3, RendezvousOptions(timeout=20.0))
-    check_streams(meetings)
-    assert len({meeting.token for meeting in meetings}) == 1
-    close_all(meetings)
+    all_connections = meet_all(DirectoryStore(tmp_path / "store"), 3, RendezvousOptions(timeout=20.0))
+    check_streams(all_connections)
+    assert len({connections.token for connections in all_connections}) == 1
+    close_all(all_connections)
 
 
 def test_what_a_dead_rank_published_does_not_confuse_a_later_start() -> None:
     store = MemoryStore()
-    line = rendezvous.Publication(3, rendezvous.host_identity(), "lowerkit-none", "127.0.0.1", 9, "0", True)
+    line = rendezvous.RankAddress(3, rendezvous.host_identity(), "lowerkit-none", "127.0.0.1", 9, "0", True)
     store.set("lowerkit/world/1", line.to_bytes())
 
-    def run(rank: int) -> Meeting:
+    def run(rank: int) -> Connections:
         time.sleep(0.3 * (rank == 1))
         return meet(store, "world", rank, 3, OPTIONS, memory_bytes)
 
-    meetings = succeed(3, run)
-    check_streams(meetings)
-    close_all(meetings)
+    all_connections = succeed(3, run)
+    check_streams(all_connections)
+    close_all(all_connections)
 
 
 def test_one_name_serves_one_meeting_after_another() -> None:
     store = MemoryStore()
     for _ in range(3):
-        meetings = meet_all(store, 2)
-        check_streams(meetings)
-        close_all(meetings)
+        all_connections = meet_all(store, 2)
+        check_streams(all_connections)
+        close_all(all_connections)
 
 
 @pytest.mark.parametrize("published", [b"", b"{}", b"[1]", b'{"size": 2}', b"x" * 5000, b"\x80\x04pickle"])

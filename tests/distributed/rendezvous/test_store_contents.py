@@ -8,15 +8,15 @@ from dataclasses import asdict, replace
 import pytest
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication, ranks_from_bytes
-from lowerkit.runtimes.collective.rendezvous.connections import Meeting, RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.address_exchange import RankAddress, ranks_from_bytes
+from lowerkit.runtimes.collective.rendezvous.connections import Connections, RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.job_token import shared_token
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.collective.shrink import agree_on_survivors
 from tests.support.ranks import run_ranks
 
-LINE = Publication(2, "boot/1:2", "lowerkit-0123", "127.0.0.1", 4711, "ab", False)
+LINE = RankAddress(2, "boot/1:2", "lowerkit-0123", "127.0.0.1", 4711, "ab", False)
 DEEP = b"[" * 3000
 
 
@@ -32,7 +32,7 @@ DEEP = b"[" * 3000
 def test_lines_that_name_no_place_are_an_error(changed: dict[str, object]) -> None:
     data = json.dumps({**asdict(LINE), **changed}).encode()
     with pytest.raises(LowerkitError, match=r"LK8007.*rank 1 published cannot be read"):
-        Publication.from_bytes(1, data)
+        RankAddress.from_bytes(1, data)
     store = MemoryStore()
     store.set("lowerkit/world/1", data)
     with pytest.raises(LowerkitError, match="LK8007"):
@@ -41,7 +41,7 @@ def test_lines_that_name_no_place_are_an_error(changed: dict[str, object]) -> No
 
 def test_sound_lines_are_read() -> None:
     for line in (LINE, replace(LINE, address="fe80::1%eth0", port=65535)):
-        assert Publication.from_bytes(1, line.to_bytes()) == line
+        assert RankAddress.from_bytes(1, line.to_bytes()) == line
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_lists_of_ranks_that_are_none_are_an_error(data: bytes) -> None:
     with pytest.raises(LowerkitError, match=r"LK8007.*a report cannot be read"):
         ranks_from_bytes("a report", data, 4)
     with pytest.raises(LowerkitError, match="LK8007"):
-        Publication.from_bytes(1, data)
+        RankAddress.from_bytes(1, data)
     store = MemoryStore()
     store.set("p/members", data or b"?")
     with pytest.raises(LowerkitError, match=r"LK8007.*ranks that are left"):
@@ -62,11 +62,11 @@ def test_lists_of_ranks_that_are_none_are_an_error(data: bytes) -> None:
 def test_nothing_stays_in_the_store(token: bytes | None) -> None:
     store, options = MemoryStore(), RendezvousOptions(token, timeout=60.0)
     for _ in range(3):  # a name may be used again
-        meetings = run_ranks(3, lambda rank: meet(store, "world", rank, 3, options, lambda _: 4096))
-        for meeting in meetings:
-            assert isinstance(meeting, Meeting), meeting
-            assert meeting.local_ranks == [0, 1, 2]
-            meeting.close()
+        all_connections = run_ranks(3, lambda rank: meet(store, "world", rank, 3, options, lambda _: 4096))
+        for connections in all_connections:
+            assert isinstance(connections, Connections), connections
+            assert connections.local_ranks == [0, 1, 2]
+            connections.close()
         assert store.keys() == []
 
 

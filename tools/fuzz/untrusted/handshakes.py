@@ -79,10 +79,10 @@ FOREIGN = (
 
 
 def handshakes() -> list[bytes]:
-    line = address_exchange.Publication(
+    line = address_exchange.RankAddress(
         SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "127.0.0.1", 4711, "ab" * 16, True
     )
-    sixth = address_exchange.Publication(
+    sixth = address_exchange.RankAddress(
         SIZE, "boot/1:2", "lowerkit-0123456789abcdef", "fe80::1", 65535, "ab" * 16, False
     )
     answer = NONCE + bytes(MAC_BYTES)
@@ -147,7 +147,7 @@ def _take_answer(data: bytes) -> str:
 
 
 def _take_line(data: bytes) -> str:
-    line = address_exchange.Publication.from_bytes(1, data)
+    line = address_exchange.RankAddress.from_bytes(1, data)
     # What a rendezvous does with it must not fail.
     ipaddress.ip_address(line.address)
     is_loopback(line.address)

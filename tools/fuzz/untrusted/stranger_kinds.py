@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lowerkit.runtimes.collective.rendezvous.address_exchange import Publication
+from lowerkit.runtimes.collective.rendezvous.address_exchange import RankAddress
 from lowerkit.runtimes.collective.rendezvous.authentication import (
     HELLO_BYTES,
     MAC_BYTES,
@@ -33,7 +33,7 @@ class Strangers:
         failures: what must not happen.
     """
 
-    def __init__(self, name: str, lines: dict[int, Publication], meeting: bytes, recorded: list[bytes]) -> None:
+    def __init__(self, name: str, lines: dict[int, RankAddress], meeting: bytes, recorded: list[bytes]) -> None:
         self.credentials = Credentials(TOKEN, name)
         self.lines = lines
         self.meeting = meeting
