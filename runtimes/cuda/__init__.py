@@ -1,0 +1,1 @@
+"""What an artifact with CUDA code needs where it runs."""

@@ -1,0 +1,210 @@
+"""Where the accesses of an instruction lie, in which space, and what is said of one that is not allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from lowerkit.runtimes.cuda.simulated.batch import Batch
+from lowerkit.runtimes.cuda.simulated.block_memory import LOCAL_BASE, SHARED_BASE, WINDOW
+from lowerkit.runtimes.cuda.simulated.byte_store import BadAccess, ByteStore
+from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader
+from lowerkit.runtimes.cuda.simulated.faults import KernelFault
+from lowerkit.runtimes.cuda.simulated.scalar_types import Array, DType
+from lowerkit.runtimes.cuda.simulated.text.syntax import Address, Name
+
+GENERIC = "generic"
+SPACES = ("global", "const", "shared", "shared::cta", "local")
+# What orders accesses changes nothing: the threads of a batch run an instruction at once, batches one after another.
+ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys")
+_WINDOWS = (("local", LOCAL_BASE), ("shared", SHARED_BASE))
+
+# A space, the addresses in it, the numbers of their threads (None: the shapes say it), which ones of all (None: all).
+Part = tuple[str, Array, Array | None, Array | None]
+# Bytes, the offsets in them, which addresses these are (None: all).
+Place = tuple[ByteStore, Array, Array | None]
+
+
+class Access:
+    """The accesses of one instruction: ``width`` bytes for each active thread, read or written."""
+
+    def __init__(self, read: InstructionReader, address: int, space: str, width: int, verb: str) -> None:
+        """``address`` is the number of the operand with the address, ``verb`` what messages say: reads or writes."""
+        operand = read.operand(address)
+        if not isinstance(operand, Address):
+            raise read.unknown("the address")
+        self.width = width
+        self._space = space.removesuffix("::cta")
+        self._verb = verb
+        self._read = read
+        self._offset = operand.offset
+        narrow = (
+            self._space in ("shared", "local") and isinstance(operand.base, Name) and _is_narrow(read, operand.base)
+        )
+        self._slot = read.value(operand.base, "b32" if narrow else "b64")
+
+    def load(self, batch: Batch, dtype: DType, count: int) -> Array:
+        """Returns ``count`` values of ``dtype`` for each thread: a shape that broadcasts to the batch's, then count.
+
+        Threads that are not active have the values of an active one.
+
+        Raises:
+            KernelFault: LK8017, an access is not allowed.
+        """
+        addresses = batch.repeat_active(self._addresses(batch))
+        parts = list(self._parts(batch, addresses, None))
+        if parts[0][3] is None:
+            return self._load_part(batch, parts[0], dtype, count)
+        values = np.empty((batch.blocks * batch.shape[1], count), dtype)
+        for part in parts:
+            values[part[3]] = self._load_part(batch, part, dtype, count)
+        return values.reshape(*batch.shape, count)
+
+    def _load_part(self, batch: Batch, part: Part, dtype: DType, count: int) -> Array:
+        with self._faults_of(batch, part):
+            places = list(self._places(batch, part))
+            if places[0][2] is None:
+                return places[0][0].load(places[0][1], dtype, count)
+            values = np.empty((*part[1].shape, count), dtype)
+            for store, offsets, which in places:
+                with _among(which):
+                    values[which] = store.load(offsets, dtype, count)
+            return values
+
+    def store(self, batch: Batch, columns: Sequence[Array]) -> None:
+        """Writes for each active thread the values that ``columns`` have for it, one after another.
+
+        Raises:
+            KernelFault: LK8017, an access is not allowed.
+        """
+        threads = None if batch.active is None else batch.active_threads()
+        values = np.stack([flat(batch, column, threads) for column in columns], 1)
+        for store, offsets, which in self.places(batch, threads):
+            store.store(offsets, values if which is None else values[which])
+
+    def places(self, batch: Batch, threads: Array | None) -> Iterator[Place]:
+        """Yields where the accesses of ``threads`` (None: all) lie; offsets are flat, in the order of the threads.
+
+        Raises:
+            KernelFault: LK8017, an access is not allowed.
+        """
+        numbers = np.arange(batch.blocks * batch.shape[1]) if threads is None else threads
+        for part in self._parts(batch, flat(batch, self._addresses(batch), threads), numbers):
+            with self._faults_of(batch, part):
+                places = list(self._places(batch, part))
+            for store, offsets, which in places:
+                yield store, offsets, _which_of_all(part[3], which)
+
+    def require_written(self, batch: Batch, threads: Array | None) -> None:
+        """Checks for an access that reads and writes that its bytes were written, where that is tracked.
+
+        Raises:
+            KernelFault: LK8017, one was not.
+        """
+        numbers = np.arange(batch.blocks * batch.shape[1]) if threads is None else threads
+        for part in self._parts(batch, flat(batch, self._addresses(batch), threads), numbers):
+            with self._faults_of(batch, part):
+                for store, offsets, which in self._places(batch, part):
+                    with _among(which):
+                        store.require_written(offsets, self.width)
+
+    def _addresses(self, batch: Batch) -> Array:
+        """Returns the addresses, int64, in a shape that broadcasts to the batch's."""
+        base = batch.registers[self._slot]
+        base = base.view(np.int64) if base.dtype.itemsize == 8 else base.astype(np.int64)
+        return base + self._offset if self._offset else base
+
+    def _parts(self, batch: Batch, addresses: Array, threads: Array | None) -> Iterable[Part]:
+        """Splits generic addresses by the space that they lie in; those of another space are one part."""
+        if self._space != GENERIC:
+            return [(self._space, addresses, threads, None)]
+        low, high = int(addresses.min()), int(addresses.max())
+        if high < LOCAL_BASE or low >= SHARED_BASE + WINDOW:
+            return [("global", addresses, threads, None)]
+        for space, base in _WINDOWS:
+            if base <= low and high < base + WINDOW:
+                return [(space, addresses - base, threads, None)]
+        if threads is None:
+            addresses = batch.full(addresses).reshape(-1)
+            threads = np.arange(addresses.size)
+        return _split(addresses, threads)
+
+    def _places(self, batch: Batch, part: Part) -> Iterator[Place]:
+        """Yields where a part lies; raises BadAccess where that is nowhere."""
+        space, addresses, threads, _ = part
+        if space in ("global", "const"):
+            yield from batch.memory.pieces(addresses, self.width, self._verb != "reads")
+            return
+        memory = batch.shared if space == "shared" else batch.local
+        if space == "shared":
+            owners = batch.block_numbers if threads is None else threads // batch.shape[1]
+        else:
+            owners = batch.threads if threads is None else threads
+        yield memory.store, memory.offsets(addresses, owners, self.width), None
+
+    @contextmanager
+    def _faults_of(self, batch: Batch, part: Part) -> Generator[None]:
+        try:
+            yield
+        except BadAccess as error:
+            raise self._fault(batch, part, error) from None
+
+    def _fault(self, batch: Batch, part: Part, error: BadAccess) -> KernelFault:
+        space, addresses, threads, _ = part
+        if threads is None:
+            bad = batch.full(error.bad) & batch.mask(batch.active)
+            at = int(np.argmax(bad))
+            thread, address = at, int(batch.full(addresses).reshape(-1)[at])
+        else:
+            at = int(np.argmax(error.bad))
+            thread, address = int(threads[at]), int(addresses[at])
+        where = f"0x{address & (1 << 64) - 1:x}" if space in ("global", "const") else f"{space} address {address}"
+        return self._read.fault(
+            f"{batch.thread_name(thread)} {self._verb} {self.width} bytes at {where}: {error.problem}"
+        )
+
+
+def flat(batch: Batch, array: Array, threads: Array | None) -> Array:
+    """Returns the values that ``threads`` (None: all) have in an array that broadcasts to the shape of the batch."""
+    values = batch.full(array).reshape(-1)
+    return values if threads is None else values[threads]
+
+
+def _split(addresses: Array, threads: Array) -> Iterator[Part]:
+    rest = np.ones(addresses.shape, np.bool_)
+    for space, base in _WINDOWS:
+        mine = (addresses >= base) & (addresses < base + WINDOW)
+        rest &= ~mine
+        if mine.any():
+            yield space, addresses[mine] - base, threads[mine], mine
+    if rest.any():
+        yield "global", addresses[rest], threads[rest], rest
+
+
+def _which_of_all(outer: Array | None, inner: Array | None) -> Array | None:
+    """Returns the mask of what ``inner`` selects of what ``outer`` selects."""
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    mask = outer.copy()
+    mask[outer] = inner
+    return mask
+
+
+@contextmanager
+def _among(which: Array | None) -> Generator[None]:
+    """Says of a bad access among some addresses which of all it is."""
+    try:
+        yield
+    except BadAccess as error:
+        if which is None:
+            raise
+        bad = np.zeros(which.shape, np.bool_)
+        bad[which] = error.bad
+        raise BadAccess(error.problem, bad) from None
+
+
+def _is_narrow(read: InstructionReader, name: Name) -> bool:
+    slot = read.slots.register(name.text, read.instruction.scope)
+    return slot is not None and read.slots.template[slot].dtype.itemsize == 4

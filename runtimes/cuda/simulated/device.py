@@ -1,0 +1,155 @@
+"""The door: a device with memory, modules and launches, all in software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowerkit.runtimes.cuda.simulated.batch import Geometry
+from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
+from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
+from lowerkit.runtimes.cuda.simulated.kernel import Kernel
+from lowerkit.runtimes.cuda.simulated.launch import Argument, LaunchStatistics, run_launch
+from lowerkit.runtimes.cuda.simulated.scalar_types import Array
+from lowerkit.runtimes.cuda.simulated.text.parser import parse_module
+from lowerkit.runtimes.cuda.simulated.text.tokens import shown
+
+
+@dataclass(frozen=True)
+class Module:
+    """A loaded module.
+
+    Attributes:
+        kernels: by name.
+        variables: the address of each variable in global or constant memory.
+    """
+
+    kernels: Mapping[str, Kernel]
+    variables: Mapping[str, int]
+
+
+class SimulatedGpu:
+    """One device. A fault leaves it usable; what the launch had written until then stays written.
+
+    Memory that nothing has written holds 0xFF in every byte: NaN as a float, -1 as an integer.
+    """
+
+    def __init__(
+        self, *, capacity: int = 1 << 33, refuse_unwritten: bool = False, instruction_limit: int = 100_000_000
+    ) -> None:
+        """Makes a device.
+
+        Args:
+            capacity: bytes of global memory; they are taken from the host when they are allocated.
+            refuse_unwritten: whether a kernel that reads bytes that nothing has written ends with LK8017.
+            instruction_limit: how many instructions the blocks that run together may issue: a launch that does not end
+                is ended.
+        """
+        self._memory = DeviceMemory(capacity, refuse_unwritten)
+        self._limit = instruction_limit
+
+    def allocate(self, nbytes: int, name: str = "") -> int:
+        """Returns the address of new memory, a multiple of 256; ``name`` is what messages call it.
+
+        Raises:
+            ResourceError: LK7002, the capacity does not suffice.
+        """
+        assert nbytes >= 0, "a size"
+        return self._memory.allocate(nbytes, name).base
+
+    def free(self, address: int) -> None:
+        """Ends an allocation; its address is never given out again.
+
+        Raises:
+            KernelFault: LK8017, none begins at ``address``.
+        """
+        self._memory.free(address)
+
+    def write(self, address: int, data: bytes | Array) -> None:
+        """Copies the bytes of ``data`` to ``address``; an array in the order of its elements.
+
+        Raises:
+            KernelFault: LK8017, they do not fit into the allocation.
+        """
+        values = np.frombuffer(data if isinstance(data, bytes) else data.tobytes(), np.uint8)
+        store, start = self._memory.span(address, values.size)
+        store.data[start : start + values.size] = values
+        store.mark_written(start, values.size)
+
+    def read(self, address: int, nbytes: int) -> Array:
+        """Returns a copy of ``nbytes`` bytes, uint8.
+
+        Raises:
+            KernelFault: LK8017, they do not lie in one allocation.
+        """
+        store, start = self._memory.span(address, nbytes)
+        return store.data[start : start + nbytes].copy()
+
+    def load(self, ptx: str) -> Module:
+        """Parses and decodes a module, and puts its variables into memory.
+
+        Raises:
+            UnknownPtx: LK8018, something in it is not known.
+            ResourceError: LK7002, its variables do not fit.
+        """
+        text = parse_module(ptx)
+        variables: dict[str, int] = {}
+        try:
+            for variable in text.variables:
+                if variable.space == "shared":
+                    continue
+                if variable.name in variables:
+                    raise UnknownPtx(f"variable {shown(variable.name)} is there twice", variable.line)
+                allocation = self._memory.allocate(
+                    variable.size, variable.name, writable=variable.space != "const", alignment=variable.alignment
+                )
+                variables[variable.name] = allocation.base
+                data = (variable.data or b"").ljust(variable.size, b"\0")  # as C does, what has no value is zero
+                self.write(allocation.base, data)
+            kernels = {name: Kernel(text, kernel, variables) for name, kernel in text.kernels.items()}
+        except BaseException:
+            for address in variables.values():
+                self.free(address)
+            raise
+        return Module(kernels, variables)
+
+    def unload(self, module: Module) -> None:
+        """Frees the variables of a module; its kernels must not be launched afterwards.
+
+        Raises:
+            KernelFault: LK8017, it was unloaded before.
+        """
+        for address in module.variables.values():
+            self.free(address)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Argument],
+        shared_bytes: int = 0,
+    ) -> LaunchStatistics:
+        """Runs a kernel to its end.
+
+        Args:
+            kernel: of a module that this device has loaded.
+            grid: blocks in x, y, z; what is left out is 1.
+            block: threads in x, y, z.
+            arguments: one for each parameter: an int (an address, or a number of the parameter's size, signed or not),
+                a float for a float parameter, bytes for an array.
+            shared_bytes: dynamic shared memory of a block.
+
+        Raises:
+            KernelFault: LK8017, sizes or arguments do not fit the kernel, or a thread does what it must not.
+        """
+        geometry = Geometry(_three(grid), _three(block))
+        return run_launch(kernel, self._memory, geometry, arguments, shared_bytes, self._limit)
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    assert 0 < len(sizes) <= 3, "sizes in x, y, z"
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,95 @@
+"""setp, selp and what joins predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from lowerkit.runtimes.cuda.simulated.batch import Batch
+from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
+from lowerkit.runtimes.cuda.simulated.rounding import flush, from_bf16
+from lowerkit.runtimes.cuda.simulated.scalar_types import BITS, SIGNED, UNSIGNED, Array, computed, is_float
+
+_ORDERED: Mapping[str, Function] = {
+    "eq": np.equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+_OPPOSITE = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
+_JOINS: Mapping[str, Function] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+
+
+def _is_number(a: Array, b: Array) -> Array:
+    return ~(np.isnan(a) | np.isnan(b))
+
+
+def _float_comparison(name: str) -> Function:
+    """A comparison is false when an operand is NaN, one with u in front of the end is true."""
+    if name in _ORDERED:
+        return _ORDERED[name]
+    if name == "ne":
+        return lambda a, b: (a < b) | (a > b)
+    if name in _OPPOSITE:
+        opposite = _float_comparison(_OPPOSITE[name])
+        return lambda a, b: ~opposite(a, b)
+    return _is_number if name == "num" else lambda a, b: ~_is_number(a, b)
+
+
+def _comparison(read: InstructionReader) -> tuple[str, Function]:
+    """Takes the modifiers that say what is compared and how."""
+    name = read.required(*_ORDERED, "ne", *_UNSIGNED_NAMES, *_OPPOSITE, "num", "nan")
+    ftz = read.flag("ftz")
+    kind = read.kind(*SIGNED, *UNSIGNED, *BITS, "f16", "bf16", "f32", "f64")
+    if not is_float(kind):
+        allowed = ("eq", "ne") if kind in BITS else (*_ORDERED, "ne", *(_UNSIGNED_NAMES if kind in UNSIGNED else ()))
+        if name not in allowed or ftz:
+            raise read.unknown(f"modifier .{name}")
+        return kind, np.not_equal if name == "ne" else _ORDERED[_UNSIGNED_NAMES.get(name, name)]
+    if name in _UNSIGNED_NAMES or (ftz and kind not in ("f32", "f16")):
+        raise read.unknown("a modifier")
+    compare = _float_comparison(name)
+    if kind == "bf16":
+        return kind, lambda a, b: compare(from_bf16(a), from_bf16(b))
+    return kind, (lambda a, b: compare(flush(a), flush(b))) if ftz else compare
+
+
+def _set_predicate(read: InstructionReader) -> Step:
+    """``setp p|q, a, b, c``: p is the comparison joined with c, q its opposite joined with c."""
+    join = _JOINS.get(read.choice(*_JOINS) or "")
+    kind, compare = _comparison(read)
+    read.finish()
+    read.count(3 if join is None else 4)
+    a, b = read.source(1, kind), read.source(2, kind)
+    first, second = read.pair(read.operand(0))
+    target = read.target(first, "pred")
+    if join is None and second is None:
+        return read.step(compare, [a, b], [kind, kind], target)
+    other = None if second is None else read.target(second, "pred")
+    joined, negated = (None, False) if join is None else read.predicate(3)
+    view = computed(kind)
+
+    def run(batch: Batch) -> None:
+        registers = batch.registers
+        result = compare(registers[a].view(view), registers[b].view(view))
+        opposite = ~result
+        if join is not None and joined is not None:
+            c = ~registers[joined] if negated else registers[joined]
+            result, opposite = join(result, c), join(opposite, c)
+        batch.write(target, result)
+        if other is not None:
+            batch.write(other, opposite)
+
+    return run
+
+
+def _select(read: InstructionReader) -> Step:
+    kind = read.kind(*SIGNED, *UNSIGNED, *BITS, "f32", "f64")
+    bits = f"b{kind[1:]}"
+    return read.compute(lambda a, b, p: np.where(p, a, b), [bits, bits, "pred"], bits)
+
+
+OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {"setp": _set_predicate, "selp": _select}

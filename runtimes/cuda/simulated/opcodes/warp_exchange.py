@@ -1,0 +1,112 @@
+"""shfl and vote: what the threads of a warp tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from lowerkit.runtimes.cuda.simulated.batch import WARP, Batch
+from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
+from lowerkit.runtimes.cuda.simulated.scalar_types import Array
+
+_LANES = np.arange(WARP)
+
+
+_EVERY_LANE = np.uint32(0xFFFFFFFF)
+
+
+def _members(read: InstructionReader, batch: Batch, slot: int) -> Array | None:
+    """Returns which lanes the member mask of each thread names, bool [warps, lanes of the thread, lanes named].
+
+    None: all of them do, in whole warps.
+
+    Raises:
+        KernelFault: LK8017, an active thread does not name itself, or names a thread that is not active.
+    """
+    active = batch.warps(batch.mask(batch.active))
+    if (batch.registers[slot] == _EVERY_LANE).all() and (active.all(1) == active.any(1)).all():
+        return None
+    named = (batch.warps(batch.registers[slot])[..., None] >> _LANES.astype(np.uint32)) & np.uint32(1) == 1
+    absent = named & ~active[:, None]
+    alone = ~named[:, _LANES, _LANES]
+    bad = active & (absent.any(-1) | alone)
+    if bad.any():
+        thread = int(np.argmax(bad))
+        raise read.fault(
+            f"{batch.thread_name(thread)} names lanes in its member mask that do not run this instruction with it, "
+            "or leaves itself out"
+        )
+    return named
+
+
+def _shuffle(read: InstructionReader) -> Step:
+    read.drop("sync")
+    mode = read.required("up", "down", "bfly", "idx")
+    kind = read.kind("b32")
+    read.finish()
+    read.count(5)
+    first, second = read.pair(read.operand(0))
+    target = read.target(first, kind)
+    inside = None if second is None else read.target(second, "pred")
+    value, lane, clamp, member = (read.source(number, "b32") for number in range(1, 5))
+
+    def run(batch: Batch) -> None:
+        named = _members(read, batch, member)
+        registers = batch.registers
+        by = (batch.warps(registers[lane]) & np.uint32(31)).astype(np.int64)
+        limits = batch.warps(registers[clamp])
+        bound = (limits & np.uint32(31)).astype(np.int64)
+        segment = ((limits >> np.uint32(8)) & np.uint32(31)).astype(np.int64)
+        highest = (_LANES & segment) | (bound & ~segment)
+        lowest = _LANES & segment
+        source = {
+            "up": _LANES - by,
+            "down": _LANES + by,
+            "bfly": _LANES ^ by,
+            "idx": lowest | (by & ~segment),
+        }[mode]
+        valid = source >= highest if mode == "up" else source <= highest
+        source = np.where(valid, source, _LANES)
+        if named is not None:
+            lost = ~np.take_along_axis(named, source[..., None], -1)[..., 0] & batch.warps(batch.mask(batch.active))
+            if lost.any():
+                thread = int(np.argmax(lost))
+                lane_read = int(source.reshape(-1)[thread])
+                raise read.fault(
+                    f"{batch.thread_name(thread)} reads from lane {lane_read}, which its member mask leaves out"
+                )
+        batch.write(target, np.take_along_axis(batch.warps(registers[value]), source, 1).reshape(batch.shape))
+        if inside is not None:
+            batch.write(inside, valid.reshape(batch.shape))
+
+    return run
+
+
+def _vote(read: InstructionReader) -> Step:
+    read.drop("sync")
+    mode = read.required("all", "any", "uni", "ballot")
+    read.kind(*(("b32",) if mode == "ballot" else ("pred",)))
+    read.finish()
+    read.count(3)
+    target = read.target(read.operand(0), "b32" if mode == "ballot" else "pred")
+    (source, negated), member = read.predicate(1), read.source(2, "b32")
+
+    def run(batch: Batch) -> None:
+        members = _members(read, batch, member)
+        named = np.ones((1, WARP, WARP), np.bool_) if members is None else members
+        said = batch.warps(batch.registers[source]) != negated
+        yes, every = (named & said[:, None]).any(-1), (~named | said[:, None]).all(-1)
+        if mode == "ballot":
+            bits = np.uint32(1) << _LANES.astype(np.uint32)
+            result = np.where(named & said[:, None], bits, np.uint32(0)).sum(-1, dtype=np.uint32)
+        elif mode == "uni":
+            result = every | ~yes
+        else:
+            result = yes if mode == "any" else every
+        batch.write(target, result.reshape(batch.shape))
+
+    return run
+
+
+OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {"shfl": _shuffle, "vote": _vote}

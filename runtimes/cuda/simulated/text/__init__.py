@@ -1,0 +1,1 @@
+"""PTX text: from characters to a module of kernels, variables and instructions."""
