@@ -63,8 +63,8 @@ def command(
         if report.integers:
             print_integers(report, verbose)
         print_report(report, verbose)
-    if report.witness:
-        note(f"float64 witness: {report.witness}", quiet)
+    if report.float64_reference:
+        note(f"float64 reference: {report.float64_reference}", quiet)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
     if html is not None:

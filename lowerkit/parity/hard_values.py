@@ -25,7 +25,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.parity.gates import GATES, Verdict, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.noise import noise_of
-from lowerkit.parity.references.float64_witness import perturbed_outputs, witness_of
+from lowerkit.parity.references.float64_reference import float64_reference_of, perturbed_outputs
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.special_values import SpecialInputs, special_inputs
 
@@ -113,7 +113,7 @@ def _again(
     for run in perturbed:
         if run.shape == eager.shape:
             left_out |= _kinds(run) != own
-    exact = witness_of(model, case.inputs, all_eager, {}).values[place]
+    exact = float64_reference_of(model, case.inputs, all_eager, {}).values[place]
     exact = exact if exact is not None and exact.shape == eager.shape else None
     if exact is not None:
         differ = _kinds(actual) != own

@@ -10,7 +10,7 @@ import numpy as np
 from lowerkit.errors import LowerkitError
 from lowerkit.parity.compare.outputs import OutputJudge
 from lowerkit.parity.compare.taps import compare_taps, node_of
-from lowerkit.parity.references.float64_witness import witness_of
+from lowerkit.parity.references.float64_reference import float64_reference_of
 from lowerkit.parity.references.op_references import op_references
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.symbolic_sizes import further_sizes, inputs_at, text_of
@@ -60,9 +60,11 @@ class Comparison:
         ours = self.session.run(*inputs)
         self.show("running eager in float64")
         onnx_exact = self._onnx_float64_values(inputs)
-        witness = witness_of(model, inputs, eager, onnx_exact)
-        report.witness = report.witness or (f"none: {witness.missing}" if witness.missing else witness.made_by)
-        judge = OutputJudge(model, inputs, eager, witness, report)
+        reference = float64_reference_of(model, inputs, eager, onnx_exact)
+        report.float64_reference = report.float64_reference or (
+            f"none: {reference.missing}" if reference.missing else reference.made_by
+        )
+        judge = OutputJudge(model, inputs, eager, reference, report)
         if model.eager_module is not None:
             from lowerkit.parity.compare.export import compare_export
 

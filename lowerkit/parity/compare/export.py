@@ -2,7 +2,7 @@
 
 Steps
     export   torch's exported graph, as it was exported, is run by torch and compared with the module (or script).
-    capture  where the graph that was imported is not the witness's, it is compared with the export, in float64.
+    capture  where the graph that was imported is not the reference's, it is compared with the export, in float64.
 
 A module may compute one thing in eager and another under export (``torch.compiler.is_exporting()``, a decomposition, a
 fake implementation that is wrong): a compiled model that is true to such an export is still wrong for its user.
@@ -31,7 +31,7 @@ from lowerkit.parity.bisect.graph import (
 )
 from lowerkit.parity.gates import GATES, Verdict
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.references.float64_witness import EXACT_DB
+from lowerkit.parity.references.float64_reference import EXACT_DB
 from lowerkit.parity.references.higher_order import run_higher_order
 from lowerkit.parity.references.torch_nodes import node_values, output_nodes
 from lowerkit.parity.report.report import Report, Row

@@ -9,7 +9,7 @@ import numpy as np
 
 from lowerkit.parity.gates import GATES, Verdict, judge_model
 from lowerkit.parity.noise import Noise, noise_of
-from lowerkit.parity.references.float64_witness import Witness, perturbed_outputs
+from lowerkit.parity.references.float64_reference import Float64Reference, perturbed_outputs
 
 if TYPE_CHECKING:
     from lowerkit.parity.report.report import Report
@@ -24,16 +24,21 @@ class OutputJudge:
     Attributes:
         inputs: of the run, in the order of the signature.
         eager: eager's outputs, then its final states.
-        witness: the same in float64.
+        reference: the same in float64.
     """
 
     def __init__(
-        self, program: Program, inputs: Sequence[Array], eager: Sequence[Array], witness: Witness, report: Report
+        self,
+        program: Program,
+        inputs: Sequence[Array],
+        eager: Sequence[Array],
+        reference: Float64Reference,
+        report: Report,
     ) -> None:
         """``report`` gets a line where eager cannot be perturbed."""
         self.inputs = inputs
         self.eager = eager
-        self.witness = witness
+        self.reference = reference
         self._program = program
         self._report = report
         self._perturbed: list[list[Array]] | None = None
@@ -44,7 +49,7 @@ class OutputJudge:
         if actual.shape != eager.shape:
             raise AssertionError(f"output {place} is {actual.shape}, eager's {eager.shape}")
         verdict = judge_model(dtype, actual, eager)
-        exact = self.witness.values[place]
+        exact = self.reference.values[place]
         if verdict.passed or exact is None or dtype not in GATES or not verdict.to_eager.special_equal:
             return verdict
         return judge_model(dtype, actual, eager, exact, self._noise(place, exact))

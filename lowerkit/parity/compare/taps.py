@@ -47,7 +47,7 @@ def credible(float64: Array | None, eager: Array) -> Array | None:
     """Returns ONNX's float64 value, or None where eager is so far from it that it is the value of another computation.
 
     The evaluator has bugs of its own (it trained old batch norms), and an error to a wrong value explains anything. In
-    bf16 rounding alone may be as far as a wrong value is; there `onnx_float64_values` has asked a float32 witness.
+    bf16 rounding alone may be as far as a wrong value is; there `onnx_float64_values` has asked a run in float32.
     """
     dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}.get(eager.dtype.name)
     if float64 is None or dtype is None or float64.shape != eager.shape:

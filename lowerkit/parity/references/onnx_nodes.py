@@ -81,7 +81,7 @@ def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, 
         Exception: whatever the evaluator raises for an op it does not implement.
     """
     model = load_with_data(program.onnx_model)
-    witness = float32_outputs(model, inputs) if holds_bfloat16(model) else None
+    unrounded = float32_outputs(model, inputs) if holds_bfloat16(model) else None
     names = _input_names(model)
     _widen_graph(model.graph)
     for function in model.functions:
@@ -93,18 +93,18 @@ def onnx_float64_values(program: Program, inputs: Sequence[Array]) -> dict[str, 
     narrow = [name for name, value in values.items() if value.dtype.name in _NARROW]
     if narrow:
         raise ValueError(f"ONNX's evaluator computed {narrow[0]!r} in {values[narrow[0]].dtype.name}")
-    if witness is not None:
-        values = {name: value for name, value in values.items() if _confirms(witness.get(name), value)}
+    if unrounded is not None:
+        values = {name: value for name, value in values.items() if _confirms(unrounded.get(name), value)}
     for node in model.graph.node:
         if node.output and node.output[0] in values:
             values.setdefault(_name_of(node), values[node.output[0]])
     return values
 
 
-def _confirms(witness: Array | None, float64: Array) -> bool:
-    if witness is None or witness.shape != float64.shape:
+def _confirms(unrounded: Array | None, float64: Array) -> bool:
+    if unrounded is None or unrounded.shape != float64.shape:
         return False
-    return compare(witness, float64).sqnr_db >= GATES["f32"].model_sqnr_db / 2
+    return compare(unrounded, float64).sqnr_db >= GATES["f32"].model_sqnr_db / 2
 
 
 def _name_of(node: Any) -> str:

@@ -1,9 +1,9 @@
 """What each op is compared with: eager's value of its node, and the same in float64 where the graph can be trusted.
 
 Eager has no values by node, so torch runs the graph that was imported, node by node. That graph is torch's export as
-capture rewrote it: it is eager's only where the witness says so. Its outputs in float64 have to be the witness's
-(:func:`lowerkit.parity.references.float64_witness.agrees`). Where they are not, its float64 values excuse nothing, and
-an op passes only within the tolerance of the graph's own values.
+capture rewrote it: it is eager's only where the reference says so. Its outputs in float64 have to be the reference's
+(:func:`lowerkit.parity.references.float64_reference.agrees`). Where they are not, its float64 values excuse nothing,
+and an op passes only within the tolerance of the graph's own values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from lowerkit.parity.compare.taps import Reference, References, credible
 from lowerkit.parity.gates import GATES, judge_model
 from lowerkit.parity.noise import Noise, noise_of
-from lowerkit.parity.references.float64_witness import PERTURBED_RUNS, agrees, perturbed_runs
+from lowerkit.parity.references.float64_reference import PERTURBED_RUNS, agrees, perturbed_runs
 
 if TYPE_CHECKING:
     from lowerkit.parity.compare.outputs import OutputJudge
@@ -119,16 +119,16 @@ def op_references(
 def _why_untrusted(
     program: Program, own: Sequence[Sequence[Array] | None], exact: Sequence[Sequence[Array] | None], judge: OutputJudge
 ) -> str:
-    """Returns the first output in which the graph is not what the witness computes; empty where there is none."""
+    """Returns the first output in which the graph is not what the reference computes; empty where there is none."""
     specs = [*program.signature.outputs[: len(judge.eager) - len(program.signature.states)], *program.signature.states]
     if not len(own) == len(exact) == len(specs):
         return f"the graph has {len(own)} outputs and states, the model {len(specs)}"
     for place, spec in enumerate(specs):
-        mine, wide, eager, witness = own[place], exact[place], judge.eager[place], judge.witness.values[place]
+        mine, wide, eager, reference = own[place], exact[place], judge.eager[place], judge.reference.values[place]
         if not mine or not wide or mine[0].shape != eager.shape:
             return f"the graph has no value of {spec.name}"
-        if spec.dtype in GATES and witness is not None:
-            trusted = agrees(wide[0], witness, eager)
+        if spec.dtype in GATES and reference is not None:
+            trusted = agrees(wide[0], reference, eager)
         else:
             trusted = judge_model(spec.dtype, mine[0], eager).passed
         if not trusted:

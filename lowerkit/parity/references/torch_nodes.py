@@ -1,6 +1,6 @@
 """Values of every node of a captured graph, run by PyTorch: in the model's own element types, and in float64.
 
-They are torch's own where the graph is right. Whether it is, the witness says (:mod:`float64_witness`).
+They are torch's own where the graph is right. Whether it is, the reference says (:mod:`float64_reference`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ def html_report(report: Report) -> str:
     largest error; what was not compared.
     """
     bisection = report.bisection
+    reference = [f"float64 reference: {report.float64_reference}"] if report.float64_reference else []
     sections = [
         _verdicts(report),
         *([] if bisection is None else [_finding(bisection), _waterfall(bisection)]),
@@ -30,7 +31,7 @@ def html_report(report: Report) -> str:
         _table("Outputs", "outputs", report.outputs, {}),
         _table("Ops, in program order", "ops", report.ops, _local(bisection)),
         _table("Outputs on special values", "hard", report.hard, {}),
-        _skipped([f"float64 witness: {report.witness}", *report.skipped] if report.witness else report.skipped),
+        _skipped([*reference, *report.skipped]),
     ]
     title = f"lowerkit check: {escape(report.source)}"
     return (

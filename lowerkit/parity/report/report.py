@@ -58,7 +58,7 @@ class Report:
     """The export against eager; and where it fails what capture made of the export."""
     hard: list[Row] = field(default_factory=list[Row])
     """The outputs on special values, where they were asked for."""
-    witness: str = ""
+    float64_reference: str = ""
     """What computed the float64 values, or ``none`` and why: then only the tolerance of eager applies."""
     sizes: list[str] = field(default_factory=list[str])
     """Of a model with symbolic dims: the sizes that were compared."""
@@ -97,7 +97,7 @@ class Report:
             "ops": [row.to_json() for row in self.ops],
             "captures": [row.to_json() for row in self.captures],
             "hard": [row.to_json() for row in self.hard],
-            "witness": self.witness,
+            "float64_reference": self.float64_reference,
             "sizes": self.sizes,
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),

@@ -85,9 +85,9 @@ def test_a_wrong_constant_of_capture_is_not_explained_by_rounding(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("kind", "witness"), [("module", "the module"), ("script", "the script"), ("exported", "torch in")]
+    ("kind", "reference"), [("module", "the module"), ("script", "the script"), ("exported", "torch in")]
 )
-def test_the_witness_is_the_model_itself(kind: str, witness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_is_the_model_itself(kind: str, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, inputs = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).eval(), (torch.randn(3, 8),)
     model: Any = module
     if kind == "script":
@@ -96,7 +96,7 @@ def test_the_witness_is_the_model_itself(kind: str, witness: str, monkeypatch: p
         model = torch.export.export(module, inputs)
     report = lowerkit.check(model, inputs)
     assert report.passed
-    assert witness in report.witness
+    assert reference in report.float64_reference
 
 
 class OfFloat32(nn.Module):
@@ -109,7 +109,7 @@ class OfFloat32(nn.Module):
 def test_a_model_that_cannot_run_in_float64_says_why() -> None:
     report = lowerkit.check(OfFloat32().eval(), (torch.randn(3, 8),))
     assert report.passed
-    assert report.witness == "none: the module in float64 fails: TypeError: float32 only"
+    assert report.float64_reference == "none: the module in float64 fails: TypeError: float32 only"
 
 
 class Counting(nn.Module):

@@ -13,8 +13,8 @@ from torch import nn
 from lowerkit.capture.torch_export.eager import eager_callable
 from lowerkit.parity.gates import judge_model, judge_op
 from lowerkit.parity.noise import Noise, noise_of
+from lowerkit.parity.references.float64_reference import perturbed_runs
 from lowerkit.parity.references.float64_run import torch_float64_outputs
-from lowerkit.parity.references.float64_witness import perturbed_runs
 from lowerkit.parity.references.perturbations import Reordering
 
 Array = np.ndarray[Any, Any]
@@ -110,14 +110,14 @@ def test_an_error_that_perturbing_eager_does_not_show_explains_nothing() -> None
     """The float64 run computes something else: eager's error to it is no rounding."""
     generator = np.random.default_rng(2)
     eager = generator.standard_normal((4, 100)).astype(np.float32)
-    witness = eager.astype(np.float64) * 0.7
+    reference = eager.astype(np.float64) * 0.7
     runs = [(eager * (1 + 1e-7 * generator.standard_normal(eager.shape))).astype(np.float32) for _ in range(8)]
-    noise = noise_of(eager, runs, witness)
+    noise = noise_of(eager, runs, reference)
     assert noise is not None
     wrong = eager * np.float32(0.9)
-    assert judge_model("f32", wrong, eager, witness, noise).passed is False
-    assert judge_op("f32", wrong, eager, witness, noise).passed is False
-    assert judge_op("f32", eager, eager, witness, noise).passed
+    assert judge_model("f32", wrong, eager, reference, noise).passed is False
+    assert judge_op("f32", wrong, eager, reference, noise).passed is False
+    assert judge_op("f32", eager, eager, reference, noise).passed
 
 
 def test_without_a_measurement_nothing_below_40_db_is_explained() -> None:

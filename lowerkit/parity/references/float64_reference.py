@@ -1,11 +1,11 @@
-"""The float64 witness: what the user's own model computes without rounding, by its own framework.
+"""The float64 reference: what the user's own model computes without rounding, by its own framework.
 
 Vocabulary
-    witness    the model's outputs in float64, made of the model as it was handed in, never of what was captured of it:
+    reference  the model's outputs in float64, made of the model as it was handed in, never of what was captured of it:
                a wrong capture cannot excuse itself.
     perturbed  a run of the model that is as right as eager's (:mod:`perturbations`).
 
-| the model                 | the witness                                                                        |
+| the model                 | the reference                                                                      |
 |---|---|
 | module, factory           | the module run in float64                                                          |
 | TorchScript               | the script run in float64 by TorchScript's interpreter                             |
@@ -34,8 +34,8 @@ PERTURBED_RUNS = 8
 
 
 @dataclass(frozen=True)
-class Witness:
-    """The witness of one set of inputs.
+class Float64Reference:
+    """The reference of one set of inputs.
 
     Attributes:
         values: the outputs, then the final states, in float64; None for each that there is none for.
@@ -48,9 +48,9 @@ class Witness:
     missing: str = ""
 
 
-def witness_of(
+def float64_reference_of(
     program: Program, inputs: Sequence[Array], eager: Sequence[Array], onnx_exact: Mapping[str, Array]
-) -> Witness:
+) -> Float64Reference:
     """Runs the model in float64.
 
     Args:
@@ -64,7 +64,7 @@ def witness_of(
 
         names = [spec.name for spec in program.signature.outputs]
         values = [credible(onnx_exact.get(name), expected) for name, expected in zip(names, eager, strict=False)]
-        return Witness(values, "ONNX's reference evaluator, on the model widened to float64")
+        return Float64Reference(values, "ONNX's reference evaluator, on the model widened to float64")
     from lowerkit.parity.references.float64_run import torch_float64_outputs
 
     made_by = _torch_name(program)
@@ -72,10 +72,10 @@ def witness_of(
         values = torch_float64_outputs(program.eager, inputs)
     except Exception as error:  # models raise what they like in a type that they were not written for
         text = next(iter(str(error).splitlines()), "")
-        return Witness([None] * len(eager), made_by, f"{made_by} fails: {type(error).__name__}: {text}")
+        return Float64Reference([None] * len(eager), made_by, f"{made_by} fails: {type(error).__name__}: {text}")
     if [value.shape for value in values] != [value.shape for value in eager]:
-        return Witness([None] * len(eager), made_by, f"{made_by} gives outputs of other shapes")
-    return Witness(values, made_by)
+        return Float64Reference([None] * len(eager), made_by, f"{made_by} gives outputs of other shapes")
+    return Float64Reference(values, made_by)
 
 
 def _torch_name(program: Program) -> str:
@@ -112,11 +112,11 @@ def perturbed_runs(inputs: Sequence[Array], run: Callable[[Sequence[Array]], Any
     return found
 
 
-def agrees(graph: Array, witness: Array, eager: Array) -> bool:
-    """Whether a graph in float64 is what the witness computes: no farther from it than eager twice, or 110 dB near."""
-    if graph.shape != witness.shape:
+def agrees(graph: Array, reference: Array, eager: Array) -> bool:
+    """Whether a graph in float64 is what the reference computes: at most twice as far as eager, or 110 dB near."""
+    if graph.shape != reference.shape:
         return False
-    ours, theirs = compare(graph, witness), compare(eager, witness)
+    ours, theirs = compare(graph, reference), compare(eager, reference)
     return ours.special_equal and (ours.sqnr_db >= EXACT_DB or ours.rms <= 2 * theirs.rms)
 
 
