@@ -19,6 +19,7 @@ GENERIC = "generic"
 SPACES = ("global", "const", "shared", "shared::cta", "local")
 # What orders accesses changes nothing: the threads of a batch run an instruction at once, batches one after another.
 ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys")
+_OF_DEVICE = ("global", "const", GENERIC)  # generic addresses of device memory are its own
 _WINDOWS = (("local", LOCAL_BASE), ("shared", SHARED_BASE))
 
 # A space, the addresses in it, the numbers of their threads (None: the shapes say it), which ones of all (None: all).
@@ -39,6 +40,8 @@ class Access:
         self._space = space.removesuffix("::cta")
         self._verb = verb
         self._read = read
+        if abs(operand.offset) >= 1 << 32:
+            raise read.unknown(f"the offset {operand.offset}")
         self._offset = operand.offset
         narrow = (
             self._space in ("shared", "local") and isinstance(operand.base, Name) and _is_narrow(read, operand.base)
@@ -54,6 +57,10 @@ class Access:
             KernelFault: LK8017, an access is not allowed.
         """
         addresses = batch.repeat_active(self._addresses(batch))
+        if self._space in _OF_DEVICE and not batch.memory.track_written:
+            holder = batch.memory.holder(addresses, self.width)
+            if holder is not None:  # the way of nearly all loads, without what only faults and other spaces need
+                return holder.store.load(addresses - holder.base, dtype, count)
         parts = list(self._parts(batch, addresses, None))
         if parts[0][3] is None:
             return self._load_part(batch, parts[0], dtype, count)
@@ -80,7 +87,14 @@ class Access:
             KernelFault: LK8017, an access is not allowed.
         """
         threads = None if batch.active is None else batch.active_threads()
-        values = np.stack([flat(batch, column, threads) for column in columns], 1)
+        flats = [flat(batch, column, threads) for column in columns]
+        values = flats[0][:, None] if len(flats) == 1 else np.stack(flats, 1)
+        if self._space in _OF_DEVICE:
+            addresses = flat(batch, self._addresses(batch), threads)
+            holder = batch.memory.holder(addresses, self.width)
+            if holder is not None and holder.writable:
+                holder.store.store(addresses - holder.base, values)
+                return
         for store, offsets, which in self.places(batch, threads):
             store.store(offsets, values if which is None else values[which])
 
@@ -138,10 +152,10 @@ class Access:
             yield from batch.memory.pieces(addresses, self.width, self._verb != "reads")
             return
         memory = batch.shared if space == "shared" else batch.local
-        if space == "shared":
-            owners = batch.block_numbers if threads is None else threads // batch.shape[1]
+        if threads is None:  # who is not active reads what the active thread reads, of the same owner
+            owners = batch.repeat_active(batch.block_numbers if space == "shared" else batch.threads)
         else:
-            owners = batch.threads if threads is None else threads
+            owners = threads // batch.shape[1] if space == "shared" else threads
         yield memory.store, memory.offsets(addresses, owners, self.width), None
 
     @contextmanager

@@ -87,7 +87,7 @@ class Batch:
 
     def full(self, array: Array) -> Array:
         """Returns ``array`` in the shape of the batch."""
-        return np.broadcast_to(array, self.shape)
+        return array if array.shape == self.shape else np.broadcast_to(array, self.shape)
 
     def warps(self, array: Array) -> Array:
         """Returns ``array`` as [warps, lanes]."""

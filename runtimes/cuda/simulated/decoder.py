@@ -260,15 +260,22 @@ class InstructionReader:
             return _unary(function, sources[0], views[0], target, dtype)
         if len(sources) == 2:
             return _binary(function, (sources[0], sources[1]), (views[0], views[1]), target, dtype)
+        if len(sources) == 3:
+            return _ternary(
+                function, (sources[0], sources[1], sources[2]), (views[0], views[1], views[2]), target, dtype
+            )
         pairs = list(zip(sources, views, strict=True))
+        return _any(lambda registers: function(*[registers[slot].view(view) for slot, view in pairs]), target, dtype)
 
-        def run(batch: Batch) -> None:
-            registers = batch.registers
-            value = function(*[registers[slot].view(view) for slot, view in pairs]).view(dtype)
-            merge = batch.merge
-            registers[target] = value if merge is None else np.where(merge, value, registers[target])
 
-        return run
+def _any(function: Callable[[Sequence[Array]], Array], target: int, dtype: DType) -> Step:
+    def run(batch: Batch) -> None:
+        registers = batch.registers
+        value = function(registers).view(dtype)
+        merge = batch.merge
+        registers[target] = value if merge is None else np.where(merge, value, registers[target])
+
+    return run
 
 
 def _unary(function: Function, source: int, view: DType, target: int, dtype: DType) -> Step:
@@ -290,6 +297,21 @@ def _binary(
     def run(batch: Batch) -> None:
         registers = batch.registers
         value = function(registers[a].view(a_view), registers[b].view(b_view)).view(dtype)
+        merge = batch.merge
+        registers[target] = value if merge is None else np.where(merge, value, registers[target])
+
+    return run
+
+
+def _ternary(
+    function: Function, sources: tuple[int, int, int], views: tuple[DType, DType, DType], target: int, dtype: DType
+) -> Step:
+    a, b, c = sources
+    a_view, b_view, c_view = views
+
+    def run(batch: Batch) -> None:
+        registers = batch.registers
+        value = function(registers[a].view(a_view), registers[b].view(b_view), registers[c].view(c_view)).view(dtype)
         merge = batch.merge
         registers[target] = value if merge is None else np.where(merge, value, registers[target])
 

@@ -97,6 +97,18 @@ class DeviceMemory:
         at = bisect_right(self._bases, address) - 1
         return self._allocations[at] if at >= 0 else None
 
+    def holder(self, addresses: Array, width: int) -> Allocation | None:
+        """Returns the allocation that all accesses lie in, if there is one and they are aligned; None otherwise.
+
+        Args:
+            addresses: int64, not empty.
+            width: bytes of one access, a power of two.
+        """
+        if int(np.bitwise_or.reduce(addresses, None)) & (width - 1):
+            return None
+        allocation = self.find(int(addresses.min()))
+        return allocation if allocation is not None and int(addresses.max()) + width <= allocation.end else None
+
     def span(self, address: int, size: int) -> tuple[ByteStore, int]:
         """Returns the bytes around ``address`` and the offset in there, for ``size`` bytes that the host asks for.
 
@@ -121,13 +133,12 @@ class DeviceMemory:
         Raises:
             BadAccess: an access is not aligned, outside of the live allocations, or writes what is read-only.
         """
-        check_alignment(addresses, width)
-        low, high = int(addresses.min()), int(addresses.max())
-        first = self.find(low)
-        if first is not None and high + width <= first.end:  # nearly always: one instruction, one allocation
-            self._check_writable(first, write, addresses)
-            yield first.store, addresses - first.base, None
+        holder = self.holder(addresses, width)
+        if holder is not None:  # nearly always: one instruction, one allocation
+            self._check_writable(holder, write, addresses)
+            yield holder.store, addresses - holder.base, None
             return
+        check_alignment(addresses, width)
         bases = np.array(self._bases, np.int64)
         ends = np.array([allocation.end for allocation in self._allocations], np.int64)
         owners = np.searchsorted(bases, addresses, side="right") - 1

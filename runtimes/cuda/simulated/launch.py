@@ -23,8 +23,8 @@ _MOST_GRID = (2**31 - 1, 65535, 65535)
 _MOST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 # Threads of a batch: enough that numpy's cost of a call is spread, few enough that registers stay in the cache.
-_BATCH_THREADS = 8192
-_BATCH_LOCAL_BYTES = 1 << 28
+_BATCH_THREADS = 16384
+_BATCH_BYTES = 1 << 28  # of shared memory, and of local memory
 _FLOAT_CODES = {"f16": "<e", "f32": "<f", "f64": "<d"}
 
 
@@ -71,12 +71,12 @@ def run_launch(
         parameter.name: _bytes_of(kernel, parameter, argument)
         for parameter, argument in zip(kernel.parameters, arguments, strict=True)
     }
-    local = kernel.local_bytes * geometry.width
-    most = min(_BATCH_THREADS // geometry.width, _BATCH_LOCAL_BYTES // max(local, 1))
     shared = kernel.shared_bytes + shared_bytes
+    largest = max(shared, kernel.local_bytes * geometry.width, 1)
+    most = max(1, min(_BATCH_THREADS // geometry.width, _BATCH_BYTES // largest))
     issued = thread_instructions = 0
-    for first in range(0, geometry.blocks, max(most, 1)):
-        blocks = min(max(most, 1), geometry.blocks - first)
+    for first in range(0, geometry.blocks, most):
+        blocks = min(most, geometry.blocks - first)
         threads = blocks * geometry.width
         batch = Batch(
             geometry,

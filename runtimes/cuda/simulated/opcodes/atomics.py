@@ -10,9 +10,9 @@ from lowerkit.runtimes.cuda.simulated.access import GENERIC, ORDERS, SPACES, Acc
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.byte_store import ByteStore
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
-from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import pairwise, widened
+from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import widened
 from lowerkit.runtimes.cuda.simulated.rounding import canonical, narrow
-from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, computed, unsigned
+from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, computed, pairwise, unsigned
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2"),

@@ -51,15 +51,23 @@ def _comparison(read: InstructionReader) -> tuple[str, Function]:
         return kind, np.not_equal if name == "ne" else _ORDERED[_UNSIGNED_NAMES.get(name, name)]
     if name in _UNSIGNED_NAMES or (ftz and kind not in ("f32", "f16")):
         raise read.unknown("a modifier")
+    return kind, _comparison_of(kind, name, ftz)
+
+
+def _comparison_of(kind: str, name: str, ftz: bool) -> Function:
     compare = _float_comparison(name)
     if kind == "bf16":
-        return kind, lambda a, b: compare(from_bf16(a), from_bf16(b))
-    return kind, (lambda a, b: compare(flush(a), flush(b))) if ftz else compare
+        return lambda a, b: compare(from_bf16(a), from_bf16(b))
+    return (lambda a, b: compare(flush(a), flush(b))) if ftz else compare
 
 
 def _set_predicate(read: InstructionReader) -> Step:
     """``setp p|q, a, b, c``: p is the comparison joined with c, q its opposite joined with c."""
     join = _JOINS.get(read.choice(*_JOINS) or "")
+    if {"f16x2", "bf16x2"} & set(read.instruction.modifiers):
+        if join is not None:
+            raise read.unknown("joining")
+        return _set_two_predicates(read)
     kind, compare = _comparison(read)
     read.finish()
     read.count(3 if join is None else 4)
@@ -82,6 +90,29 @@ def _set_predicate(read: InstructionReader) -> Step:
         batch.write(target, result)
         if other is not None:
             batch.write(other, opposite)
+
+    return run
+
+
+def _set_two_predicates(read: InstructionReader) -> Step:
+    """``setp.f16x2 p|q, a, b``: p compares the low halves, q the high ones."""
+    half = read.required("f16x2", "bf16x2").removesuffix("x2")
+    ftz = read.flag("ftz") and half == "f16"
+    compare = _comparison_of(half, read.required(*_ORDERED, "ne", *_OPPOSITE, "num", "nan"), ftz)
+    read.finish()
+    read.count(3)
+    a, b = read.source(1, "b32"), read.source(2, "b32")
+    first, second = read.pair(read.operand(0))
+    if second is None:
+        raise read.unknown("one result")
+    targets = read.target(first, "pred"), read.target(second, "pred")
+    view = computed(half)
+
+    def run(batch: Batch) -> None:
+        x, y = (batch.registers[slot] for slot in (a, b))
+        for shift, target in zip((0, 16), targets, strict=True):
+            low, other = ((value >> np.uint32(shift)).astype(np.uint16).view(view) for value in (x, y))
+            batch.write(target, compare(low, other))
 
     return run
 

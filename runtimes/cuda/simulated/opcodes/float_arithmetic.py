@@ -24,7 +24,7 @@ from lowerkit.runtimes.cuda.simulated.rounding import (
     saturate,
     two_sum,
 )
-from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, stored
+from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, pairwise, stored
 
 _HALVES = ("f16", "bf16")
 _PAIRS = ("f16x2", "bf16x2")
@@ -43,17 +43,6 @@ def _exact(opcode: str) -> Function:
 def widened(x: Array) -> Array:
     """Returns f16, f32 or f64 values, or the bits of bf16, as f64."""
     return (from_bf16(x) if x.dtype == np.uint16 else x).astype(np.float64)
-
-
-def pairwise(half: Function, kind: str) -> Function:
-    """Returns ``half`` (on f16, or on the bits of bf16) as an operation on pairs of halves in 32 bits."""
-    view = np.dtype(np.float16 if kind == "f16x2" else np.uint16)
-
-    def function(*pairs: Array) -> Array:
-        halves = [np.ascontiguousarray(pair)[..., None].view(view) for pair in np.broadcast_arrays(*pairs)]
-        return np.ascontiguousarray(half(*halves)).view(np.uint32)[..., 0]
-
-    return function
 
 
 def _rounded(opcode: str, kind: str, mode: str) -> Function:

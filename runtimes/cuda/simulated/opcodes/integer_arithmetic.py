@@ -7,15 +7,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
-from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, SIGNED, UNSIGNED, Array
+from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, SIGNED, UNSIGNED, Array, pairwise
 
 _INTEGERS = (*SIGNED, *UNSIGNED)
+_PAIRS = ("u16x2", "s16x2")
 
 
 def _elementwise(function: Function, *kinds: str) -> Callable[[InstructionReader], Step]:
+    """An operation on ``kinds``; without them, on all integers."""
+
     def build(read: InstructionReader) -> Step:
         kind = read.kind(*(kinds or _INTEGERS))
-        return read.compute(function, [kind] * (len(read.instruction.operands) - 1), kind)
+        operation = pairwise(function, kind) if kind in _PAIRS else function
+        return read.compute(operation, [kind] * (len(read.instruction.operands) - 1), kind)
 
     return build
 
@@ -23,13 +27,14 @@ def _elementwise(function: Function, *kinds: str) -> Callable[[InstructionReader
 def _sum(function: Function) -> Callable[[InstructionReader], Step]:
     def build(read: InstructionReader) -> Step:
         saturated = read.flag("sat")
-        kind = read.kind(*(("s32",) if saturated else _INTEGERS))
+        kind = read.kind(*(("s32",) if saturated else (*_INTEGERS, *_PAIRS)))
 
         def clamped(a: Array, b: Array) -> Array:
             wide = function(a.astype(np.int64), b.astype(np.int64))
             return np.clip(wide, -(1 << 31), (1 << 31) - 1).astype(np.int32)
 
-        return read.compute(clamped if saturated else function, [kind, kind], kind)
+        operation = pairwise(function, kind) if kind in _PAIRS else function
+        return read.compute(clamped if saturated else operation, [kind, kind], kind)
 
     return build
 
@@ -103,6 +108,6 @@ OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {
     "rem": _elementwise(_remainder),
     "abs": _elementwise(np.abs, *SIGNED),
     "neg": _elementwise(np.negative, *SIGNED),
-    "min": _elementwise(np.minimum),
-    "max": _elementwise(np.maximum),
+    "min": _elementwise(np.minimum, *_INTEGERS, *_PAIRS),
+    "max": _elementwise(np.maximum, *_INTEGERS, *_PAIRS),
 }

@@ -55,7 +55,7 @@ def parse_registers(reader: TokenReader, scope: Scope) -> None:
         UnknownPtx: LK8018, the declaration is malformed or a name is there twice.
     """
     reader.expect(".reg")
-    kind = _type(reader)
+    kind = "pred" if reader.take(".pred") else _type(reader)
     while True:
         name = reader.word()
         if name in scope.registers or name in scope.families:
@@ -128,7 +128,7 @@ def _alignment(reader: TokenReader) -> int:
 
 def _type(reader: TokenReader) -> str:
     word = reader.word()
-    if word[1:] not in BYTES or word[0] != ".":
+    if word[1:] not in BYTES or word[0] != "." or word == ".pred":
         raise UnknownPtx(f"{shown(word)} is no type that is known", reader.line)
     return word[1:]
 

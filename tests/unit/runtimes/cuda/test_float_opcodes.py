@@ -256,6 +256,17 @@ def test_comparisons(kind: str) -> None:
         assert found.tolist() == expected, name
 
 
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_comparisons_of_pairs(kind: str) -> None:
+    columns = operands([kind] * 2, 100)
+    packed = [[low | high << 16 for low, high in zip(column, reversed(column), strict=True)] for column in columns]
+    inputs = [("b32", as_array(column, "b32")) for column in packed]
+    for name in ("eq", "ltu", "nan"):
+        low, high = run_instructions(f"setp.{name}.{kind}x2 %d0|%d1, %a0, %a1;", inputs, ["pred"] * 2)
+        expected = mapped(lambda a, b, f=COMPARISONS[name]: int(f(decode(a, kind), decode(b, kind))), columns)
+        assert low.tolist() == expected and high.tolist() == expected[::-1]
+
+
 def test_comparisons_that_are_joined() -> None:
     columns = operands(["s32", "s32"], 100)
     third = [row % 2 for row in range(len(columns[0]))]

@@ -77,6 +77,18 @@ def test_one_operand(kind: str) -> None:
     check(f"neg.{kind}", [kind], kind, lambda a: -a)
 
 
+@pytest.mark.parametrize("name", ["add", "min", "max"])
+@pytest.mark.parametrize("kind", ["u16", "s16"])
+def test_pairs_of_integers_are_two_integers(name: str, kind: str) -> None:
+    columns = operands([kind, kind])
+    (one,) = run_instructions(f"{name}.{kind} %d0, %a0, %a1;", [(kind, as_array(c, kind)) for c in columns], [kind])
+    packed = [[low | high << 16 for low, high in zip(c, reversed(c), strict=True)] for c in columns]
+    inputs = [("b32", as_array(column, "b32")) for column in packed]
+    (found,) = run_instructions(f"{name}.{kind}x2 %d0, %a0, %a1;", inputs, ["b32"])
+    halves = one.tolist()
+    assert found.tolist() == [low | high << 16 for low, high in zip(halves, reversed(halves), strict=True)]
+
+
 def test_saturation() -> None:
     def clamped(value: int) -> int:
         return max(-(1 << 31), min((1 << 31) - 1, value))

@@ -104,6 +104,9 @@ def test_unwritten_memory() -> None:
         with pytest.raises(KernelFault, match=r"thread \(0, 0, 0\) .* nothing has written there"):
             run(text, gpu=SimulatedGpu(refuse_unwritten=True))
         run(f"st.{space}.u32 [{address}], %r0; {text}", gpu=SimulatedGpu(refuse_unwritten=True))
+        # Only what the active threads read counts.
+        some = f"setp.eq.u32 %p0, %r0, 5; @!%p0 bra $out; st.{space}.u32 [{address}], %r0; {text}\n$out:"
+        run(some, gpu=SimulatedGpu(refuse_unwritten=True))
     with pytest.raises(KernelFault, match="changes 4 bytes at .*: nothing has written there"):
         run("atom.global.add.u32 %r3, [%d1], 1;", gpu=SimulatedGpu(refuse_unwritten=True))
     with pytest.raises(KernelFault, match=r"thread \(5, 0, 0\) of block \(0, 0, 0\) reads"):

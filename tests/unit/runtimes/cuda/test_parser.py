@@ -132,6 +132,8 @@ REFUSED = {
     "brx.idx %r0, $nowhere;": r"table of labels '\$nowhere'",
     "ld.global.u32 %r0, %r1;": "the address of",
     "ld.global.u32 %r0, [%r1];": "register '%r1' of 32 bits",
+    "ld.global.u32 %r0, [%d0+99999999999999999999];": "the offset 99999999999999999999",
+    ".shared .pred s;": "'.pred' is no type",
     "ld.global.u32 {%r0, %r1}, [%d0];": "a vector of 2",
     "ld.global.v8.u64 {%d0,%d0,%d0,%d0,%d0,%d0,%d0,%d0}, [%d0];": "an access of 64 bytes",
     "ld.shared::cluster.u32 %r0, [%r1];": "modifier .shared::cluster",
