@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,13 @@ from lowerkit.errors import CaptureError, UsageError
 from lowerkit.pipeline import PassTiming, PipelineOptions, run_stages
 
 if TYPE_CHECKING:
+    from lowerkit.codegen.assemble import CompiledParts, PlannedParts
+    from lowerkit.codegen.offload import OffloadSummary
     from lowerkit.passes.base import PassContext
     from lowerkit.program.program import Program
     from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.session import Session
-    from lowerkit.targets.cpu.target import CompiledParts, PlannedParts
+    from lowerkit.targets.registry import TargetSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -30,20 +32,30 @@ class CompileOptions:
     """How to compile.
 
     Attributes:
-        target: the target's name; ``lowerkit targets`` lists them.
-        cpu: ``host`` or a level such as ``x86-64-v3``: what the artifact may use, checked again at load.
+        target: accelerators and the CPU with their levels (``acme_npu+cpu:x86-64-v3``), as text or parsed;
+            ``lowerkit targets`` lists them. A level is what the artifact may use, checked again at load.
+        keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
+        require_offload: share of the FLOPs, 0 to 1, that the accelerators must take; None asks for nothing.
         dump_folder: where the IR after each pass is written; None writes nothing.
         workers: processes that compile kernels; None is one a core.
         use_cache: read and write the kernel cache on disk.
         golden: store the example inputs and our outputs in the artifact, for ``lowerkit verify``.
     """
 
-    target: str = "cpu"
-    cpu: str = "host"
+    target: TargetSpec | str = "cpu"
+    keep_on_host: frozenset[str] = frozenset()
+    require_offload: float | None = None
     dump_folder: Path | None = None
     workers: int | None = None
     use_cache: bool = True
     golden: bool = True
+
+    @property
+    def spec(self) -> TargetSpec:
+        """The target, parsed."""
+        from lowerkit.targets.registry import TargetSpec
+
+        return TargetSpec.parse(self.target) if isinstance(self.target, str) else self.target
 
 
 @dataclass
@@ -59,6 +71,7 @@ class Compiled:
     options: CompileOptions
     remarks: list[str]
     timings: list[PassTiming]
+    offload: list[OffloadSummary]
     threads: int | None = None
     _session: Session | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
@@ -99,21 +112,22 @@ class Compiled:
             "steps": len(manifest.steps),
             "kernels": len(manifest.kernels),
             "weight_bytes": self.parts.weight_bytes,
-            "code_bytes": len(self.parts.image.data),
+            "code_bytes": sum(len(code.data) for code in self.parts.code.values()),
             "cpu": manifest.cpu,
+            "offload": [summary.to_json() for summary in self.offload],
         }
 
     def _has_golden(self) -> bool:
-        """Whether an artifact is to hold golden values: there are inputs, and this CPU can run the code."""
+        """Whether an artifact is to hold golden values: there are inputs, and this machine can run the code."""
         if not self.options.golden or self.program.example_inputs is None:
             return False
-        from lowerkit.targets.cpu.levels import runs_on_host
-
-        if runs_on_host(self.parts.manifest.cpu):
-            return True
-        remark = f"no golden outputs: this machine cannot run {self.parts.manifest.cpu} code"
-        self.remarks += [] if remark in self.remarks else [remark]
-        return False
+        spec = self.options.spec
+        used = [target for target in spec.accelerator_targets if target.name in self.parts.code]
+        missing = [target for target in (*used, spec.host_target) if not target.runs_here()]
+        for target in missing:
+            remark = f"no golden outputs: this machine cannot run {target.level or target.name} code"
+            self.remarks += [] if remark in self.remarks else [remark]
+        return not missing
 
     def _write(self, path: Path, *, golden: bool) -> None:
         from lowerkit.artifact.safetensors_blob import TensorSource
@@ -130,7 +144,8 @@ class Compiled:
         side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
         if golden and self._has_golden():
             side_car = self._golden_run
-        write_artifact(path, self.parts.manifest, self.parts.image, weights, side_car)
+        code = {memory: linked.data for memory, linked in self.parts.code.items()}
+        write_artifact(path, self.parts.manifest, code, weights, side_car)
 
     def _read(self, read: Callable[[], Array]) -> Array:
         """Reads a weight, and makes sure that the files of the model are those that were captured."""
@@ -158,7 +173,6 @@ def compile(
     example_inputs: Sequence[Any] | None = None,
     target: str = "cpu",
     *,
-    cpu: str = "host",
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -170,8 +184,7 @@ def compile(
     Args:
         model: an ``nn.Module``, an ExportedProgram, a ScriptModule, or a path (.pt2, .pt, .onnx, file.py:factory).
         example_inputs: tensors in the order of ``forward``; they fix every dim that is not symbolic.
-        target: the target's name.
-        cpu: ``host`` or the CPU level to compile for.
+        target: accelerators and the CPU with their levels, such as ``cpu:x86-64-v3`` or ``acme_npu+cpu``.
         dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; all else has its shapes.
         kwargs: keyword inputs of ``forward``, or inputs of a file by name.
         threads: threads of a run; None is the cores this process may use.
@@ -191,7 +204,7 @@ def compile(
         from lowerkit.capture.capture import capture
 
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
-    compiled = compile_program(program, CompileOptions(target=target, cpu=cpu, workers=workers, use_cache=use_cache))
+    compiled = compile_program(program, CompileOptions(target=target, workers=workers, use_cache=use_cache))
     compiled.threads = threads
     return compiled
 
@@ -217,16 +230,22 @@ def compile_program(
         )
     if options.workers is not None and options.workers < 1:
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
-    if options.target != "cpu":
-        raise UsageError("LK4003", f"there is no target {options.target!r}", hint="the targets are: cpu")
+    spec = options.spec
+    host, accelerators = spec.host_target, spec.accelerator_targets  # an unknown one is named before any work
     context, timings = _lower(program, "fused", options, on_progress)
 
-    from lowerkit.targets.cpu.target import CpuTarget
+    from lowerkit.codegen.assemble import compile_parts
+    from lowerkit.codegen.offload import require_offload, summaries
+    from lowerkit.targets.target import LinkSettings
 
-    target = CpuTarget(cpu=options.cpu, workers=options.workers, use_cache=options.use_cache)
-    parts = target.compile(program, on_progress=on_progress)
+    offload = summaries(context.placements, [target.name for target in accelerators])
+    require_offload(context.placements, offload, options.require_offload)
+    parts = compile_parts(
+        program, host, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
+    )
     program.stage = "compiled"
-    return Compiled(program, parts, options, [*program.remarks, *context.remarks, *parts.remarks], timings)
+    remarks = [*program.remarks, *context.remarks, *parts.remarks]
+    return Compiled(program, parts, options, remarks, timings, offload)
 
 
 def plan_program(
@@ -237,11 +256,13 @@ def plan_program(
     Raises:
         UnsupportedError, CodegenError: as :func:`compile_program`.
     """
-    from lowerkit.targets.cpu.target import CpuTarget
+    from lowerkit.codegen.assemble import plan_parts
 
     options = options or CompileOptions()
-    _lower(program, "fused", options, on_progress)
-    return CpuTarget(cpu=options.cpu).plan(program, on_progress)
+    spec = options.spec
+    host, accelerators = spec.host_target, spec.accelerator_targets
+    context, _ = _lower(program, "fused", options, on_progress)
+    return plan_parts(program, host, accelerators, context.placements, on_progress)
 
 
 def pass_context(program: Program) -> PassContext:
@@ -261,6 +282,15 @@ def pass_context(program: Program) -> PassContext:
 def _lower(
     program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
 ) -> tuple[PassContext, list[PassTiming]]:
-    context = pass_context(program)
-    timings = run_stages(program, until, context, PipelineOptions(options.dump_folder, on_progress=on_progress))
-    return context, timings
+    from lowerkit.targets.offering import Offer
+
+    spec = options.spec
+    targets = spec.accelerator_targets
+    context = replace(
+        pass_context(program),
+        accelerators=[Offer(target, spec.host_target) for target in targets],
+        keep_on_host=options.keep_on_host,
+    )
+    by_regions = [target for target in targets if target.unit == "region"]
+    pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
+    return context, run_stages(program, until, context, pipeline)

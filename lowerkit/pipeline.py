@@ -1,8 +1,10 @@
 """The path of a model, readable from top to bottom: the default pipeline and the stages it runs through.
 
-Stages, in order: ``captured`` (torch dialect) -> ``raised`` (lk + linalg) -> ``canonical`` -> ``layout`` -> ``fused``
-(everything inside regions) -> ``compiled`` (kernels, memory plan, step table). Each boundary can be written to a file
-and taken up again from it.
+Stages, in order: ``captured`` (torch dialect) -> ``raised`` (lk + linalg) -> ``canonical`` (true for every target) ->
+``partitioned`` (functions of accelerators) -> ``layout`` -> ``fused`` (everything inside regions) -> ``compiled``
+(kernels, memory plan, step table). Each boundary can be written to a file and taken up again from it. From
+``partitioned`` on each target has passes of its own for its functions; the CPU's are in
+:mod:`lowerkit.targets.cpu.passes`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
     from lowerkit.mlir import ir
     from lowerkit.passes.base import Pass, PassContext
     from lowerkit.program.program import Program
+    from lowerkit.targets.target import Target
 
-STAGES = ("captured", "raised", "canonical", "layout", "fused", "compiled")
+STAGES = ("captured", "raised", "canonical", "partitioned", "layout", "fused", "compiled")
 
 
 def stage_passes(stage: str) -> list[Pass]:
-    """Returns the passes that lead to ``stage`` from the one before it: the default pipeline, in order."""
+    """Returns the passes that lead functions of the host to ``stage`` from the one before it, in order."""
     from lowerkit.passes.canonicalize.common_subexpressions import CommonSubexpressions
     from lowerkit.passes.canonicalize.fold_constants import FoldConstants
     from lowerkit.passes.canonicalize.fold_padding import FoldPadding
@@ -33,15 +36,9 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.canonicalize.resolve_shapes import ResolveShapes
     from lowerkit.passes.canonicalize.simplify import Simplify
     from lowerkit.passes.canonicalize.simplify_elementwise import SimplifyElementwise
-    from lowerkit.passes.canonicalize.sink_reshapes import SinkReshapes
-    from lowerkit.passes.fuse.form_regions import FormRegions
-    from lowerkit.passes.fuse.fuse_elementwise import FuseElementwise
-    from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
-    from lowerkit.passes.layout.channels_last import ChannelsLast
-    from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
-    from lowerkit.passes.quantize.integer_operands import IntegerOperands
+    from lowerkit.passes.partition.merge_predicates import MergePredicates
+    from lowerkit.passes.partition.partition import Partition
     from lowerkit.passes.quantize.integer_products import IntegerProducts
-    from lowerkit.passes.quantize.lower_quantization import LowerQuantization
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
     from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
@@ -76,6 +73,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
     from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
     from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
+    from lowerkit.targets.cpu.passes import host_passes
 
     match stage:
         case "raised":
@@ -124,22 +122,14 @@ def stage_passes(stage: str) -> list[Pass]:
                 ResolveShapes(),
                 SimplifyElementwise(),
                 FoldPadding(),
-                IntegerOperands(),
                 HoistSlices(),
                 FoldConstants(),
                 CommonSubexpressions(),
             ]
-        case "layout":
-            return [
-                LowerQuantization(),
-                ChannelsLast(),
-                PropagateTransposes(),
-                Simplify(),
-                SimplifyElementwise(),
-                FoldConstants(),
-            ]
-        case "fused":
-            return [SinkReshapes(), FuseElementwise(), FuseEpilogue(), FormRegions()]
+        case "partitioned":
+            return [MergePredicates(), Partition()]
+        case "layout" | "fused":
+            return host_passes(stage)
         case _:
             raise AssertionError(f"no passes lead to stage {stage}")
 
@@ -153,11 +143,13 @@ class PipelineOptions:
         reproducer_folder: where a failing pass leaves a file that repeats the failure; None is the folder
             ``reproducers`` of the user's cache. The diagnostic names the file.
         on_progress: called with the name of what runs now.
+        accelerators: those whose functions the program may hold; their own passes run on these.
     """
 
     dump_folder: Path | None = None
     reproducer_folder: Path | None = None
     on_progress: Callable[[str], None] | None = None
+    accelerators: Sequence[Target] = ()
 
 
 @dataclass
@@ -173,6 +165,8 @@ def run_stages(
     program: Program, until: str, context: PassContext, options: PipelineOptions | None = None
 ) -> list[PassTiming]:
     """Brings ``program`` from the stage it is in up to ``until`` (at most ``fused``), in place."""
+    from lowerkit.targets.asking import ask
+
     options = options or PipelineOptions()
     timings: list[PassTiming] = []
     start, end = STAGES.index(program.stage), STAGES.index(until)
@@ -180,6 +174,9 @@ def run_stages(
         raise UsageError("LK3003", f"the program is at stage {program.stage!r}, which is behind {until!r} already")
     for stage in STAGES[start + 1 : end + 1]:
         timings.extend(run_passes(program, stage_passes(stage), context, options, first_index=len(timings)))
+        for target in options.accelerators if stage in ("layout", "fused") else ():
+            passes = ask(target, "passes", (list, tuple), stage)
+            timings.extend(run_passes(program, passes, context, options, len(timings), target.name))
         program.stage = stage
     return timings
 
@@ -190,8 +187,11 @@ def run_passes(
     context: PassContext,
     options: PipelineOptions | None = None,
     first_index: int = 0,
+    target: str = "",
 ) -> list[PassTiming]:
-    """Runs ``passes`` in order; verifies the IR after each that changed it; leaves a reproducer when one fails.
+    """Runs ``passes`` in order on the functions of ``target`` (``""`` is the host).
+
+    The IR is verified after each that changed it; a reproducer is left when one fails.
 
     Raises:
         PassError: LK3001, a pass failed for a reason of its own.
@@ -210,7 +210,7 @@ def run_passes(
             before = program.module.operation.clone()
         started = time.perf_counter()
         try:
-            modified = run_on_functions(one_pass, program.module, context)
+            modified = run_on_functions(one_pass, program.module, context, target)
             if modified:
                 _verify(program, one_pass)
         except Exception as error:

@@ -12,12 +12,13 @@ pass's precondition, changes the module in place and says whether it changed any
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from lowerkit.mlir import ir
+    from lowerkit.passes.partition.accelerator import Accelerator, Placement
     from lowerkit.program.weights import WeightStore
 
 
@@ -29,12 +30,18 @@ class PassContext:
         weights: the store that ``lk.weight`` symbols name.
         remarks: lines for the user: what was refused or left alone, and why. Never dropped silently.
         refusals: op and location -> why the last rule that was offered the op did not take it.
+        accelerators: whom ``partition`` offers ops to, in this order.
+        keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
+        placements: where each op runs, as ``partition`` has decided.
         extent_ranges: (argument of ``@main``, axis) -> (minimum, maximum or None) of an extent that is a symbolic dim.
     """
 
     weights: WeightStore
     remarks: list[str] = field(default_factory=list[str])
     refusals: dict[str, str] = field(default_factory=dict[str, str])
+    accelerators: Sequence[Accelerator] = ()
+    keep_on_host: frozenset[str] = frozenset()
+    placements: list[Placement] = field(default_factory=list["Placement"])
     extent_ranges: Mapping[tuple[int, int], tuple[int, int | None]] = field(
         default_factory=dict[tuple[int, int], tuple[int, int | None]]
     )

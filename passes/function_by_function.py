@@ -13,16 +13,30 @@ from dataclasses import replace
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 
+TARGET = "lk.target"
+"""The attribute of a function that belongs to an accelerator: the accelerator's name."""
 
-def run_on_functions(one_pass: Pass, module: ir.Module, context: PassContext) -> bool:
-    """Runs ``one_pass`` on ``@main`` and then on every other function; returns whether anything changed."""
+
+def run_on_functions(one_pass: Pass, module: ir.Module, context: PassContext, target: str = "") -> bool:
+    """Runs ``one_pass`` on the functions of ``target``, ``""`` for the host: ``@main`` first, then every other one.
+
+    Returns:
+        whether anything changed.
+    """
     bodies = [op.operation for op in module.body.operations if _is_body(op.operation)]
     if not bodies:
-        return one_pass.run(module, context)
+        return not target and one_pass.run(module, context)
     inner = replace(context, extent_ranges={})  # the ranges are those of @main's arguments
     with _apart(module, bodies) as parts:
-        changed = [one_pass.run(module, context), *(one_pass.run(part, inner) for part in parts)]
+        ours = [part for part in parts if target_of(part.body.operations[0].operation) == target]
+        changed = [] if target else [one_pass.run(module, context)]
+        changed += [one_pass.run(part, inner) for part in ours]
     return any(changed)
+
+
+def target_of(function: ir.Operation) -> str:
+    """Returns the accelerator that a function belongs to, ``""`` for the host."""
+    return ir.StringAttr(function.attributes[TARGET]).value if TARGET in function.attributes else ""
 
 
 def _is_body(op: ir.Operation) -> bool:

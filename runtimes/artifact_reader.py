@@ -30,10 +30,8 @@ from lowerkit.runtimes.manifest import (
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     Manifest,
-    decode_manifest,
-    decode_version,
-    stored_content_id_holds,
 )
+from lowerkit.runtimes.manifest_json import decode_manifest, decode_version, stored_content_id_holds
 from lowerkit.runtimes.safetensors_header import SafetensorsError, StoredTensor, parse_safetensors
 from lowerkit.runtimes.zip_structure import ZipEntry, ZipStructureError, read_entries
 

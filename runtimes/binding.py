@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
+from lowerkit.runtimes.bound_model import BoundModel, SteppedModel, WeightPlace
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
 from lowerkit.runtimes.manifest import (
@@ -36,7 +36,7 @@ from lowerkit.runtimes.manifest import (
     TensorSpec,
 )
 from lowerkit.runtimes.memory_plan import ARENA_ALIGNMENT, DEVICE_ALIGNMENT, arena_lives, plan_memory
-from lowerkit.runtimes.run_faults import check_dims, loops_that_end, raise_step_fault
+from lowerkit.runtimes.run_faults import check_dims
 
 ARENA_BASE = 0
 WEIGHTS_BASE = 1
@@ -45,56 +45,6 @@ FIRST_STATE_BASE = 2
 _ANY_ADDRESS = 64
 """Stands for the address of a kernel where a model is bound only to be measured, never run."""
 _SCRATCH_ALIGNMENT = 128  # two cache lines: the prefetcher fetches them in pairs
-
-
-@dataclass(frozen=True)
-class WeightPlace:
-    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
-
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True)
-class BoundModel:
-    """A model for one value of each dim.
-
-    ``scratch_stride`` is the scratch of one thread, ``device_arenas`` the arena of each device, in bytes.
-    """
-
-    dims: Mapping[str, int]
-    table: _native.StepTable
-    output_shapes: tuple[tuple[int, ...], ...]
-    arena_size: int
-    scratch_stride: int
-    device_arenas: Mapping[str, int]
-    steps: Sequence[Step]
-    calls: DeviceCalls | None
-
-    def run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
-        """Runs all steps.
-
-        Raises:
-            RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range; LK8016, a device failed.
-            ResourceError: LK7002, a device ran out of memory.
-        """
-        with loops_that_end():
-            self._require_success(self.table.run(pool, bases, scratch, self.scratch_stride))
-
-    def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[int]:
-        """Runs all steps; returns the nanoseconds of each.
-
-        Raises:
-            RuntimeFault, ResourceError: as for :meth:`run`.
-        """
-        with loops_that_end():
-            times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
-            self._require_success(fault)
-            return times.tolist()
-
-    def _require_success(self, fault: tuple[int, int, int, int] | None) -> None:
-        if fault is not None:
-            raise_step_fault(self.steps[fault[0]], fault, self.dims, self.calls)
 
 
 def bind_model(
@@ -120,19 +70,6 @@ def bind_model(
         return _Binder(manifest, dims, weights, kernel_address, calls).bind()
     except (ExpressionError, ValueError, OverflowError) as error:
         raise _contradiction(str(error), dims) from None
-
-
-@dataclass(frozen=True)
-class SteppedModel:
-    """A bound model whose steps run one at a time.
-
-    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
-    bytes.
-    """
-
-    tables: tuple[_native.StepTable, ...]
-    places: tuple[tuple[int, int], ...]
-    sizes: tuple[int, ...]
 
 
 def bind_steps(

@@ -7,15 +7,16 @@ is kept until the run is over, since nothing may be raised through the executor.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
 from lowerkit.errors import ResourceError, RuntimeFault
+from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.device import Bytes, Device, open_device
-from lowerkit.runtimes.manifest import HOST, DeviceSpec, KernelEntry, Step
+from lowerkit.runtimes.manifest import DEVICE_ENTRY, HOST, WEIGHTS_ENTRY, KernelEntry, Step
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
@@ -108,18 +109,22 @@ class DeviceCalls:
         address: of the function that the executor calls.
     """
 
-    def __init__(self, specs: Sequence[DeviceSpec], code: Callable[[str], Bytes]) -> None:
-        """Opens the devices.
-
-        Args:
-            specs: what the artifact names.
-            code: the code entry of a device, by its name.
+    def __init__(self, artifact: Artifact) -> None:
+        """Opens the devices that an artifact names, and copies to each the weights that its steps read.
 
         Raises:
             RuntimeFault: LK8005, LK8016, as for :func:`~lowerkit.runtimes.device.open_device`.
+            ResourceError: LK7002, a device has not the memory.
         """
-        self.memories = {spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in specs}
-        self._code = code
+        manifest, blob = artifact.manifest, artifact.entry_bytes(WEIGHTS_ENTRY)
+        self.memories = {
+            spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in manifest.devices
+        }
+        for name, memory in self.memories.items():
+            used = sorted({buffer.weight for buffer in manifest.buffers if buffer.weight and buffer.memory == name})
+            stored = {weight: artifact.weights[weight] for weight in used}
+            memory.store({weight: blob[tensor.begin : tensor.end] for weight, tensor in stored.items()})
+        self._artifact = artifact
         self._programs: dict[int, Any] = {}
         self._actions: list[_Action] = []
         self._contexts: dict[tuple[object, ...], int] = {}
@@ -135,7 +140,8 @@ class DeviceCalls:
         """
         memory = self.memories[kernel.device]
         if number not in self._programs:
-            code = self._code(kernel.device)[kernel.offset : kernel.offset + kernel.size]
+            entry = self._artifact.entry_bytes(DEVICE_ENTRY.format(kernel.device))
+            code = entry[kernel.offset : kernel.offset + kernel.size]
             try:
                 self._programs[number] = memory.ask(memory.device.load, code)
             except _DeviceFailure as failure:

@@ -9,11 +9,10 @@ Version rule: a reader refuses a newer ``format_major`` and any name in ``featur
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
@@ -285,50 +284,3 @@ class Manifest(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
     entries: dict[str, EntryInfo] = {}
     content_id: str = ""
-
-
-class FormatVersion(msgspec.Struct, frozen=True):
-    """The part of a manifest that every reader of every version can decode."""
-
-    format_major: int
-    format_minor: int = 0
-    features: list[str] = []
-    producer: dict[str, str] = {}
-
-
-_ENCODER = msgspec.json.Encoder(order="sorted")
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Returns the canonical bytes: sorted keys, no spaces, UTF-8, and the content id filled in."""
-    return _ENCODER.encode(replace(manifest, content_id=compute_content_id(manifest)))
-
-
-def compute_content_id(manifest: Manifest) -> str:
-    """Returns the sha-256 of the canonical manifest with an empty ``content_id``."""
-    return hashlib.sha256(_ENCODER.encode(replace(manifest, content_id=""))).hexdigest()
-
-
-def stored_content_id_holds(data: bytes, content_id: str) -> bool:
-    """Tells whether the bytes of a manifest have the ``content_id`` they state.
-
-    Works on the bytes, not on the struct, so that fields of a newer minor version count too.
-    """
-    field = b'"content_id":"' + content_id.encode() + b'"'
-    if data.count(field) != 1:
-        return False
-    return hashlib.sha256(data.replace(field, b'"content_id":""')).hexdigest() == content_id
-
-
-def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
-    """Decodes ``manifest.json``.
-
-    Raises:
-        msgspec.MsgspecError: where a field is missing, of another type, or holds a malformed expression.
-    """
-    return msgspec.json.decode(data, type=Manifest)
-
-
-def decode_version(data: bytes | bytearray | memoryview) -> FormatVersion:
-    """Decodes only what the version check needs, so that a newer manifest can still be refused by name."""
-    return msgspec.json.decode(data, type=FormatVersion)

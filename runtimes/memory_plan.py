@@ -64,7 +64,8 @@ def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
-    from lowerkit.runtimes.binding import WeightPlace, bind_model
+    from lowerkit.runtimes.binding import bind_model
+    from lowerkit.runtimes.bound_model import WeightPlace
 
     places = {
         buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in manifest.buffers if buffer.weight

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,13 +23,13 @@ from lowerkit.errors import LowerkitError, ResourceError, UsageError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
 from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
-from lowerkit.runtimes.binding import BoundModel, WeightPlace, bind_model
+from lowerkit.runtimes.binding import bind_model
+from lowerkit.runtimes.bound_model import BoundModel, StepTime, WeightPlace
 from lowerkit.runtimes.cpu.requirements import require_machine
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
-from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import CODE_ENTRY, DEVICE_ENTRY, HOST, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.manifest import CODE_ENTRY, HOST, WEIGHTS_ENTRY, Manifest, Signature
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.state_memory import StateMemory
@@ -39,19 +38,6 @@ from lowerkit.runtimes.validation import manifest_problems
 Integrity = Literal["checksum", "sha256", "structure"]
 _BOUND_MODELS_KEPT = 64
 _PROBLEMS_SHOWN = 20
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """How long one step took in one run, and the work it did (flops and bytes moved, as the compiler counts them)."""
-
-    name: str
-    kind: str
-    family: str
-    location: str
-    nanoseconds: int
-    flops: int
-    bytes: int
 
 
 def load(path: str | os.PathLike[str], *, threads: int | None = None, integrity: Integrity = "checksum") -> Session:
@@ -80,9 +66,8 @@ class Session:
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
             for name, tensor in artifact.weights.items()
         }
-        self._calls = DeviceCalls(self._manifest.devices, lambda name: artifact.entry_bytes(DEVICE_ENTRY.format(name)))
+        self._calls = DeviceCalls(artifact)
         weakref.finalize(self, self._calls.close)
-        self._store_on_devices()
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena = _native.Memory(0)
         self._scratch = _native.Memory(0)
@@ -170,19 +155,7 @@ class Session:
         arrays = self._collect(inputs, named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
-            times = bound.profile(self._pool, bases, self._scratch)
-        return [
-            StepTime(
-                name=step.name,
-                kind=step.kind,
-                family=step.family,
-                location=step.location,
-                nanoseconds=nanoseconds,
-                flops=evaluate(step.flops, bound.dims),
-                bytes=evaluate(step.bytes, bound.dims),
-            )
-            for step, nanoseconds in zip(self._manifest.steps, times, strict=True)
-        ]
+            return bound.profile(self._pool, bases, self._scratch)
 
     @property
     def state(self) -> dict[str, Array]:
@@ -294,14 +267,6 @@ class Session:
         except OSError as error:
             raise _code_fault(self.path, error) from error
         return image
-
-    def _store_on_devices(self) -> None:
-        """Copies the weights that steps of devices read to the devices, once."""
-        blob = self._artifact.entry_bytes(WEIGHTS_ENTRY)
-        for name, memory in self._calls.memories.items():
-            used = {buffer.weight for buffer in self._manifest.buffers if buffer.weight and buffer.memory == name}
-            stored = {weight: self._artifact.weights[weight] for weight in sorted(used)}
-            memory.store({weight: blob[tensor.begin : tensor.end] for weight, tensor in stored.items()})
 
     def _check_weights(self, integrity: Integrity) -> None:
         if integrity == "sha256":

@@ -1,6 +1,7 @@
 """Writes ``model.lk``: one stored zip with code, weights, side-car entries and, last, the manifest.
 
     code.bin              at a multiple of 4096, so that it can be mapped executable
+    device/NAME.bin       the code of a device, likewise
     weights.safetensors   at a multiple of 64, its tensors too, so that kernels read them where they lie
     debug/..., golden/... side-car, sorted by name
     manifest.json         canonical JSON with the sha-256 of each entry above and the content id
@@ -18,10 +19,10 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from msgspec.structs import replace
@@ -32,17 +33,17 @@ from lowerkit.errors import CodegenError
 from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.manifest import (
     CODE_ENTRY,
+    DEVICE_ENTRY,
     GOLDEN_INPUTS_ENTRY,
     GOLDEN_OUTPUTS_ENTRY,
+    HOST,
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     EntryInfo,
     GoldenSpec,
-    ImportSite,
     Manifest,
-    decode_manifest,
-    encode_manifest,
 )
+from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from lowerkit.runtimes.zip_structure import ZipEntry
 
 PAGE = 4096
@@ -54,34 +55,10 @@ _PADDING_FIELD = 0xD935  # the id that Android's zipalign uses for alignment
 _SIDE_CAR_NAME = re.compile(r"(debug|golden)(/[A-Za-z0-9_][A-Za-z0-9_.\-]*)+")
 
 
-class LinkedImage(Protocol):
-    """The code of all kernels, as the linker of a target gives it."""
-
-    @property
-    def data(self) -> bytes:
-        """Position-independent bytes, the import table last."""
-        ...
-
-    @property
-    def imports(self) -> Sequence[str]:
-        """Names of the routines whose addresses the loader fills in."""
-        ...
-
-    @property
-    def import_table_offset(self) -> int:
-        """Where the table of addresses starts."""
-        ...
-
-    @property
-    def import_sites(self) -> Sequence[ImportSite]:
-        """Where the code refers to the table."""
-        ...
-
-
 def write_artifact(
     path: str | os.PathLike[str],
     manifest: Manifest,
-    image: LinkedImage,
+    code: Mapping[str, bytes],
     weights: Mapping[str, np.ndarray[Any, Any] | TensorSource],
     side_car: Mapping[str, bytes] | Callable[[Artifact], Mapping[str, bytes]] | None = None,
 ) -> Manifest:
@@ -89,8 +66,8 @@ def write_artifact(
 
     Args:
         path: where to.
-        manifest: without ``entries`` and ``content_id``; imports, their table and sites come from ``image``.
-        image: the code; its ``data`` may be empty where the manifest has no kernels.
+        manifest: without ``entries`` and ``content_id``.
+        code: of the host (:data:`~lowerkit.runtimes.manifest.HOST`) and of each device, by its name; may be empty.
         weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
         side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`), or a
             function that makes them from the artifact without them, which has no file of its own yet and can be run.
@@ -106,17 +83,13 @@ def write_artifact(
     if not callable(side_car):
         _check_side_car(side_car or {})
     sources = {name: w if isinstance(w, TensorSource) else TensorSource.of(w) for name, w in weights.items()}
-    manifest = replace(
-        manifest,
-        imports=list(image.imports),
-        import_table_offset=image.import_table_offset if image.imports else 0,
-        import_sites=list(image.import_sites),
-    )
     with replace_file(path) as file:
         entries: dict[str, EntryInfo] = {}
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            if image.data:
-                entries[CODE_ENTRY] = _add(archive, file, CODE_ENTRY, len(image.data), [image.data], PAGE)
+            for memory in sorted(code):
+                name = CODE_ENTRY if memory == HOST else DEVICE_ENTRY.format(memory)
+                if code[memory]:
+                    entries[name] = _add(archive, file, name, len(code[memory]), [code[memory]], PAGE)
             if sources:
                 layout = lay_out(sources)
                 chunks = blob_chunks(layout, sources)

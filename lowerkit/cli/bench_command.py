@@ -11,6 +11,7 @@ import click
 
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option
+from lowerkit.cli.target_options import target_option
 from lowerkit.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--threads", type=int, help="Threads for all contenders. [default: the cores this process may use]")
 @click.option("--seconds", default=20.0, show_default=True, help="How long to measure.")
-@click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
+@target_option
 @click.option("--steps", is_flag=True, help="Also print where our own time goes, step by step.")
 @json_option
 @quiet_option
@@ -40,7 +41,7 @@ def command(
     dtype: str,
     threads: int | None,
     seconds: float,
-    cpu: str,
+    target: str,
     steps: bool,
     as_json: bool,
     quiet: bool,
@@ -66,7 +67,7 @@ def command(
         onnx_path = Path(model) if model.endswith(".onnx") else None
         arguments = program.arguments(arrays) if program.arguments is not None else (tuple(arrays), {})
         bench_model = BenchModel(module_of(program), onnx_path, arrays, names, arguments, dtype, threads)
-        compiled = compile_program(program, CompileOptions(cpu=cpu, golden=False), show)
+        compiled = compile_program(program, CompileOptions(target=target, golden=False), show)
         compiled.threads = threads
         session = compiled.session
         contenders["lowerkit"] = lambda: session.run(*arrays)

@@ -9,6 +9,7 @@ import click
 
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.cli.target_options import target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
@@ -17,7 +18,7 @@ from lowerkit.parity.report.report import Report, Row
 
 @click.command("check")
 @model_options
-@click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
+@target_option
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
 @click.option("--hard", is_flag=True, help="Compare on NaN, infinities, denormals and other special values too.")
@@ -39,7 +40,7 @@ def command(
     inputs: tuple[str, ...],
     dynamic: tuple[str, ...],
     seed: int,
-    cpu: str,
+    target: str,
     dtype: str | None,
     outputs_only: bool,
     hard: bool,
@@ -56,7 +57,9 @@ def command(
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
-        report = check_program(program, cpu=cpu, per_op=not outputs_only, bisect=bisect, hard=hard, on_progress=show)
+        report = check_program(
+            program, target=target, per_op=not outputs_only, bisect=bisect, hard=hard, on_progress=show
+        )
     if as_json:
         print_json("check", report.to_json())
     else:

@@ -10,6 +10,7 @@ import click
 
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
+from lowerkit.cli.target_options import Share, target_option
 from lowerkit.errors import InputError, UsageError
 
 
@@ -18,10 +19,9 @@ from lowerkit.errors import InputError, UsageError
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The artifact to write. [default: MODEL's stem + .lk]"
 )
-@click.option("--target", default="cpu", show_default=True, help="The target; `lowerkit targets` lists them.")
-@click.option(
-    "--cpu", default="host", show_default=True, help="The CPU level: host, x86-64-v3, x86-64-v4, sapphirerapids."
-)
+@target_option
+@click.option("--require-offload", type=Share(), help="Fail unless the accelerators take this share of the FLOPs: 99%.")
+@click.option("--keep-on-host", multiple=True, metavar="OP", help="Offer OP (softmax, or a node's name) to nobody.")
 @click.option("--dump-ir", type=click.Path(path_type=Path), help="Write the IR after each pass into this folder.")
 @click.option("--compile-to", metavar="STAGE", help="Stop after this stage and write its IR to the output.")
 @click.option("--compile-from", metavar="STAGE", help="MODEL is a file that --compile-to STAGE wrote.")
@@ -37,7 +37,8 @@ def command(
     seed: int,
     output: Path | None,
     target: str,
-    cpu: str,
+    require_offload: float | None,
+    keep_on_host: tuple[str, ...],
     dump_ir: Path | None,
     compile_to: str | None,
     compile_from: str | None,
@@ -62,8 +63,15 @@ def command(
     if compile_from is not None:
         refuse_given(MODEL_OPTIONS, "with --compile-from: the file was captured before")
     if compile_to is not None:
-        refuse_given(["target", "cpu", "workers"], "with --compile-to: no kernel is compiled")
-    options = CompileOptions(target=target, cpu=cpu, dump_folder=dump_ir, workers=workers, use_cache=not no_cache)
+        refuse_given(["workers", "require_offload"], "with --compile-to: no kernel is compiled")
+    options = CompileOptions(
+        target=target,
+        keep_on_host=frozenset(keep_on_host),
+        require_offload=require_offload,
+        dump_folder=dump_ir,
+        workers=workers,
+        use_cache=not no_cache,
+    )
     with progress(quiet) as show:
         show("capturing")
         if compile_from is not None:
@@ -80,12 +88,16 @@ def command(
             remarks = lower_program(program, compile_to, options, show).remarks
             write_stage(program, output)
             summary: dict[str, Any] = {"stage": compile_to}
+            offload: list[str] = []
         else:
             compiled = compile_program(program, options, show)
             show("writing")
             compiled.save(output)
             remarks, summary = compiled.remarks, compiled.summary()
+            offload = [each.render() for each in compiled.offload]
     finished = time.perf_counter()
+    for line in offload:
+        note(line, quiet)
     if verbose:
         for remark in remarks:
             note(f"remark: {remark}")

@@ -11,6 +11,7 @@ import click
 
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import ITEM_SIZES
@@ -23,7 +24,7 @@ _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 
 @click.command("inspect")
 @model_options
-@click.option("--cpu", default="host", show_default=True, help="For a model: the CPU level to compile for.")
+@target_option
 @click.option(
     "--dim", "dims", multiple=True, metavar="NAME=VALUE", help="Value of a symbolic dim. [default: its minimum]"
 )
@@ -35,7 +36,7 @@ def command(
     inputs: tuple[str, ...],
     dynamic: tuple[str, ...],
     seed: int,
-    cpu: str,
+    target: str,
     dims: tuple[str, ...],
     meta: bool,
     show_all: bool,
@@ -51,7 +52,7 @@ def command(
     if model.endswith(".lk"):
         from lowerkit.runtimes.artifact_reader import open_artifact
 
-        refuse_given([*MODEL_OPTIONS, "cpu", "meta"], "on an artifact: it is compiled already")
+        refuse_given([*MODEL_OPTIONS, "target", "meta"], "on an artifact: it is compiled already")
         artifact = open_artifact(Path(model))
         manifest = artifact.manifest
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
@@ -60,12 +61,12 @@ def command(
         from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
         program = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
-        options = CompileOptions(cpu=cpu, golden=False)
+        options = CompileOptions(target=target, golden=False)
         if meta:
             parts, code_bytes = plan_program(program, options), 0
         else:
             parts = compile_program(program, options).parts
-            code_bytes = len(parts.image.data)
+            code_bytes = sum(len(code.data) for code in parts.code.values())
         manifest, weight_bytes = parts.manifest, parts.weight_bytes
         ledger = [
             {

@@ -10,6 +10,7 @@ import click
 from lowerkit.cli.compile_command import check_output, describe
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.cli.target_options import target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.methods import METHODS
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     metavar="ALPHA",
     help="0 to 1: how much of the large channels behind norms moves into weights (SmoothQuant); 0.7 is usual.",
 )
-@click.option("--cpu", default="host", show_default=True, help="The CPU level to compile for.")
+@target_option
 @json_option
 @verbose_option
 @quiet_option
@@ -63,7 +64,7 @@ def command(
     percentile: float,
     keep_float: tuple[str, ...],
     smooth: float,
-    cpu: str,
+    target: str,
     as_json: bool,
     verbose: bool,
     quiet: bool,
@@ -92,7 +93,7 @@ def command(
             program,
             samples,
             settings,
-            CompileOptions(cpu=cpu),
+            CompileOptions(target=target),
             show,
             captured_for,
         )

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import click
 
-from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.cli.output import json_option, note, print_json, print_table
 
 
 @click.command("targets")
 @json_option
 def command(as_json: bool) -> None:
-    """List the targets and the CPU levels, and which of them this machine can run."""
-    from lowerkit.targets.cpu.levels import LEVELS, host_features, runs_on_host
+    """List the targets that packages here bring, their levels, and which of them this machine can run."""
+    from lowerkit.errors import LowerkitError
+    from lowerkit.targets.registry import find_target, known_targets, target_class
 
-    host = host_features().name
-    rows = [["cpu", name, runs_on_host(name), name == host] for name in LEVELS]
+    host = find_target("cpu").level
+    rows: list[list[str | bool]] = []
+    failures: list[str] = []
+    for name in sorted(known_targets()):
+        try:
+            for level in target_class(name).levels or ("",):
+                rows.append([name, level, find_target(name, level).runs_here(), name == "cpu" and level == host])
+        except LowerkitError as error:
+            failures.append(error.render())
+    for failure in failures:
+        note(failure)
     if as_json:
         keys = ("target", "level", "runs_here", "host")
         print_json("targets", {"targets": [dict(zip(keys, row, strict=True)) for row in rows]})
     else:
         shown = [[target, level, "yes" if runs else "no", "host" if here else ""] for target, level, runs, here in rows]
-        print_table("", ["target", "level (--cpu)", "runs here", ""], shown)
+        print_table("", ["target", "level", "runs here", ""], shown)

@@ -16,21 +16,18 @@ Bytes: a branch computes its results where they are read later; a loop copies ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from lowerkit.codegen.shapes import Shape
 from lowerkit.codegen.step_draft import Source, byte_size
 from lowerkit.codegen.step_place import step_place
+from lowerkit.codegen.step_walker import StepWalker
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import to_text
-from lowerkit.runtimes.manifest import Buffer
-
-if TYPE_CHECKING:
-    from lowerkit.codegen.schedule import Walker
+from lowerkit.runtimes.manifest import HOST, Buffer
 
 
-def branch(walker: Walker, op: ir.Operation) -> None:
+def branch(walker: StepWalker, op: ir.Operation) -> None:
     """Adds the steps of an ``lk.cond``.
 
     Raises:
@@ -57,7 +54,7 @@ def branch(walker: Walker, op: ir.Operation) -> None:
     walker.define(list(op.results), results, shapes)
 
 
-def loop(walker: Walker, op: ir.Operation) -> None:
+def loop(walker: StepWalker, op: ir.Operation) -> None:
     """Adds the steps of an ``lk.while``.
 
     Raises:
@@ -94,13 +91,13 @@ def loop(walker: Walker, op: ir.Operation) -> None:
 
 
 def _settle(
-    walker: Walker, op: ir.Operation, sources: Sequence[Source], results: Sequence[int], first_own: int
+    walker: StepWalker, op: ir.Operation, sources: Sequence[Source], results: Sequence[int], first_own: int
 ) -> None:
     """Brings what a branch returns into the buffers of the results: made there where a step made it, else copied."""
     draft = walker.draft
     for source, result in zip(sources, results, strict=True):
         buffer = walker.buffer(source)
-        if buffer >= first_own and draft.buffers[buffer].kind == "arena":
+        if buffer >= first_own and draft.buffers[buffer].kind == "arena" and draft.buffers[buffer].memory == HOST:
             draft.buffers[buffer] = Buffer("alias", draft.size(buffer), target=result)
         else:
             draft.copy(buffer, result, op)

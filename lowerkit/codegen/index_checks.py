@@ -9,14 +9,11 @@ comes after an update all the same, the update is made on a copy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from lowerkit.codegen.step_place import step_place
+from lowerkit.codegen.step_walker import StepWalker
 from lowerkit.mlir import ir
 from lowerkit.runtimes.manifest import CHECK_KERNEL, IndexCheck, Step
-
-if TYPE_CHECKING:
-    from lowerkit.codegen.schedule import Walker
 
 _BODIES = {"lk.cond": ("then_function", "else_function"), "lk.while": ("condition_function", "body_function")}
 
@@ -82,7 +79,7 @@ def may_end_the_run(following: Sequence[ir.Operation], functions: Mapping[str, i
     return False
 
 
-def check(walker: Walker, op: ir.Operation) -> None:
+def check(walker: StepWalker, op: ir.Operation) -> None:
     """Adds the step of an ``lk.check_indices``."""
     indices, *extents = op.operands
     kind = ir.RankedTensorType(indices.type)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import Buffer, Step
+from lowerkit.runtimes.manifest import HOST, Buffer, Step
 
 VIEW_OPS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.cast")
 """Ops whose result is the buffer of their operand."""
@@ -73,8 +73,9 @@ def root_of(buffers: Sequence[Buffer], number: int) -> int:
 
 
 def arena_use(buffers: Sequence[Buffer], dims: Mapping[str, int]) -> ArenaUse:
-    """Returns what the arena needs when the symbolic dims have the values ``dims``."""
-    arena = [buffer for buffer in buffers if buffer.kind == "arena" and buffer.first_step >= 0]
+    """Returns what the arena of the host needs when the symbolic dims have the values ``dims``."""
+    in_arena = [buffer for buffer in buffers if buffer.kind == "arena" and buffer.memory == HOST]
+    arena = [buffer for buffer in in_arena if buffer.first_step >= 0]
     sizes = [evaluate(buffer.size, dims) for buffer in arena]
     changes: dict[int, int] = {}
     for buffer, size in zip(arena, sizes, strict=True):

@@ -1,32 +1,28 @@
-"""Chooses a kernel for each region of a module, and for equal regions once."""
+"""Gets the code of each region of a module, and of equal regions once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from lowerkit.codegen.shared_tables import SharedTables
 from lowerkit.codegen.step_place import step_place
 from lowerkit.mlir import ir
-from lowerkit.targets.ledger import Select, Selection
+from lowerkit.targets.ledger import Compile
+from lowerkit.targets.plan import DeviceCode
 from lowerkit.targets.region_view import RegionView
-
-if TYPE_CHECKING:
-    from lowerkit.targets.cpu.levels import CpuFeatures
 
 
 class RegionPlanner:
-    """Remembers the views and selections of one module."""
+    """Remembers the views and the code of one module."""
 
-    def __init__(self, operations: Sequence[ir.Operation], select: Select, cpu: CpuFeatures) -> None:
-        self._select = select
-        self._cpu = cpu
+    def __init__(self, operations: Sequence[ir.Operation], compile_region: Compile) -> None:
+        self._compile = compile_region
         self._tables = SharedTables(operations)
-        self._selections: dict[tuple[object, ...], Selection] = {}
+        self._codes: dict[tuple[object, ...], DeviceCode] = {}
         self._views: dict[tuple[str, str], RegionView] = {}
 
-    def plan(self, op: ir.Operation, names: Sequence[str]) -> tuple[RegionView, Selection]:
-        """Returns a region as families see it, and what was chosen for it.
+    def plan(self, op: ir.Operation, names: Sequence[str]) -> tuple[RegionView, DeviceCode]:
+        """Returns a region as families see it, and the code for it.
 
         Args:
             op: an ``lk.region``.
@@ -34,6 +30,6 @@ class RegionPlanner:
         """
         view = RegionView.from_region(op, names, location=step_place(op)[1], known=self._views)
         view = view.with_layouts(self._tables.layouts(view, lambda other, weights: self.plan(other, weights)[1]))
-        if view.key not in self._selections:
-            self._selections[view.key] = self._select(view, self._cpu)
-        return view, self._selections[view.key]
+        if view.key not in self._codes:
+            self._codes[view.key] = self._compile(view)
+        return view, self._codes[view.key]

@@ -37,7 +37,8 @@ class ShapeTable:
     """Evaluates shapes and index values of one block, each once.
 
     Args:
-        known: the shapes of block arguments (and of any other values that are given from outside).
+        known: the shapes of block arguments (and of any other values that are given from outside); of an index the
+            value itself, alone in a tuple.
     """
 
     def __init__(self, known: Mapping[ir.Value, Sequence[Expr]]) -> None:
@@ -66,6 +67,8 @@ class ShapeTable:
         """
         owner = value.owner
         if isinstance(owner, ir.Block):
+            if value in self._shapes and not isinstance(value.type, ir.RankedTensorType):
+                return self._shapes[value][0]
             raise _data_dependent(None)
         op = owner.operation
         if op.name == "arith.constant":

@@ -8,17 +8,12 @@ are looked up, an element a cache line; the artifact and its memory shrink by th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from lowerkit.codegen.memory import VIEW_OPS
 from lowerkit.mlir import ir
+from lowerkit.targets.packing import Packing
+from lowerkit.targets.plan import DeviceCode
 from lowerkit.targets.region_view import RegionView
-
-if TYPE_CHECKING:
-    from lowerkit.targets.cpu.gemm.weight_packing import Packing
-    from lowerkit.targets.ledger import Selection
-
-_PACKED = "matmul_panels"
 
 
 class SharedTables:
@@ -40,7 +35,7 @@ class SharedTables:
             del self._products[symbol]
 
     def layouts(
-        self, view: RegionView, select: Callable[[ir.Operation, Sequence[str]], Selection]
+        self, view: RegionView, select: Callable[[ir.Operation, Sequence[str]], DeviceCode]
     ) -> dict[int, Packing]:
         """Returns operand number -> layout for the tables of a look-up that a product has packed; else nothing.
 
@@ -54,10 +49,10 @@ class SharedTables:
         for operand in view.operands:
             if operand.weight_name in self._products:
                 op, number = self._products[operand.weight_name]
-                packing = select(op, [_weight_of(value) for value in op.operands]).plan.packings.get(number)
+                packing = select(op, [_weight_of(value) for value in op.operands]).packings.get(number)
                 same_shape = ir.RankedTensorType(op.operands[number].type).shape == operand.type.shape
-                if packing is not None and same_shape and dict(packing.parameters).get("transposed") == 1:
-                    found.update({operand.index: packing} if packing.kind == _PACKED else {})
+                if packing is not None and same_shape and packing.has_rows:
+                    found[operand.index] = packing
         return found
 
 

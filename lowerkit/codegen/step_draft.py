@@ -13,9 +13,9 @@ from lowerkit.codegen.weight_table import WeightTable
 from lowerkit.errors import CodegenError, UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
-from lowerkit.runtimes.manifest import COPY_KERNEL, ITEM_SIZES, JUMP_KERNEL, Buffer, Step
+from lowerkit.runtimes.manifest import COPY_KERNEL, HOST, ITEM_SIZES, JUMP_KERNEL, Buffer, Step
 from lowerkit.targets.ledger import LedgerEntry
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,14 @@ class Source:
 
     buffer: int = -1
     weight: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedCode:
+    """Code that steps call, and the accelerator that runs it (:data:`HOST` where it is none)."""
+
+    code: DeviceCode
+    device: str = HOST
 
 
 class StepDraft:
@@ -37,11 +45,11 @@ class StepDraft:
         self.weights = weights
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
-        self.plans: list[KernelPlan] = []
+        self.plans: list[PlannedCode] = []
         self.ledger: list[LedgerEntry] = []
         self.loops: list[tuple[int, int]] = []
-        self._weight_buffers: dict[str, int] = {}
-        self._plan_numbers: dict[str, int] = {}
+        self._weight_buffers: dict[tuple[str, str], int] = {}
+        self._plan_numbers: dict[tuple[str, str | bytes], int] = {}
 
     def add(self, buffer: Buffer) -> int:
         """Adds a buffer; returns its number."""
@@ -52,24 +60,25 @@ class StepDraft:
         """Returns the bytes of a buffer."""
         return self.buffers[buffer].size
 
-    def stored(self, name: str) -> int:
-        """Returns the buffer of a stored weight, made at the first time."""
-        if name not in self._weight_buffers:
-            self._weight_buffers[name] = self.add(Buffer("weight", self.weights.entries[name].nbytes, weight=name))
-        return self._weight_buffers[name]
+    def stored(self, name: str, memory: str = HOST) -> int:
+        """Returns the buffer of a stored weight in a memory, made at the first time."""
+        if (name, memory) not in self._weight_buffers:
+            size = self.weights.entries[name].nbytes
+            self._weight_buffers[name, memory] = self.add(Buffer("weight", size, weight=name, memory=memory))
+        return self._weight_buffers[name, memory]
 
-    def packed(self, source: Source, shape: Shape, plan: KernelPlan, operand: int) -> int:
+    def packed(self, source: Source, shape: Shape, plan: DeviceCode, operand: int, memory: str) -> int:
         """Returns the buffer of a weight in the layout in which ``plan`` wants its operand."""
         if not source.weight:
             raise CodegenError("LK5002", f"family {plan.family} packs operand {operand}, which is no weight")
         extents = [extent for extent in shape if isinstance(extent, int)]
-        return self.stored(self.weights.packed(source.weight, extents, plan.packings[operand]))
+        return self.stored(self.weights.packed(source.weight, extents, plan.packings[operand]), memory)
 
-    def kernel(self, plan: KernelPlan) -> int:
-        """Returns the number of a kernel; equal texts are one."""
-        number = self._plan_numbers.setdefault(plan.mlir, len(self.plans))
+    def kernel(self, code: DeviceCode, device: str) -> int:
+        """Returns the number of a kernel; equal payloads of a device are one."""
+        number = self._plan_numbers.setdefault((device, code.payload), len(self.plans))
         if number == len(self.plans):
-            self.plans.append(plan)
+            self.plans.append(PlannedCode(code, device))
         return number
 
     def copy(self, source: int, destination: int, op: ir.Operation) -> None:

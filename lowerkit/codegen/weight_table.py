@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.targets.packing import Packing
 
 if TYPE_CHECKING:
     from lowerkit.program.weights import WeightStore
-    from lowerkit.targets.cpu.gemm.weight_packing import Packing
 
 Array = np.ndarray[Any, Any]
 

@@ -25,7 +25,7 @@ def check(
     model: Any,
     example_inputs: Sequence[Any] | None = None,
     *,
-    cpu: str = "host",
+    target: str = "cpu",
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     per_op: bool = True,
@@ -52,13 +52,13 @@ def check(
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    return check_program(make(), cpu=cpu, per_op=per_op, bisect=bisect, hard=hard)
+    return check_program(make(), target=target, per_op=per_op, bisect=bisect, hard=hard)
 
 
 def check_program(
     program: Program,
     *,
-    cpu: str = "host",
+    target: str = "cpu",
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
@@ -77,7 +77,7 @@ def check_program(
     bodies = bodies_of(program) if per_op else []
     unlowered = program.copy() if bodies and not program.signature.dims else None
     fused: Program | None = None
-    options = CompileOptions(cpu=cpu, golden=False)
+    options = CompileOptions(target=target, golden=False)
     model = replace(program)  # with the signature of the model, when taps are added to that of the program
     report = Report(program.source, [], [])
     taps: list[Tap] = []
@@ -117,7 +117,7 @@ def check_program(
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 
-        report.bisection = bisect_program(captured, cpu=cpu, on_progress=on_progress)
+        report.bisection = bisect_program(captured, target=target, on_progress=on_progress)
     return report
 
 

@@ -73,7 +73,7 @@ def quantize(
     percentile: float | None = None,
     keep_float: Sequence[str] = ("auto",),
     smooth: float = 0.0,
-    cpu: str = "host",
+    target: str = "cpu",
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Quantized:
@@ -87,7 +87,7 @@ def quantize(
         percentile: of the method ``percentile``, 99.99 if not given.
         keep_float: as in :class:`Quantization`; ``()`` keeps nothing in floats.
         smooth: as in :class:`Quantization`.
-        cpu: ``host`` or the CPU level to compile for.
+        target: accelerators and the CPU with their levels, such as ``cpu:x86-64-v3``.
         dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; the samples may differ in shape.
         kwargs: keyword inputs of ``forward``, beside ``example_inputs``; in samples they follow the others.
 
@@ -131,7 +131,7 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    return quantize_program(program, samples, settings, CompileOptions(cpu=cpu), captured_for=captured_for)
+    return quantize_program(program, samples, settings, CompileOptions(target=target), captured_for=captured_for)
 
 
 def quantize_program(

@@ -1,66 +1,61 @@
-"""What a kernel emitter hands back: a plan, or the reason why it does not take the region.
+"""What a target makes of a function: code that its device runs, or the reason why it does not take it.
 
 Vocabulary: a *region* is an anchor op with its fused epilogue; a *family* is one way to write kernels (a GEMM, a
-row-wise norm); a *plan* is the MLIR text of one kernel with what the runtime must know to call it; a *task* is the
-unit that the thread pool splits: the kernel runs tasks ``[task_begin, task_end)``.
+row-wise norm); a *task* is the unit that a pool of threads splits: a kernel of the host runs tasks
+``[task_begin, task_end)``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-if TYPE_CHECKING:
-    from lowerkit.targets.cpu.gemm.weight_packing import Packing
-    from lowerkit.targets.cpu.levels import CpuFeatures
-    from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.packing import Packing
 
 # An int, ("dim", i) for the i-th dynamic dim of the kernel, or (operation, a, b) over expressions.
 KernelExpr = Any
 
 
 @dataclass(frozen=True)
-class KernelPlan:
-    """One kernel: its text, and how to call it.
+class DeviceCode:
+    """The code of one function, and how to call it.
 
     Attributes:
-        family: name of the family that wrote it.
-        mlir: text of a ``builtin.module`` with one public function ``kernel(buffers: !llvm.ptr, dims: !llvm.ptr,
-            task_begin: i64, task_end: i64, scratch: !llvm.ptr)``. Equal texts are compiled once.
+        family: what wrote it: a name for the ledger.
+        payload: what :meth:`~lowerkit.targets.target.Target.link` takes. Bytes, as the device loads them; of the CPU
+            the text of a ``builtin.module`` with one public function ``kernel(buffers: !llvm.ptr, dims: !llvm.ptr,
+            task_begin: i64, task_end: i64, scratch: !llvm.ptr)``. Equal payloads are linked once.
         task_count: number of tasks, an expression over the kernel's dims; leaves are ints and ``("dim", i)``.
         scratch_bytes: bytes of 64-byte aligned scratch that each thread needs, an expression likewise.
         packings: operand index -> layout in which that weight's bytes are handed to the kernel.
-        note: why this kernel was chosen, shown by ``lowerkit inspect``.
+        note: why this code was chosen, shown by ``lowerkit inspect``.
         in_place: result number -> the operand whose content that result holds before the kernel starts. The kernel
             changes it and never reads the operand itself; the two may be the same memory.
+        refusals: (family, reason) of those that were asked before.
     """
 
     family: str
-    mlir: str
+    payload: str | bytes
     task_count: KernelExpr = 1
     scratch_bytes: KernelExpr = 0
-    packings: Mapping[int, Packing] = field(default_factory=dict[int, "Packing"])
+    packings: Mapping[int, Packing] = field(default_factory=dict[int, Packing])
     note: str = ""
     in_place: Mapping[int, int] = field(default_factory=dict[int, int])
+    refusals: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The payload of code that is text."""
+        assert isinstance(self.payload, str), f"the code of {self.family} is not text"
+        return self.payload
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a family does not take a region, in words for the ledger (``rank 5 input; at most 4``)."""
+    """Why a function, a region or an op is not taken, in words for the ledger (``rank 5 input; at most 4``)."""
 
     reason: str
-
-
-class KernelFamily(ABC):
-    """One way to write kernels. Stateless: the same region and level give the same plan."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
-        """Returns the plan for ``region`` on ``cpu``, or the reason for not taking it."""
 
 
 def dim(index: int) -> KernelExpr:

@@ -11,12 +11,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from lowerkit.mlir import ir, run_pipeline
-
-if TYPE_CHECKING:
-    from lowerkit.targets.cpu.gemm.weight_packing import Packing
+from lowerkit.targets.packing import Packing
 
 REGION_FUNCTION = "region"
 
@@ -53,20 +50,30 @@ class RegionView:
         location: ``file:line`` of the anchor in the user's code, for messages.
     """
 
-    def __init__(self, module: ir.Module, kind: str, weight_names: Sequence[str] = (), *, location: str = "") -> None:
-        """Takes ownership of ``module``: one ``func.func @region`` over tensors.
+    def __init__(
+        self,
+        module: ir.Module,
+        kind: str,
+        weight_names: Sequence[str] = (),
+        *,
+        location: str = "",
+        normalize: bool = True,
+    ) -> None:
+        """Takes ownership of ``module``: one ``func.func @region`` over tensors, and indices that are no operands.
 
         Args:
             module: the body; it is normalized in place.
             kind: short name of the anchor.
             weight_names: for each operand the weight's symbol, ``""`` for an activation; empty: no weights.
             location: ``file:line`` for messages.
+            normalize: fuse what is elementwise; without, the ops stay as they are.
         """
-        run_pipeline(module, _NORMALIZE)
+        if normalize:
+            run_pipeline(module, _NORMALIZE)
         self.module = module
         self.kind = kind
         self.location = location
-        arguments = list(self.block.arguments)
+        arguments = [value for value in self.block.arguments if isinstance(value.type, ir.RankedTensorType)]
         names = list(weight_names) or [""] * len(arguments)
         self.operands = [
             OperandInfo(ir.RankedTensorType(argument.type), bool(name), name, index)
@@ -100,6 +107,30 @@ class RegionView:
         if key not in known:
             known[key] = cls(module, kind, weight_names, location=location)
         return known[key].of_weights(weight_names, location)
+
+    @classmethod
+    def from_function(
+        cls, function: ir.Operation, weight_names: Sequence[str] = (), *, location: str = ""
+    ) -> RegionView:
+        """Copies a ``func.func`` that was given to a target, its ops as they were accepted.
+
+        The weights that it names become operands behind its own.
+
+        Args:
+            function: the op; its name becomes the kind.
+            weight_names: see the constructor; of its own operands.
+            location: ``file:line`` for messages.
+        """
+        kind = ir.StringAttr(function.attributes["sym_name"]).value
+        with function.context, ir.Location.unknown():
+            module = ir.Module.create()
+            copied = function.clone().operation
+            ir.InsertionPoint(module.body).insert(copied)
+            copied.attributes["sym_name"] = ir.StringAttr.get(REGION_FUNCTION)
+            symbols = _weights_as_arguments(copied)
+        tensors = sum(isinstance(operand, ir.RankedTensorType) for operand in _input_types(function))
+        names = [*(weight_names or [""] * tensors), *symbols]
+        return cls(module, kind, names, location=location, normalize=False)
 
     def of_weights(self, weight_names: Sequence[str], location: str) -> RegionView:
         """Returns a view of the same body (and what was found out about it) with other weights and another place."""
@@ -215,3 +246,21 @@ def _as_function(region: ir.Operation) -> ir.Module:
         end.erase()
         copy.erase()
     return module
+
+
+def _input_types(function: ir.Operation) -> list[ir.Type]:
+    return list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+
+
+def _weights_as_arguments(function: ir.Operation) -> list[str]:
+    """Makes an argument of each ``lk.weight`` of a function; returns their symbols in order."""
+    block = function.regions[0].blocks[0]
+    symbols: list[str] = []
+    for op in [op.operation for op in block.operations if op.operation.name == "lk.weight"]:
+        symbols.append(ir.StringAttr(op.attributes["symbol"]).value)
+        op.result.replace_all_uses_with(block.add_argument(op.result.type, op.location))
+        op.erase()
+    results = list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    inputs = [argument.type for argument in block.arguments]
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    return symbols

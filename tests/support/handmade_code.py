@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lowerkit.artifact.golden import golden_entries
 from lowerkit.artifact.writer import write_artifact
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import Buffer, Dim, ImportSite, KernelEntry, Manifest, Signature, Step, TensorSpec
+from lowerkit.runtimes.manifest import HOST, Buffer, Dim, ImportSite, KernelEntry, Manifest, Signature, Step, TensorSpec
 
 PAGE = 4096
 
@@ -83,6 +83,11 @@ def handmade_image() -> HandmadeImage:
     return HandmadeImage(bytes(code), tuple(entries))
 
 
+def handmade_code() -> dict[str, bytes]:
+    """Returns the bytes of :func:`handmade_image` as the code of the host."""
+    return {HOST: handmade_image().data}
+
+
 def f32(name: str, *shape: Expr) -> TensorSpec:
     return TensorSpec(name, "f32", list(shape))
 
@@ -95,6 +100,8 @@ def manifest_of(signature: Signature, buffers: Sequence[Buffer], steps: Sequence
         buffers=list(buffers),
         steps=list(steps),
         kernels=kernels,
+        imports=list(image.imports),
+        import_table_offset=image.import_table_offset,
         producer={"lowerkit": "0.1.0"},
         cpu_features=["sse2"],
         **fields,
@@ -137,11 +144,11 @@ def write_tanh_of_sum(path: Path, *, golden: bool = False, **fields: Any) -> Pat
     manifest = replace(tanh_of_sum_manifest(), **fields)
     weights = {"bias": bias_weight(), "unused": np.arange(5, dtype=np.int8)}
     entries: Mapping[str, bytes] = {"debug/ir.mlir": b"module {}\n"}
-    write_artifact(path, manifest, handmade_image(), weights, entries)
+    write_artifact(path, manifest, handmade_code(), weights, entries)
     if golden:
         from lowerkit.runtimes.session import load
 
         x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
         entries = {**entries, **golden_entries([x], load(path, threads=1).run(x))}
-        write_artifact(path, manifest, handmade_image(), weights, entries)
+        write_artifact(path, manifest, handmade_code(), weights, entries)
     return path

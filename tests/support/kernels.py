@@ -10,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
@@ -155,7 +156,7 @@ def apply_epilogue(value: torch.Tensor, epilogue: Epilogue, sides: Sequence[torc
     return value if epilogue.activation is None else ACTIVATIONS[epilogue.activation][1](value)
 
 
-def plan_region(family: KernelFamily, text: str, kind: str, weights: Sequence[str], level: str) -> KernelPlan | Refusal:
+def plan_region(family: KernelFamily, text: str, kind: str, weights: Sequence[str], level: str) -> DeviceCode | Refusal:
     return family.plan(RegionView.from_text(text, kind, weights), cpu_features(level))
 
 
@@ -167,7 +168,7 @@ def _garbage(shape: Sequence[int], element: str) -> Array:
 
 
 def run_plan(
-    plan: KernelPlan,
+    plan: DeviceCode,
     arrays: Sequence[Array],
     results: Sequence[tuple[Sequence[int], str]],
     level: str,

@@ -180,8 +180,8 @@ def _off_by_one_pad(patch: pytest.MonkeyPatch) -> None:
 def _stale_slot(patch: pytest.MonkeyPatch) -> None:
     right = binding.plan_memory
 
-    def wrong(sizes: Sequence[int], first: Sequence[int], last: Sequence[int]) -> tuple[list[int], int]:
-        return right(sizes, first, [min(end, start + 1) for start, end in zip(first, last, strict=True)])
+    def wrong(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], alignment: int) -> tuple[list[int], int]:
+        return right(sizes, first, [min(end, start + 1) for start, end in zip(first, last, strict=True)], alignment)
 
     patch.setattr(binding, "plan_memory", wrong)
 

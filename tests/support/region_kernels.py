@@ -13,9 +13,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +59,7 @@ def anchored(name: str, operands: Sequence[str], result: str, attributes: str) -
     )
 
 
-def plan_region(family: KernelFamily, text: str, level: str = "x86-64-v3") -> tuple[RegionView, KernelPlan | Refusal]:
+def plan_region(family: KernelFamily, text: str, level: str = "x86-64-v3") -> tuple[RegionView, DeviceCode | Refusal]:
     """The view of a region's text, and what the family answers."""
     view = RegionView.from_text(text, "test")
     return view, family.plan(view, cpu_features(level))
@@ -69,7 +70,7 @@ def run_region(
 ) -> list[Array]:
     """Plans and runs a region; returns its results of ``shapes``."""
     view, plan = plan_region(family, text, level)
-    assert isinstance(plan, KernelPlan), plan
+    assert isinstance(plan, DeviceCode), plan
     arrays = [_unaligned(operand) for operand in operands]
     blocks = [
         _guarded(shape, DTYPES[str(type_.element_type)]) for shape, type_ in zip(shapes, view.results, strict=True)
@@ -99,7 +100,7 @@ def run_region(
     return copies
 
 
-def _fill_in_place(plan: KernelPlan, operands: Sequence[Array], results: Sequence[Array]) -> None:
+def _fill_in_place(plan: DeviceCode, operands: Sequence[Array], results: Sequence[Array]) -> None:
     """Gives results that a kernel changes in place the content that they start from."""
     for result, operand in plan.in_place.items():
         results[result][...] = operands[operand]

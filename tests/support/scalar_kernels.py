@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowerkit.targets.cpu.text.abi import Shaped, kernel_module, prologue
-from lowerkit.targets.plan import KernelPlan, dim
+from lowerkit.targets.plan import DeviceCode, dim
 
 
 def unary_text(scalar_body: str, element: str = "f32", helpers: str = "") -> str:
@@ -26,10 +26,10 @@ def unary_text(scalar_body: str, element: str = "f32", helpers: str = "") -> str
     return kernel_module(body, helpers)
 
 
-def unary_plan(scalar_body: str, element: str = "f32", helpers: str = "") -> KernelPlan:
-    return KernelPlan("test", unary_text(scalar_body, element, helpers), dim(0))
+def unary_plan(scalar_body: str, element: str = "f32", helpers: str = "") -> DeviceCode:
+    return DeviceCode("test", unary_text(scalar_body, element, helpers), dim(0))
 
 
-def add_constant(value: int) -> KernelPlan:
+def add_constant(value: int) -> DeviceCode:
     """x + value."""
     return unary_plan(f"%k = arith.constant {value}.0 : f32\n      %y = arith.addf %x, %k : f32")

@@ -32,21 +32,6 @@ LAYERS = (
     ("runtimes",),
     ("lowerkit",),  # errors, the door to MLIR, worker processes, caches
 )
-CPU_LEVELS, CPU_PACKING = "lowerkit/targets/cpu/levels.py", "lowerkit/targets/cpu/gemm/weight_packing.py"
-# What is left to cut: types of the CPU in the contract and in neutral code. A cut takes its line along.
-ARROWS_UP = {
-    ("lowerkit/codegen/region_planner.py", CPU_LEVELS),
-    ("lowerkit/codegen/schedule.py", CPU_LEVELS),
-    ("lowerkit/codegen/shared_tables.py", CPU_PACKING),
-    ("lowerkit/codegen/weight_table.py", CPU_PACKING),
-    ("lowerkit/targets/ledger.py", CPU_LEVELS),
-    ("lowerkit/targets/plan.py", CPU_LEVELS),
-    ("lowerkit/targets/plan.py", CPU_PACKING),
-    ("lowerkit/targets/region_view.py", CPU_PACKING),
-}
-CIRCLES = [  # of more than a pair of files, by the names of types alone
-    ["lowerkit/codegen/control_flow.py", "lowerkit/codegen/index_checks.py", "lowerkit/codegen/schedule.py"],
-]
 FOLDERS = ("lowerkit", "passes", "runtimes", "tests", "tools", "docs")
 MOST_FILES = 25
 FOREIGN_TO_RUNTIMES = {"torch", "torch_mlir", "onnx", "onnxruntime", "llvmlite", "click", "rich"}
@@ -101,13 +86,11 @@ def file_of(module: str) -> str | None:
 def test_no_file_imports_what_stands_higher() -> None:
     files = source_files()
     upward = {(file, other) for file in files for other in imported_files(file) if layer(other) < layer(file)}
-    assert upward == ARROWS_UP
+    assert not upward
 
 
 def test_no_circle_of_imports_beyond_a_pair_of_files() -> None:
-    graph = {
-        file: {other for other in imported_files(file) if (file, other) not in ARROWS_UP} for file in source_files()
-    }
+    graph = {file: set(imported_files(file)) for file in source_files()}
     reached: dict[str, set[str]] = {}
     for file in graph:
         seen, todo = set[str](), [file]
@@ -117,7 +100,7 @@ def test_no_circle_of_imports_beyond_a_pair_of_files() -> None:
             todo += new
         reached[file] = seen
     circles = {tuple(sorted(other for other in reached[file] if file in reached[other])) for file in graph}
-    assert sorted(list(circle) for circle in circles if len(circle) > 2) == CIRCLES
+    assert not [circle for circle in circles if len(circle) > 2]
 
 
 def test_no_folder_holds_too_many_files() -> None:

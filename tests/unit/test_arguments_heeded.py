@@ -127,7 +127,7 @@ def test_every_function_hands_its_arguments_on(
 
 
 @pytest.mark.parametrize(
-    "keyword", [{"threads": 0}, {"workers": 0}, {"workers": -1}, {"target": "tpu"}, {"cpu": "z80"}]
+    "keyword", [{"threads": 0}, {"workers": 0}, {"workers": -1}, {"target": "tpu"}, {"target": "cpu:z80"}]
 )
 def test_numbers_out_of_range_are_refused(models: dict[str, Any], keyword: dict[str, Any]) -> None:
     with pytest.raises(LowerkitError, match=r"LK(1009|4003)"):

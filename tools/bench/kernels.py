@@ -22,13 +22,14 @@ import torch
 
 from lowerkit.targets.cpu.conv.conv import ConvFamily
 from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.matmul import MatmulFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
 from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.kernel_text import Buffer, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
@@ -165,7 +166,7 @@ def fma_loop(cpu: CpuFeatures) -> tuple[Callable[[], None], int]:
     for value in loop.results[1:]:
         total = text.add(total, value)
     text.write(total, data, 0)
-    call, _ = LoadedKernel(KernelPlan("peak", abi.kernel_module(text.text())), cpu).bind([np.zeros(lanes, np.float32)])
+    call, _ = LoadedKernel(DeviceCode("peak", abi.kernel_module(text.text())), cpu).bind([np.zeros(lanes, np.float32)])
     return lambda: call(0, 1), 2 * lanes * PEAK_STEPS * PEAK_CHAINS
 
 

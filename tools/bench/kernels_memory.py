@@ -43,7 +43,7 @@ class Row:
 def measure(problem: Problem, cpu: CpuFeatures, seconds: float) -> Row:
     """Runs one problem and torch in turns."""
     view = RegionView.from_text(problem.text, problem.name.split()[0])
-    plan = select_kernel(view, cpu).plan
+    plan = select_kernel(view, cpu)
     generator = np.random.default_rng(0)
     operands = [generator.standard_normal(shape).astype(np.float32) for shape in problem.shapes]
     result = np.empty(problem.result, np.float32)

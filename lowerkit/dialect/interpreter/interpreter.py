@@ -142,6 +142,8 @@ class Interpreter:
             return self.call(self.functions[chosen.value], [values[operand] for operand in view.inputs])
         if isinstance(view, WhileOp):
             return self._loop(view, [values[operand] for operand in view.inputs])
+        if isinstance(view, CallOp) and view.callee.value in self.functions:
+            return self.call(self.functions[view.callee.value], [values[operand] for operand in op.operands])
         if isinstance(view, CallOp) or not isinstance(view, LkOperation):
             raise UnsupportedError("LK4001", f"the interpreter cannot run {op.name}", location=str(op.location))
         fields, _, _, _ = ext.partition_fields(view._fields)

@@ -42,11 +42,11 @@ def _no_reference(found: Divergence) -> str:
     return f"no value of its node has {found.value.size} elements: the op computes something else, or too little"
 
 
-def kernel_finding(fault: KernelFault, manifest: Manifest, cpu: str) -> tuple[Finding, Piece | None]:
+def kernel_finding(fault: KernelFault, manifest: Manifest, target: str) -> tuple[Finding, Piece | None]:
     """Returns the finding for a kernel, named down to an op inside its region, and a program that shows it alone."""
     step = manifest.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
-    piece, actual, expected = _smallest_prefix(fault, cpu, details)
+    piece, actual, expected = _smallest_prefix(fault, target, details)
     op = piece.op if piece is not None else fault.region
     origin = place_of(op) if op.name != "lk.region" else origin_of(op.location)
     if not origin.node:
@@ -65,7 +65,7 @@ def kernel_finding(fault: KernelFault, manifest: Manifest, cpu: str) -> tuple[Fi
     return finding, piece
 
 
-def _smallest_prefix(fault: KernelFault, cpu: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
+def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
     """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
     whole = (None, fault.actual, fault.expected)
     types = [ir.RankedTensorType(value.type) for value in [*fault.region.operands, *fault.region.results]]
@@ -77,7 +77,7 @@ def _smallest_prefix(fault: KernelFault, cpu: str, details: list[str]) -> tuple[
     pieces = pieces[:PREFIXES_AT_MOST]
     for piece in [*pieces, region_piece(fault.region, fault.operands, fault.is_weight)]:
         try:
-            options = CompileOptions(cpu=cpu, golden=False)
+            options = CompileOptions(target=target, golden=False)
             compiled = compile_program(piece.program, options).session.run(*piece.inputs)
             exact = evaluate(piece.program, piece.inputs, float64=True).outputs
             own = evaluate(piece.program, piece.inputs, float64=False).outputs

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from lowerkit.passes.base import PassContext
     from lowerkit.program.program import Program
 
-STAGES = ("captured", "raised", "canonical", "layout", "fused")
+STAGES = ("captured", "raised", "canonical", "partitioned", "layout", "fused")
 DOUBTED_DB = 40.0
 """Below this distance a stage is not called the same, however much the model magnifies rounding."""
-_PIPELINE = ("raised", "canonical", "layout", "fused")
+_PIPELINE = ("raised", "canonical", "partitioned", "layout", "fused")
 
 
 @dataclass
@@ -58,13 +58,13 @@ class _Snapshot:
 
 
 def bisect_program(
-    program: Program, *, cpu: str = "host", on_progress: Callable[[str], None] | None = None
+    program: Program, *, target: str = "cpu", on_progress: Callable[[str], None] | None = None
 ) -> Bisection:
     """Finds the first op of a captured program that computes something else than the model.
 
     Args:
         program: just captured, with inputs; it is lowered in place.
-        cpu: the level to compile for.
+        target: what to compile for, such as ``cpu:x86-64-v3``.
         on_progress: called with a line for people.
 
     Raises:
@@ -75,14 +75,16 @@ def bisect_program(
         raise UsageError(
             "LK1003", "a bisection needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
-    return _Search(program, program.example_inputs, cpu, on_progress or (lambda _text: None)).run()
+    return _Search(program, program.example_inputs, target, on_progress or (lambda _text: None)).run()
 
 
 class _Search:
-    def __init__(self, program: Program, inputs: Sequence[Array], cpu: str, on_progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, program: Program, inputs: Sequence[Array], target: str, on_progress: Callable[[str], None]
+    ) -> None:
         self.program = program
         self.inputs = inputs
-        self.cpu = cpu
+        self.target = target
         self.show = on_progress
         self.result = Bisection([])
         self.reference: list[Array] = []
@@ -233,7 +235,7 @@ class _Search:
     def compiled(self) -> None:
         program = self.program
         fused, note = self.evaluation(program, float64=False, keep=True)
-        options = CompileOptions(cpu=self.cpu, golden=False)
+        options = CompileOptions(target=self.target, golden=False)
         self.show("compiling")
         compiled = compile_program(program, options, self.show)
         session = compiled.session
@@ -252,14 +254,14 @@ class _Search:
             return
         if isinstance(fault, KernelFault):
             self.show("compiling prefixes of the region")
-            finding, piece = kernel_finding(fault, session.manifest, self.cpu)
+            finding, piece = kernel_finding(fault, session.manifest, self.target)
             self.result.finding = finding
             if piece is not None:
-                self.result.reproducer = kernel_reproducer(piece, finding, self.cpu)
+                self.result.reproducer = kernel_reproducer(piece, finding, self.target)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
         else:
             self.result.finding = memory_finding(fault, session.manifest)
-            self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.cpu)
+            self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.target)
             self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
 
     def decibels(self, outputs: Sequence[Array]) -> float | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
-from lowerkit.targets.ledger import Selection
-from lowerkit.targets.plan import KernelFamily, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 
@@ -57,17 +58,17 @@ def default_families() -> tuple[KernelFamily, ...]:
     )
 
 
-def select_kernel(region: RegionView, cpu: CpuFeatures, families: Sequence[KernelFamily] | None = None) -> Selection:
+def select_kernel(region: RegionView, cpu: CpuFeatures, families: Sequence[KernelFamily] | None = None) -> DeviceCode:
     """Returns the plan of the first family that takes ``region``, with the refusals before it.
 
     Raises:
         UnsupportedError: LK4001, an op has no lowering to linalg.
         CodegenError: LK5001, the body cannot be lowered.
     """
-    refusals: list[tuple[str, Refusal]] = []
+    refusals: list[tuple[str, str]] = []
     for family in families if families is not None else default_families():
         answer = family.plan(region, cpu)
         if not isinstance(answer, Refusal):
-            return Selection(answer, tuple(refusals))
-        refusals.append((family.name, answer))
+            return replace(answer, refusals=tuple(refusals))
+        refusals.append((family.name, answer.reason))
     raise AssertionError("the last family takes every region")

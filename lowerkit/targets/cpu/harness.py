@@ -14,7 +14,7 @@ from lowerkit.runtimes.expressions import evaluate
 from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
 from lowerkit.targets.cpu.objects.linker import CodeImage, link_image
 from lowerkit.targets.cpu.objects.lower import lower_to_object
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 
 Array = np.ndarray[Any, Any]
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -38,12 +38,12 @@ class LoadedImage:
 class LoadedKernel:
     """One compiled plan, ready to be called on numpy arrays."""
 
-    def __init__(self, plan: KernelPlan, features: CpuFeatures | None = None) -> None:
+    def __init__(self, plan: DeviceCode, features: CpuFeatures | None = None) -> None:
         cpu = features or cpu_features()
         if cpu.amx:
             _request_amx()
         self.plan = plan
-        self._image = LoadedImage(link_image([lower_to_object(plan.mlir, cpu)]))
+        self._image = LoadedImage(link_image([lower_to_object(plan.text, cpu)]))
         self._function = self._image.functions[0]
 
     def bind(self, arrays: Sequence[Array], dims: Sequence[int] = ()) -> tuple[Any, int]:
@@ -69,7 +69,7 @@ class LoadedKernel:
 
 
 def run_kernel_for_test(
-    plan: KernelPlan,
+    plan: DeviceCode,
     arrays: Sequence[Array],
     dims: Sequence[int] = (),
     features: CpuFeatures | None = None,
@@ -91,7 +91,7 @@ def run_kernel_for_test(
 
 
 def time_kernel(
-    plan: KernelPlan,
+    plan: DeviceCode,
     arrays: Sequence[Array],
     dims: Sequence[int] = (),
     features: CpuFeatures | None = None,

@@ -121,7 +121,7 @@ def host_features() -> CpuFeatures:
         raise UnsupportedError(
             "LK4003",
             f"this machine is below x86-64-v3, the narrowest CPU level: it lacks {missing}",
-            hint="name the level of the machine that will run the artifact with --cpu",
+            hint="name the level of the machine that will run the artifact with --target cpu:LEVEL",
         )
     return fitting[-1]
 
@@ -137,7 +137,9 @@ def cpu_features(name: str = "host") -> CpuFeatures:
     if name not in _LEVELS:
         known = ", ".join(("host", *LEVELS))
         raise UnsupportedError(
-            "LK4003", f"the CPU level {name!r} is unknown; known are {known}", hint="pass one of them as --cpu"
+            "LK4003",
+            f"the CPU level {name!r} is unknown; known are {known}",
+            hint="name one of them: --target cpu:LEVEL",
         )
     return _LEVELS[name][0]
 

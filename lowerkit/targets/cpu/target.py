@@ -1,190 +1,93 @@
-"""The CPU target: a fused program to everything an artifact holds.
-
-Steps: choose kernels and lay out the step table; compile the kernels; link them; describe it all in a manifest.
-"""
+"""The CPU target: kernels of the families, compiled to objects and linked to one image. It takes every op."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
-from msgspec.structs import replace
-
-from lowerkit.codegen.schedule import Schedule, build_schedule
-from lowerkit.codegen.weight_table import StoredWeight
-from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, KernelEntry, Manifest
+from lowerkit.passes.base import Pass
+from lowerkit.targets.capabilities import Capabilities, Throughput
 from lowerkit.targets.cpu.families import select_kernel
-from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
+from lowerkit.targets.cpu.levels import LEVELS, cpu_features, runs_on_host
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cpu.objects.compile_pool import CompileReport, compile_kernels
-from lowerkit.targets.cpu.objects.linker import CodeImage, link_image
-from lowerkit.targets.ledger import LedgerEntry
-from lowerkit.version import __version__
+from lowerkit.targets.cpu.objects.linker import link_image
+from lowerkit.targets.cpu.passes import host_passes
+from lowerkit.targets.op_view import OpView
+from lowerkit.targets.plan import DeviceCode, Refusal
+from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.target import Accept, LinkedCode, LinkSettings, Target
 
-if TYPE_CHECKING:
-    from lowerkit.program.program import Program
-
-
-@dataclass(frozen=True)
-class CompiledParts:
-    """What an artifact is written from.
-
-    Attributes:
-        manifest: without entries and content id.
-        image: the code.
-        weights: the stored tensors, made when they are read.
-        ledger: which family took each region, and why others did not.
-        report: what was compiled, what came from the cache.
-        seconds: time of each phase: plan, compile, link.
-        remarks: what a user should know.
-    """
-
-    manifest: Manifest
-    image: CodeImage
-    weights: Mapping[str, StoredWeight]
-    ledger: list[LedgerEntry]
-    report: CompileReport
-    seconds: dict[str, float]
-    remarks: list[str] = field(default_factory=list[str])
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all stored tensors."""
-        return sum(weight.nbytes for weight in self.weights.values())
+_GIGA = 1e9
 
 
-@dataclass(frozen=True)
-class PlannedParts:
-    """What is known of an artifact before its kernels are compiled: all but the code."""
+class CpuTarget(Target):
+    """The host at one level: what no accelerator takes runs here."""
 
-    manifest: Manifest
-    weight_bytes: int
-    ledger: list[LedgerEntry]
+    name: ClassVar[str] = "cpu"
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    unit: ClassVar[Literal["function", "region"]] = "region"
 
-
-@dataclass(frozen=True)
-class CpuTarget:
-    """Compiles for a CPU level.
-
-    Attributes:
-        cpu: ``host`` or the name of a level.
-        workers: processes that compile kernels; None is one for each core this process may use.
-        use_cache: look kernels up on disk, and keep them there.
-        cache: the cache to use; None is the user's own.
-    """
-
-    cpu: str = "host"
-    workers: int | None = None
-    use_cache: bool = True
-    cache: KernelCache | None = None
-
-    def compile(self, program: Program, on_progress: Callable[[str], None] | None = None) -> CompiledParts:
-        """Compiles a program at stage ``fused``.
+    def __init__(self, level: str = "host") -> None:
+        """Takes ``host`` (or nothing) for the widest level that this machine has.
 
         Raises:
-            UnsupportedError: LK4001/LK4002/LK4003, an op, a shape or the CPU level is not supported.
+            UnsupportedError: LK4003, there is no such level, or this machine is below the narrowest one.
+        """
+        self.cpu = cpu_features(level or "host")
+        super().__init__(self.cpu.name)
+
+    def capabilities(self, level: str) -> Capabilities:
+        """Returns how fast two cores are; what they can do has no bounds to state."""
+        lanes = cpu_features(level).lanes(32)
+        return Capabilities(throughput=Throughput(4 * lanes * 2 * _GIGA, 10 * _GIGA, 1e15, 1e-6), open_extents=True)
+
+    def accepts(self, op: OpView) -> Accept | Refusal:
+        """Takes every op."""
+        return Accept()
+
+    def passes(self, stage: str) -> Sequence[Pass]:
+        """Returns the CPU's own passes to ``stage``; see :func:`~lowerkit.targets.cpu.passes.host_passes`."""
+        return host_passes(stage)
+
+    def compile(self, function: RegionView) -> DeviceCode | Refusal:
+        """Returns the kernel of the first family that takes the region.
+
+        Raises:
+            UnsupportedError: LK4001, an op has no lowering to linalg.
+            CodegenError: LK5001, the body cannot be lowered.
+        """
+        return select_kernel(function, self.cpu)
+
+    def link(self, codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:
+        """Compiles the kernels and links them.
+
+        Raises:
             CodegenError: LK5001/LK5002, a kernel could not be made.
         """
-        cpu = cpu_features(self.cpu)
-        started = time.perf_counter()
-        schedule = self._schedule(program, cpu, on_progress)
-        planned = time.perf_counter()
-        cache = (self.cache or KernelCache()) if self.use_cache else None
+        cache = KernelCache() if settings.use_cache else None
         report = CompileReport()
-        objects = compile_kernels(schedule.plans, cpu, cache, self.workers, report=report, on_progress=on_progress)
-        compiled = time.perf_counter()
+        objects = compile_kernels(
+            codes, self.cpu, cache, settings.workers, report=report, on_progress=settings.on_progress
+        )
         image = link_image(objects)
-        linked = time.perf_counter()
-        manifest = _manifest(program, schedule, cpu, image.entries)
-        manifest = replace(
-            manifest,
-            imports=list(image.imports),
-            import_table_offset=image.import_table_offset if image.imports else 0,
-            import_sites=list(image.import_sites),
+        return LinkedCode(
+            image.data,
+            image.entries,
+            [0] * len(codes),
+            {
+                "imports": list(image.imports),
+                "import_table_offset": image.import_table_offset if image.imports else 0,
+                "import_sites": list(image.import_sites),
+            },
+            {"kernels": report.kernels, "cached": report.cached},
+            [cache.problem] if cache is not None and cache.problem else [],
         )
-        seconds = {"plan": planned - started, "compile": compiled - planned, "link": linked - compiled}
-        return CompiledParts(
-            manifest, image, schedule.weights, schedule.ledger, report, seconds, _remarks(schedule, cache)
-        )
 
-    def plan(self, program: Program, on_progress: Callable[[str], None] | None = None) -> PlannedParts:
-        """Plans a program at stage ``fused`` as :meth:`compile` does, and stops before its kernels are compiled.
+    def features(self) -> Sequence[str]:
+        """Returns the LLVM names of the level's features."""
+        return self.cpu.required
 
-        Nothing of the weights is read, so a program whose weights are only declared can be sized.
-
-        Raises:
-            UnsupportedError, CodegenError: as :meth:`compile`.
-        """
-        cpu = cpu_features(self.cpu)
-        schedule = self._schedule(program, cpu, on_progress)
-        manifest = _manifest(program, schedule, cpu, [0] * len(schedule.plans))
-        return PlannedParts(manifest, sum(weight.nbytes for weight in schedule.weights.values()), schedule.ledger)
-
-    @staticmethod
-    def _schedule(program: Program, cpu: CpuFeatures, on_progress: Callable[[str], None] | None) -> Schedule:
-        return build_schedule(program.module, program.signature, program.weights, select_kernel, cpu, on_progress)
-
-
-def _manifest(program: Program, schedule: Schedule, cpu: CpuFeatures, entries: Sequence[int]) -> Manifest:
-    return Manifest(
-        signature=replace(program.signature, guards=[*program.signature.guards, *schedule.guards]),
-        buffers=schedule.buffers,
-        steps=schedule.steps,
-        kernels=[
-            KernelEntry(offset, f"{plan.family}_{number}")
-            for number, (offset, plan) in enumerate(zip(entries, schedule.plans, strict=True))
-        ],
-        features=_features(program, schedule),
-        target="cpu",
-        cpu=cpu.name,
-        cpu_features=list(cpu.required),
-        producer=_producer(),
-        state_initials=schedule.state_initials,
-        output_tree=program.output_tree,
-        input_tree=program.input_tree,
-        metadata={"regions": [_region_entry(entry) for entry in schedule.ledger]},
-    )
-
-
-def _features(program: Program, schedule: Schedule) -> list[str]:
-    """What a runtime must be able to do, beyond running steps in order."""
-    jumps = any(step.kernel == JUMP_KERNEL for step in schedule.steps)
-    guards = [*program.signature.guards, *schedule.guards]
-    checks = any(step.kernel == CHECK_KERNEL for step in schedule.steps)
-    needed = {"states": program.signature.states, "control_flow": jumps, "guards": guards, "index_checks": checks}
-    return [feature for feature, present in needed.items() if present]
-
-
-def _producer() -> dict[str, str]:
-    return {
-        "lowerkit": __version__,
-        "llvmlite": importlib.metadata.version("llvmlite"),
-        "torch-mlir": importlib.metadata.version("torch-mlir"),
-    }
-
-
-def _region_entry(entry: LedgerEntry) -> dict[str, object]:
-    return {
-        "step": entry.step,
-        "family": entry.family,
-        "note": entry.note,
-        "refusals": [list(refusal) for refusal in entry.refusals],
-    }
-
-
-def _remarks(schedule: Schedule, cache: KernelCache | None) -> list[str]:
-    """What a user should know: anchored regions without a family of their own, a cache that cannot be written."""
-    slow: dict[str, list[LedgerEntry]] = {}
-    for entry in schedule.ledger:
-        if entry.family == "generic" and entry.kind not in ("generic", "elementwise"):
-            slow.setdefault(entry.kind, []).append(entry)
-    remarks = [
-        f"{len(entries)} {kind} region(s) run as plain loops, the first at {entries[0].location or entries[0].name}"
-        for kind, entries in slow.items()
-    ]
-    if cache is not None and cache.problem:
-        remarks.append(cache.problem)
-    return remarks
+    def runs_here(self) -> bool:
+        """Returns whether this machine can run code of the level."""
+        return runs_on_host(self.level)

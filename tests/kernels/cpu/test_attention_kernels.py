@@ -11,7 +11,7 @@ import torch
 
 from lowerkit.dialect.reference.rows import attention as reference
 from lowerkit.targets.cpu.attention.attention import AttentionFamily
-from lowerkit.targets.plan import KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from tests.support.region_kernels import LEVELS, Array, anchored, largest_error, plan_region, random, run_region, tensor
 
 FAMILY = AttentionFamily()
@@ -250,7 +250,7 @@ def test_epilogue_moves_heads_inwards(level: str) -> None:
 def test_long_rows_are_taken_in_blocks() -> None:
     shape = (1, 1, 64, 16)
     _, plan = plan_region(FAMILY, text_of([shape, (1, 1, 4096, 16), (1, 1, 4096, 16), shape], "f32", None, False, 0.25))
-    assert isinstance(plan, KernelPlan)
+    assert isinstance(plan, DeviceCode)
     assert "online softmax" in plan.note
     assert plan.scratch_bytes < 1 << 18
 

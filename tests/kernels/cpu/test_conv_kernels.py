@@ -11,7 +11,8 @@ import torch
 
 from lowerkit.targets.cpu.conv.conv import ConvFamily
 from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
-from lowerkit.targets.plan import KernelFamily, Refusal
+from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.plan import Refusal
 from tests.support.kernels import (
     LEVELS,
     Epilogue,

@@ -40,7 +40,7 @@ from lowerkit.targets.cpu.families import select_kernel
 from lowerkit.targets.cpu.generic.generic import GenericFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import cpu_features, host_features, runs_on_host
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +85,7 @@ def arrays_for(operands: Sequence[tuple[Sequence[int | None], str]], sizes: Sequ
     return made
 
 
-def run(view: RegionView, plan: KernelPlan, inputs: Sequence[Array], pieces: int = 1, cpu: str = "host") -> list[Array]:
+def run(view: RegionView, plan: DeviceCode, inputs: Sequence[Array], pieces: int = 1, cpu: str = "host") -> list[Array]:
     shapes = result_shapes(view, [array.shape for array in inputs])
     results = [
         np.full([evaluate(extent, {}) for extent in shape], 77, DTYPES[str(type_.element_type)])
@@ -105,9 +105,9 @@ def run(view: RegionView, plan: KernelPlan, inputs: Sequence[Array], pieces: int
     return results
 
 
-def check(view: RegionView, inputs: Sequence[Array], pieces: int = 1, cpu: str = "host") -> KernelPlan:
+def check(view: RegionView, inputs: Sequence[Array], pieces: int = 1, cpu: str = "host") -> DeviceCode:
     plan = GenericFamily().plan(view, cpu_features(cpu))
-    assert isinstance(plan, KernelPlan)
+    assert isinstance(plan, DeviceCode)
     expected = interpret(view.clone_module(), inputs, function="region")
     for actual, wanted, type_ in zip(run(view, plan, inputs, pieces, cpu), expected, view.results, strict=True):
         assert actual.shape == wanted.shape
@@ -345,7 +345,7 @@ def test_the_text_is_the_same_every_time() -> None:
         GenericFamily().plan(region(*_case("attention")), host_features()),
         GenericFamily().plan(region(*_case("attention")), host_features()),
     ]
-    assert [isinstance(plan, KernelPlan) for plan in plans] == [True, True]
+    assert [isinstance(plan, DeviceCode) for plan in plans] == [True, True]
     assert plans[0] == plans[1]
 
 
@@ -357,6 +357,6 @@ def _case(name: str) -> tuple[list[tuple[Sequence[int | None], str]], Build]:
 def test_results_without_elements_take_no_task() -> None:
     view = region([((0, 5), F)], lambda x: SoftmaxOp.build(x))
     chosen = select_kernel(view, host_features())
-    assert (chosen.plan.family, chosen.plan.task_count) == ("empty", 0)
+    assert (chosen.family, chosen.task_count) == ("empty", 0)
     view = region([((0, 5), F)], lambda x: ReduceOp.build(x, kind="sum", axes=[0]))
-    assert select_kernel(view, host_features()).plan.family != "empty"
+    assert select_kernel(view, host_features()).family != "empty"

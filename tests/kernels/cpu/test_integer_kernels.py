@@ -17,10 +17,11 @@ from lowerkit.passes.registry import parse_pipeline
 from lowerkit.program.weights import WeightStore
 from lowerkit.targets.cpu.conv.conv import ConvFamily
 from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.integer_matmul import IntegerMatmulFamily
 from lowerkit.targets.cpu.generic.generic import GenericFamily
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 from tests.support.kernels import run_plan
 from tests.support.randomness import RANDOM
@@ -96,7 +97,7 @@ class Problem:
         names = ["", "w", "m", "s", "z"][: len(arrays)]
         view = RegionView.from_text(str(module), "test", names)
         plan = family.plan(view, cpu_features(level))
-        assert isinstance(plan, KernelPlan), plan
+        assert isinstance(plan, DeviceCode), plan
         element = "i32" if self.bare else "i8"
         (found,) = run_plan(plan, arrays, [(self.result, element)], level, ranges=ranges)
         np.testing.assert_array_equal(found, expected)
@@ -188,7 +189,7 @@ def test_the_largest_depthwise_sums(level: str, value: int) -> None:
     problem = depthwise((1, 6, 5, 24), (3, 3), padding=(1, 1, 1, 1), value=value, bare=True)
     view = RegionView.from_text(problem.text(), "test", ["", "w"])
     plan = DepthwiseFamily().plan(view, cpu_features(level))
-    assert isinstance(plan, KernelPlan)
+    assert isinstance(plan, DeviceCode)
     for weight in (-128, 127):
         arrays = [np.full(problem.operands[0], -1, np.int8), np.full(problem.operands[1], weight, np.int8)]
         (sums,) = run_plan(plan, arrays, [(problem.result, "i32")], level)
@@ -226,7 +227,7 @@ def test_sums_do_not_saturate_on_the_way() -> None:
         problem = matmul((2,), 512, 16, bare=True)
         view = RegionView.from_text(problem.text(), "test", ["", "w"])
         plan = IntegerMatmulFamily().plan(view, cpu_features(level))
-        assert isinstance(plan, KernelPlan)
+        assert isinstance(plan, DeviceCode)
         for weight in (-128, 127):
             arrays = [np.full((2, 512), -1, np.int8), np.full((512, 16), weight, np.int8)]
             (sums,) = run_plan(plan, arrays, [((2, 16), "i32")], level)

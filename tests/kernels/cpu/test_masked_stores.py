@@ -10,7 +10,7 @@ from lowerkit.targets.cpu.levels import cpu_features
 from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.kernel_text import Buffer, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 from tests.support.kernels import LEVELS
 
 UNTOUCHED = 0x5A
@@ -40,7 +40,7 @@ def test_the_first_lanes_alone_are_stored(element: str, level: str) -> None:
         text.store(narrowed(text, text.read(source, lanes * count, lanes), element), place, text.mask(count, lanes))
     given = (np.arange(lanes * (lanes + 1), dtype=np.float32) % 127 - 63).reshape(lanes + 1, lanes)
     out = np.full(2 * width * (lanes + 1), UNTOUCHED, np.uint8)
-    call, _ = LoadedKernel(KernelPlan("test", abi.kernel_module(text.text())), cpu).bind([given, out])
+    call, _ = LoadedKernel(DeviceCode("test", abi.kernel_module(text.text())), cpu).bind([given, out])
     call(0, 1)
     for count, row in enumerate(out.reshape(lanes + 1, 2 * width)):
         end = count * BYTES[element]

@@ -188,7 +188,7 @@ def test_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
     case = Case((2, 3), (3, 16), epilogue=Epilogue((bias(16),), "relu"))
     plan = plan_region(MatmulFamily(), case.text(), "matmul", ["", "w", "b"], "x86-64-v4")
     assert not isinstance(plan, Refusal)
-    golden("matmul_2x3x16_bias_relu.mlir", plan.mlir)
+    golden("matmul_2x3x16_bias_relu.mlir", plan.text)
 
 
 @pytest.mark.parametrize("depth", [4608, 4609], ids=["whole_runs", "rest"])

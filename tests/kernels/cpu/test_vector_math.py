@@ -16,7 +16,7 @@ from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.kernel_text import Buffer, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value, float_literal
 from lowerkit.targets.cpu.vector import math as vector_math
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 from tests.support.kernels import LEVELS
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -68,7 +68,7 @@ def evaluate(function: Callable[..., Value], lanes: int, level: str, *inputs: Ar
         result = function(text, *(text.read(buffer, loop.index, lanes) for buffer in buffers[:-1]))
         text.write(result, buffers[-1], loop.index)
     out = np.empty_like(inputs[0])
-    plan = KernelPlan("test", abi.kernel_module(text.text()))
+    plan = DeviceCode("test", abi.kernel_module(text.text()))
     call, _ = LoadedKernel(plan, cpu_features(level)).bind([*inputs, out])
     call(0, len(out))
     return out

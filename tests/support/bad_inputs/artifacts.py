@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lowerkit.runtimes.manifest import MANIFEST_ENTRY, decode_manifest, encode_manifest
+from lowerkit.runtimes.manifest import MANIFEST_ENTRY
+from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from tests.support.bad_inputs.case import BadInput
 from tests.support.bad_inputs.files import artifact
 

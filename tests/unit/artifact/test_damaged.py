@@ -21,9 +21,8 @@ from lowerkit.runtimes.manifest import (
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     KernelEntry,
-    decode_manifest,
-    encode_manifest,
 )
+from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from lowerkit.runtimes.session import load
 from lowerkit.runtimes.verify import verify_artifact
 from tests.support.handmade_code import reference, write_tanh_of_sum

@@ -24,7 +24,7 @@ from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY
 from lowerkit.runtimes.safetensors_header import parse_safetensors, tensor_view
 from lowerkit.runtimes.session import load
 from lowerkit.runtimes.verify import verify_artifact
-from tests.support.handmade_code import bias_weight, handmade_image, tanh_of_sum_manifest, write_tanh_of_sum
+from tests.support.handmade_code import bias_weight, handmade_code, tanh_of_sum_manifest, write_tanh_of_sum
 
 
 @pytest.fixture(params=["nameless", "named"])
@@ -42,7 +42,7 @@ def temporary_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 def write(path: Path, **weights: Any) -> None:
-    write_artifact(path, tanh_of_sum_manifest(), handmade_image(), {"bias": bias_weight(), **weights})
+    write_artifact(path, tanh_of_sum_manifest(), handmade_code(), {"bias": bias_weight(), **weights})
 
 
 def test_another_folder_and_hash_seed_give_the_same_bytes(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_another_folder_and_hash_seed_give_the_same_bytes(tmp_path: Path) -> Non
 def test_the_order_of_weights_and_side_car_does_not_matter(tmp_path: Path) -> None:
     side_car = {"debug/a": b"a", "debug/b": b"b"}
     weights = {"bias": bias_weight(), "a": np.zeros(3, np.int8)}
-    first = write_artifact(tmp_path / "1", tanh_of_sum_manifest(), handmade_image(), weights, side_car)
+    first = write_artifact(tmp_path / "1", tanh_of_sum_manifest(), handmade_code(), weights, side_car)
     backwards = dict(reversed(weights.items())), dict(reversed(side_car.items()))
-    second = write_artifact(tmp_path / "2", tanh_of_sum_manifest(), handmade_image(), *backwards)
+    second = write_artifact(tmp_path / "2", tanh_of_sum_manifest(), handmade_code(), *backwards)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert first == second
     assert len(first.content_id) == 64
@@ -138,7 +138,7 @@ def test_a_source_that_gives_something_else_is_our_bug(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["debug", "other/x", "debug/../x", "debug/", "golden/inputs.safetensors"])
 def test_side_car_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(CodegenError):
-        write_artifact(tmp_path / "model.lk", tanh_of_sum_manifest(), handmade_image(), {}, {name: b""})
+        write_artifact(tmp_path / "model.lk", tanh_of_sum_manifest(), handmade_code(), {}, {name: b""})
 
 
 class Interruption:
@@ -203,7 +203,7 @@ def test_a_disk_that_is_really_full() -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from tests.support.handmade_code import *\n"
         "from lowerkit.errors import ResourceError\n"
-        "try: write_artifact(sys.argv[1], tanh_of_sum_manifest(), handmade_image(), {'w': np.zeros(1 << 20)})\n"
+        "try: write_artifact(sys.argv[1], tanh_of_sum_manifest(), handmade_code(), {'w': np.zeros(1 << 20)})\n"
         "except ResourceError as error: print(error.code)"
     )
     import tempfile
@@ -271,7 +271,7 @@ def test_verify_reports_outputs_that_differ(tmp_path: Path, comparison: Any, pas
     (y,) = load(path).run(x)
     y[0, 2] += 1e-4
     manifest = replace(tanh_of_sum_manifest(), golden=GoldenSpec(comparison, relative=0, absolute=2e-4))
-    write_artifact(path, manifest, handmade_image(), {"bias": bias_weight()}, golden_entries([x], [y]))
+    write_artifact(path, manifest, handmade_code(), {"bias": bias_weight()}, golden_entries([x], [y]))
     report = verify_artifact(path)
     assert report.passed is passed
     assert report.golden[0].mismatches == (0 if passed else 1)
@@ -283,7 +283,7 @@ def test_golden_tensors_that_do_not_fit_the_signature(tmp_path: Path) -> None:
 
     x = np.zeros((1, 4), np.float32)
     write_artifact(
-        tmp_path / "m", tanh_of_sum_manifest(), handmade_image(), {"bias": bias_weight()}, golden_entries([x, x], [x])
+        tmp_path / "m", tanh_of_sum_manifest(), handmade_code(), {"bias": bias_weight()}, golden_entries([x, x], [x])
     )
     with pytest.raises(LowerkitError) as caught:
         verify_artifact(tmp_path / "m")

@@ -155,7 +155,7 @@ def test_calls_of_the_math_library(cpu: str, tmp_path: Path) -> None:
     wide = torch.tensor(
         [0.0, -0.0, 1 + 2**-11 + 2**-40, 1 + 2**-8 + 2**-40, 1e300, -1e-8, torch.inf, torch.nan]
     ).double()
-    compiled = lowerkit.compile(Mathematics(), (wide, x), cpu=cpu)
+    compiled = lowerkit.compile(Mathematics(), (wide, x), target=f"cpu:{cpu}")
     assert compiled.parts.manifest.imports, "the test is of imports"
     files = emit(compiled, tmp_path)
     assert "const double *double_;" in files.header
@@ -172,7 +172,10 @@ def test_calls_of_the_math_library(cpu: str, tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("cpu", LEVELS)
 def test_every_level_builds(cpu: str, tmp_path: Path) -> None:
-    emit(lowerkit.compile(torch.nn.Linear(64, 64).bfloat16(), (torch.randn(4, 64).bfloat16(),), cpu=cpu), tmp_path)
+    emit(
+        lowerkit.compile(torch.nn.Linear(64, 64).bfloat16(), (torch.randn(4, 64).bfloat16(),), target=f"cpu:{cpu}"),
+        tmp_path,
+    )
     build(tmp_path / "c", "-std=c11", "-D_DEFAULT_SOURCE", "example.c", "-o", "example")
 
 

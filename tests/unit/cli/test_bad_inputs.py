@@ -184,7 +184,9 @@ def test_output_problems(tmp_path: Path, lowerkit_command: RunCommand) -> None:
 def test_unknown_cpu_level_lists_the_known(tmp_path: Path, lowerkit_command: RunCommand) -> None:
     path = tmp_path / "m.pt2"
     write_exported(path)
-    outcome = lowerkit_command("compile", path, "--input", "input:2x8:f32", "--cpu", "pentium", "-o", tmp_path / "m.lk")
+    outcome = lowerkit_command(
+        "compile", path, "--input", "input:2x8:f32", "--target", "cpu:pentium", "-o", tmp_path / "m.lk"
+    )
     assert outcome.code == 4 and "LK4003" in outcome.err and "x86-64-v3" in outcome.err
 
 

@@ -77,7 +77,7 @@ def test_check_agrees_and_names_source_lines(exported: Path, lowerkit_command: R
 def test_stages_can_be_left_and_taken_up(exported: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:
     direct = tmp_path / "direct.lk"
     assert lowerkit_command("compile", exported, "--input", "x:4x8:f32", "-o", direct).code == 0
-    for stage in ("captured", "raised", "canonical", "layout", "fused"):
+    for stage in ("captured", "raised", "canonical", "partitioned", "layout", "fused"):
         text = tmp_path / f"{stage}.mlir"
         left = lowerkit_command("compile", exported, "--input", "x:4x8:f32", "--compile-to", stage, "-o", text)
         assert left.code == 0, left.err

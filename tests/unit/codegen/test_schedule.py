@@ -13,6 +13,8 @@ import pytest
 
 from lowerkit.artifact.safetensors_blob import TensorSource
 from lowerkit.artifact.writer import write_artifact
+from lowerkit.codegen import assemble
+from lowerkit.codegen.assemble import CompiledParts
 from lowerkit.codegen.memory import arena_use
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.dialect.context import new_context
@@ -21,16 +23,17 @@ from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
 from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
-from lowerkit.runtimes.manifest import COPY_KERNEL, Dim, Signature, TensorSpec
+from lowerkit.runtimes.manifest import COPY_KERNEL, HOST, Dim, Signature, TensorSpec
 from lowerkit.runtimes.session import load
 from lowerkit.targets.cpu.families import select_kernel
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.weight_packing import Packing
 from lowerkit.targets.cpu.generic.generic import GenericFamily
 from lowerkit.targets.cpu.levels import CpuFeatures, host_features
-from lowerkit.targets.cpu.target import CompiledParts, CpuTarget
-from lowerkit.targets.ledger import Selection
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.cpu.target import CpuTarget
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.target import LinkSettings
 from tests.support.region_text import fused
 
 Array = np.ndarray[Any, Any]
@@ -78,21 +81,19 @@ def program(body: str, returned: Sequence[str], *, states: Sequence[TensorSpec] 
     return Program(context, module, weights, signature, "test", "fused")
 
 
-def generic(region: RegionView, cpu: CpuFeatures) -> Selection:
-    return select_kernel(region, cpu, [GenericFamily()])
-
-
-def schedule_of(made: Program, select: Any = generic) -> Schedule:
-    return build_schedule(made.module, made.signature, made.weights, select, host_features())
+def schedule_of(made: Program, *families: KernelFamily) -> Schedule:
+    asked = [*families, GenericFamily()]
+    compilers = {HOST: lambda region: select_kernel(region, host_features(), asked)}
+    return build_schedule(made.module, made.signature, made.weights, compilers)
 
 
 def compile_parts(made: Program, workers: int = 1) -> CompiledParts:
-    return CpuTarget(use_cache=False, workers=workers).compile(made)
+    return assemble.compile_parts(made, CpuTarget(), [], LinkSettings(workers, use_cache=False))
 
 
 def save(parts: CompiledParts, path: Path) -> Path:
     weights = {name: TensorSource(w.dtype, w.shape, w.read) for name, w in parts.weights.items()}
-    write_artifact(path, parts.manifest, parts.image, weights)
+    write_artifact(path, parts.manifest, {HOST: parts.code[HOST].data}, weights)
     return path
 
 
@@ -143,16 +144,16 @@ def test_a_weight_in_two_layouts_is_two_tensors(tmp_path: Path) -> None:
     class Packing8(KernelFamily):
         name = "packing"
 
-        def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+        def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
             if not region.operands[1].is_weight:
                 return Refusal("not a weight")
             plan = GenericFamily().plan(region, cpu)
-            assert isinstance(plan, KernelPlan)
+            assert isinstance(plan, DeviceCode)
             layout = Packing.of("matmul_panels", panel=8, transposed=0)
-            return KernelPlan("packing", plan.mlir, plan.task_count, plan.scratch_bytes, {1: layout})
+            return DeviceCode("packing", plan.text, plan.task_count, plan.scratch_bytes, {1: layout})
 
     made = program(body, ["b", "w"], types="tensor<?x8xf32>, tensor<8x8xf32>")
-    schedule = schedule_of(made, lambda region, cpu: select_kernel(region, cpu, [Packing8(), GenericFamily()]))
+    schedule = schedule_of(made, Packing8())
     assert len(schedule.weights) == 2
     assert schedule.weights["w"].shape == (8, 8)
     packed = next(weight for name, weight in schedule.weights.items() if name != "w")
@@ -167,11 +168,11 @@ def test_refusals_stand_in_the_ledger() -> None:
     class Never(KernelFamily):
         name = "never"
 
-        def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+        def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
             return Refusal(f"{region.kind} on a {cpu.vector_bits}-bit machine")
 
     made = program(add("a", "x"), ["a"])
-    schedule = schedule_of(made, lambda region, cpu: select_kernel(region, cpu, [Never(), GenericFamily()]))
+    schedule = schedule_of(made, Never())
     (entry,) = schedule.ledger
     assert entry.family == "generic"
     assert entry.refusals == (("never", f"elementwise on a {host_features().vector_bits}-bit machine"),)

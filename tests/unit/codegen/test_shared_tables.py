@@ -31,7 +31,7 @@ def test_rows_come_out_of_panels_exactly(rows: int, width: int, dtype: torch.dty
     module = Tied(rows, width, dtype)
     ids = torch.tensor([[0, rows - 1, rows // 2], [1, rows - 1, -1]])
     positive = torch.where(ids < 0, ids + rows, ids)
-    compiled = lowerkit.compile(module, (positive,), cpu=cpu)
+    compiled = lowerkit.compile(module, (positive,), target=f"cpu:{cpu}")
     looked_up, products = compiled.session.run(positive)
     with torch.no_grad():
         expected = module(positive)
@@ -49,7 +49,9 @@ def stored_tables(compiled: lowerkit.Compiled) -> list[str]:
 
 
 def test_a_tied_table_is_stored_once() -> None:
-    compiled = lowerkit.compile(Tied(100, 32, torch.float32), (torch.zeros(1, 4, dtype=torch.int64),), cpu="x86-64-v4")
+    compiled = lowerkit.compile(
+        Tied(100, 32, torch.float32), (torch.zeros(1, 4, dtype=torch.int64),), target="cpu:x86-64-v4"
+    )
     (name,) = stored_tables(compiled)
     assert "matmul_panels" in name
     (note,) = [entry.note for entry in compiled.parts.ledger if entry.kind == "gather"]
@@ -72,7 +74,7 @@ class Untied(torch.nn.Module):
 @pytest.mark.skipif(not runs_on_host("x86-64-v4"), reason="this machine is below x86-64-v4")
 def test_other_tables_are_looked_up_where_they_are() -> None:
     module, inputs = Untied(), (torch.tensor([[3, 99]]), torch.randn(5, 100))
-    compiled = lowerkit.compile(module, inputs, cpu="x86-64-v4")
+    compiled = lowerkit.compile(module, inputs, target="cpu:x86-64-v4")
     assert "first" in stored_tables(compiled)
     for ours, eager in zip(compiled.session.run(*inputs), module(*inputs), strict=True):
         assert compare(ours, eager.detach().numpy()).sqnr_db > 110
@@ -81,5 +83,5 @@ def test_other_tables_are_looked_up_where_they_are() -> None:
 def test_tiles_are_no_panels() -> None:
     """AMX tiles hold pairs of rows: the look-up takes the table as it is."""
     module = Tied(128, 64, torch.bfloat16)
-    compiled = lowerkit.compile(module, (torch.zeros(1, 64, dtype=torch.int64),), cpu="sapphirerapids")
+    compiled = lowerkit.compile(module, (torch.zeros(1, 64, dtype=torch.int64),), target="cpu:sapphirerapids")
     assert len(stored_tables(compiled)) == 2

@@ -20,7 +20,7 @@ from lowerkit.parity.bisect.search import bisect_program
 from lowerkit.parity.report.html_report import html_report
 from tests.support.planted_bugs import PLANTED_BUGS, PlantedBug
 
-STAGES = ["eager", "exported", "captured", "raised", "canonical", "layout", "fused", "compiled"]
+STAGES = ["eager", "exported", "captured", "raised", "canonical", "partitioned", "layout", "fused", "compiled"]
 
 
 def bisected(bug: PlantedBug) -> Bisection:
@@ -93,7 +93,7 @@ def test_a_stage_that_is_not_interpreted_is_not_called_the_same(monkeypatch: pyt
     monkeypatch.setattr("lowerkit.parity.bisect.search.evaluate", refuse)
     result = bisect_program(capture(nn.Linear(3, 2).eval(), (torch.randn(2, 3),)))
     assert result.finding is None
-    assert [doubt.split(" ")[1] for doubt in result.doubts[:5]] == STAGES[2:7]
+    assert [doubt.split(" ")[1] for doubt in result.doubts[:6]] == STAGES[2:8]
     assert "computes the same" not in result.verdict
 
 

@@ -15,10 +15,8 @@ from lowerkit.runtimes.manifest import (
     Signature,
     Step,
     TensorSpec,
-    decode_manifest,
-    encode_manifest,
-    stored_content_id_holds,
 )
+from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest, stored_content_id_holds
 from lowerkit.runtimes.safetensors_header import StoredTensor
 from lowerkit.runtimes.validation import manifest_problems
 from tests.support.handmade_code import f32, tanh_of_sum_manifest

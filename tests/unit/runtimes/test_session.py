@@ -14,10 +14,10 @@ import torch
 
 from lowerkit.errors import ArtifactError, RuntimeFault, UsageError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.binding import BoundModel
+from lowerkit.runtimes.bound_model import BoundModel
 from lowerkit.runtimes.manifest import COPY_KERNEL, Buffer, Dim, Signature, Step, TensorSpec
 from lowerkit.runtimes.session import Session, load
-from tests.support.handmade_code import f32, handmade_image, manifest_of, reference, write_tanh_of_sum
+from tests.support.handmade_code import f32, handmade_code, manifest_of, reference, write_tanh_of_sum
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_the_manifest_alone_defines_a_model_without_kernels(tmp_path: Path) -> N
 def save_and_load(tmp_path: Path, manifest: Any, weights: Any = None, threads: int = 2) -> Session:
     from lowerkit.artifact.writer import write_artifact
 
-    write_artifact(tmp_path / "model.lk", manifest, handmade_image(), weights or {})
+    write_artifact(tmp_path / "model.lk", manifest, handmade_code(), weights or {})
     return load(tmp_path / "model.lk", threads=threads)
 
 

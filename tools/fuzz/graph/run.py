@@ -101,7 +101,9 @@ def _outcome(functions: list[Function], way: Way) -> Outcome:
         return Outcome("not captured", type(error).__name__, str(error)[-600:])
     with _left_out(way.left_out):
         example = None if way.capture in ("export", "onnx") else inputs
-        compiled = lowerkit.compile(model, example, cpu=way.cpu, threads=way.threads, workers=1, use_cache=False)
+        compiled = lowerkit.compile(
+            model, example, target=f"cpu:{way.cpu}", threads=way.threads, workers=1, use_cache=False
+        )
     session: Session = compiled.session
     module = Together(functions)
     calls = [("the example", 0, _same), ("other values", 1, _same)]

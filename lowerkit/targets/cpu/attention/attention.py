@@ -7,6 +7,7 @@ from typing import ClassVar
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.attention.flash_kernel import emit_attention_task, scratch_floats
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
@@ -15,7 +16,7 @@ from lowerkit.targets.cpu.text.linear_access import broadcast_strides
 from lowerkit.targets.cpu.text.region_values import Located
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.cpu.vector.epilogue import make_epilogue
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression, product
+from lowerkit.targets.plan import DeviceCode, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["AttentionFamily", "choose_tiling"]
@@ -34,7 +35,7 @@ class AttentionFamily(KernelFamily):
 
     name: ClassVar[str] = "attention"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not an attention that this family computes."""
         if region.anchor is None or region.anchor.operation.name != "lk.attention":
             return Refusal("the anchor is not lk.attention")

@@ -25,7 +25,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelPlan, product
+from lowerkit.targets.plan import DeviceCode, product
 
 __all__ = ["plan_amx_conv", "takes_amx_conv"]
 
@@ -101,7 +101,7 @@ def _choose(problem: ConvProblem, cpu: CpuFeatures) -> _Scheme:
 
 def plan_amx_conv(
     family: str, problem: ConvProblem, frame: KernelFrame, epilogue: TileEpilogue, cpu: CpuFeatures
-) -> KernelPlan:
+) -> DeviceCode:
     """Writes the kernel of a convolution that :func:`takes_amx_conv` accepts."""
     scheme = _choose(problem, cpu)
     panels = -(-problem.group_outputs // _PANEL)
@@ -125,8 +125,8 @@ def plan_amx_conv(
         + (", padded input lines in scratch" if scheme.padded is not None else ""),
     )
     packing = Packing.of("conv_tiles", groups=problem.groups)
-    return KernelPlan(
-        plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
+    return DeviceCode(
+        plan.family, plan.text, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
     )
 
 

@@ -24,6 +24,7 @@ from lowerkit.targets.cpu.conv.amx_conv import plan_amx_conv, takes_amx_conv
 from lowerkit.targets.cpu.conv.problem import ConvProblem, read_conv
 from lowerkit.targets.cpu.conv.tiling import ConvScheme, choose_scheme, split_sizes
 from lowerkit.targets.cpu.conv.window import PaddedLines
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.microkernel import Depth, Prefetch, accumulate
 from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
@@ -34,7 +35,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value, element_bytes
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, product
+from lowerkit.targets.plan import DeviceCode, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["ConvFamily"]
@@ -47,7 +48,7 @@ class ConvFamily(KernelFamily):
 
     name = "conv"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is a convolution with a constant filter; only the batch may be dynamic."""
         frame = KernelFrame(region.buffer_types)
         frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
@@ -85,7 +86,7 @@ class _Writer:
         copy = scheme.padded.elements if scheme.padded is not None else 0
         self.scratch_bytes = (tile_elements + copy) * bytes_
 
-    def plan(self, family: str) -> KernelPlan:
+    def plan(self, family: str) -> DeviceCode:
         """Returns the finished kernel."""
         problem, scheme = self.problem, self.scheme
         tiles = scheme.line_groups[0] * scheme.columns[0]
@@ -103,8 +104,8 @@ class _Writer:
         )
         kind = "conv_quads" if problem.element == "i32" else "conv_panels"
         packing = Packing.of(kind, panel=scheme.tile.panel, groups=problem.groups)
-        return KernelPlan(
-            plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
+        return DeviceCode(
+            plan.family, plan.text, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
         )
 
     def _write(self, tiles: int, panels: int) -> None:

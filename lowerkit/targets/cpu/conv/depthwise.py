@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from lowerkit.targets.cpu.conv.problem import ConvProblem, read_conv
 from lowerkit.targets.cpu.conv.window import Window
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.byte_dot_products import multiply_words, widen_weight
 from lowerkit.targets.cpu.gemm.problem import column_masks
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace, make_tile_epilogue
@@ -35,7 +36,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value, element_bytes
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, product
+from lowerkit.targets.plan import DeviceCode, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["DepthwiseFamily", "Run", "split_line"]
@@ -88,7 +89,7 @@ class DepthwiseFamily(KernelFamily):
 
     name = "depthwise_conv"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is a convolution with as many groups as input and output channels."""
         frame = KernelFrame(region.buffer_types)
         frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
@@ -128,7 +129,7 @@ class _Writer:
         self.scratch = Buffer(frame.scratch.pointer, problem.accumulator)
         self.scratch_bytes = pixels * self.tile.panel * bytes_ if self.rolled else 0
 
-    def plan(self, family: str) -> KernelPlan:
+    def plan(self, family: str) -> DeviceCode:
         """Returns the finished kernel."""
         problem = self.problem
         self._write()
@@ -139,8 +140,8 @@ class _Writer:
             note=f"runs of {self.tile.rows} pixels x {self.tile.panel} channels",
         )
         packing = Packing.of("depthwise_channels")
-        return KernelPlan(
-            plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
+        return DeviceCode(
+            plan.family, plan.text, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
         )
 
     def _write(self) -> None:

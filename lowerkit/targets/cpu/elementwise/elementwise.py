@@ -8,13 +8,14 @@ from lowerkit.mlir import ir
 from lowerkit.targets.cpu.elementwise.contiguous import choose_lanes, emit_rows
 from lowerkit.targets.cpu.elementwise.loop_nest import ElementwiseNest, collapse
 from lowerkit.targets.cpu.elementwise.transposed import emit_narrow, emit_square, narrow_rows, square_rows
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import SUPPORTED_ELEMENTS, KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Index
 from lowerkit.targets.cpu.text.linear_access import Access, linear_access
 from lowerkit.targets.cpu.vector.body import VectorBody
 from lowerkit.targets.cpu.vector.epilogue import generic_maps, is_parallel, read_inputs
-from lowerkit.targets.plan import KernelExpr, KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, KernelExpr, Refusal
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["ElementwiseFamily", "emit_nest"]
@@ -29,7 +30,7 @@ class ElementwiseFamily(KernelFamily):
 
     name: ClassVar[str] = "elementwise"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not one elementwise generic."""
         if region.anchor is not None:
             return Refusal(f"the region is anchored by {region.anchor.operation.name}")
@@ -41,7 +42,7 @@ class ElementwiseFamily(KernelFamily):
         return nest if isinstance(nest, Refusal) else emit_nest(self.name, frame, nest, cpu)
 
 
-def emit_nest(family: str, frame: KernelFrame, nest: ElementwiseNest, cpu: CpuFeatures) -> KernelPlan | Refusal:
+def emit_nest(family: str, frame: KernelFrame, nest: ElementwiseNest, cpu: CpuFeatures) -> DeviceCode | Refusal:
     """Chooses the way to walk a nest and returns the plan."""
     for access in nest.outputs:
         if access.buffer.element not in SUPPORTED_ELEMENTS:

@@ -11,11 +11,12 @@ from typing import ClassVar
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.elementwise.elementwise import emit_nest
 from lowerkit.targets.cpu.elementwise.loop_nest import collapse
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.linear_access import linear_access
 from lowerkit.targets.cpu.text.region_values import Located, source_of
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["TransposeFamily"]
@@ -30,7 +31,7 @@ class TransposeFamily(KernelFamily):
 
     name: ClassVar[str] = "transpose"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not one movement."""
         moves = [op.operation for op in region.body_ops if op.operation.name not in _AROUND]
         if len(moves) != 1 or moves[0].name not in _NAMED:

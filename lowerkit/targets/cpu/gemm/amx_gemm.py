@@ -23,7 +23,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelPlan, expression, product
+from lowerkit.targets.plan import DeviceCode, expression, product
 
 __all__ = ["plan_amx_gemm", "takes_amx"]
 
@@ -56,7 +56,7 @@ def tile_height(rows: Index) -> int:
 
 def plan_amx_gemm(
     family: str, problem: RowGemm, frame: KernelFrame, epilogue: TileEpilogue, cpu: CpuFeatures
-) -> KernelPlan:
+) -> DeviceCode:
     """Writes the kernel of a problem that :func:`takes_amx` accepts."""
     assert problem.b_weight is not None
     height = tile_height(problem.rows)
@@ -81,7 +81,7 @@ def plan_amx_gemm(
         note=f"AMX bf16, tile {2 * height}x{_PANEL}, blocks of {block_tiles} tiles",
     )
     packings = {problem.b_weight: packing}
-    return KernelPlan(plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, packings, plan.note)
+    return DeviceCode(plan.family, plan.text, plan.task_count, plan.scratch_bytes, packings, plan.note)
 
 
 def _edge_stride(problem: RowGemm) -> int:

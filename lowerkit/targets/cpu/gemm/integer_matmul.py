@@ -7,6 +7,7 @@ product of bytes (``byte_dot_products.py``). The sums are exact, so every tile, 
 from __future__ import annotations
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.problem import RowGemm
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
 from lowerkit.targets.cpu.gemm.tile_epilogue import make_tile_epilogue
@@ -14,7 +15,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer
 from lowerkit.targets.cpu.text.region_values import Located, source_of
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, product
+from lowerkit.targets.plan import DeviceCode, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["IntegerMatmulFamily"]
@@ -27,7 +28,7 @@ class IntegerMatmulFamily(KernelFamily):
 
     name = "integer_matmul"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is ``lk.integer_matmul``; refuses signed left operands and K not whole fours."""
         anchor = region.anchor
         if anchor is None or anchor.operation.name != "lk.integer_matmul":

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.problem import RowGemm
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
 from lowerkit.targets.cpu.gemm.tile_epilogue import make_tile_epilogue
@@ -18,7 +19,7 @@ from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Index
 from lowerkit.targets.cpu.text.region_values import Located, source_of
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, product
+from lowerkit.targets.plan import DeviceCode, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["MatmulFamily"]
@@ -31,7 +32,7 @@ class MatmulFamily(KernelFamily):
 
     name = "matmul"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is ``lk.matmul``; refuses integers and dynamic N or K."""
         anchor = region.anchor
         if anchor is None or anchor.operation.name != "lk.matmul":

@@ -38,7 +38,7 @@ from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value, element_bytes
-from lowerkit.targets.plan import KernelPlan, expression, product
+from lowerkit.targets.plan import DeviceCode, expression, product
 
 __all__ = ["plan_row_gemm"]
 
@@ -99,7 +99,7 @@ def choose_scheme(problem: RowGemm, cpu: CpuFeatures) -> _Scheme:
 
 def plan_row_gemm(
     family: str, problem: RowGemm, frame: KernelFrame, epilogue: TileEpilogue, cpu: CpuFeatures
-) -> KernelPlan:
+) -> DeviceCode:
     """Writes the kernel of a :class:`RowGemm` whose result rows are numbered (batch, rows); ``frame`` has its head."""
     if takes_amx(problem, cpu):
         return plan_amx_gemm(family, problem, frame, epilogue, cpu)
@@ -123,7 +123,7 @@ def plan_row_gemm(
         + (", A through scratch" if scheme.copy_a else "")
         + (", B packed at run time" if scheme.copy_b else ""),
     )
-    return KernelPlan(plan.family, plan.mlir, plan.task_count, plan.scratch_bytes, packings, plan.note)
+    return DeviceCode(plan.family, plan.text, plan.task_count, plan.scratch_bytes, packings, plan.note)
 
 
 class _Writer:

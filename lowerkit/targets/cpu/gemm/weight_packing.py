@@ -14,80 +14,21 @@ Layouts (row-major, edges padded with zeros)::
     matmul_tiles        [..., K, N] or [..., N, K]       -> [..., panels, K/32, 2, 16, 16, 2]: AMX tiles of 16 pairs
     conv_tiles          [Cout, Cin/groups, kernel...]       along K x 16 columns, two beside each other per panel
 
-A layout keeps the element type. It is named by ``kind`` and ``parameters``, plain values that go into cache keys.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["LAYOUTS", "Layout", "Packing", "register_layout"]
+from lowerkit.targets.packing import Layout, Packing, register_layout
+
+__all__ = ["Packing"]  # who imports it from here has these layouts registered
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One kind of packing.
-
-    Attributes:
-        shape: packed shape of a weight of the given shape.
-        apply: the packed array, contiguous.
-    """
-
-    shape: Callable[[Sequence[int], dict[str, int]], tuple[int, ...]]
-    apply: Callable[[Array, dict[str, int]], Array]
-
-
-LAYOUTS: dict[str, Layout] = {}
-"""Layouts by kind."""
-
-
-def register_layout(kind: str, layout: Layout) -> None:
-    """Adds a layout, also from a package outside this one.
-
-    Raises:
-        ValueError: the kind is taken.
-    """
-    if kind in LAYOUTS:
-        raise ValueError(f"the layout {kind!r} exists already")
-    LAYOUTS[kind] = layout
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How one weight operand of a kernel is laid out.
-
-    Attributes:
-        kind: a key of :data:`LAYOUTS`.
-        parameters: its parameters, sorted by name.
-    """
-
-    kind: str
-    parameters: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def of(cls, kind: str, **parameters: int) -> Packing:
-        """Builds a packing with its parameters in canonical order."""
-        assert kind in LAYOUTS, f"unknown layout {kind}"
-        return cls(kind, tuple(sorted(parameters.items())))
-
-    def apply(self, array: Array) -> Array:
-        """Returns the packed weight, contiguous and of the same element type."""
-        return np.ascontiguousarray(LAYOUTS[self.kind].apply(array, dict(self.parameters)))
-
-    def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of the packed weight, without its values."""
-        return LAYOUTS[self.kind].shape(shape, dict(self.parameters))
-
-    def packed_bytes(self, shape: Sequence[int], element_bytes: int) -> int:
-        """Bytes of the packed weight, without its values."""
-        return math.prod(self.packed_shape(shape)) * element_bytes
 
 
 def _pad_last(array: Array, multiple: int) -> Array:
@@ -223,6 +164,6 @@ register_layout("matmul_quads", Layout(_matmul_quads_shape, _matmul_quads_apply)
 register_layout("conv_quads", Layout(_conv_quads_shape, _conv_quads_apply))
 register_layout("matmul_tiles", Layout(_matmul_tiles_shape, _matmul_tiles_apply))
 register_layout("conv_tiles", Layout(_conv_tiles_shape, _conv_tiles_apply))
-register_layout("matmul_panels", Layout(_matmul_shape, _matmul_apply))
+register_layout("matmul_panels", Layout(_matmul_shape, _matmul_apply, lambda given: given["transposed"] == 1))
 register_layout("conv_panels", Layout(_conv_shape, _conv_apply))
 register_layout("depthwise_channels", Layout(_depthwise_shape, _depthwise_apply))

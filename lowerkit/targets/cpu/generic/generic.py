@@ -12,13 +12,14 @@ from typing import ClassVar
 from lowerkit.codegen.lower_lk import lower_lk_ops
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.generic.bufferize import assemble, bufferize
 from lowerkit.targets.cpu.generic.long_sums import widen_sums
 from lowerkit.targets.cpu.generic.math import expand_math
 from lowerkit.targets.cpu.generic.tiling import make_body_function, tile_root
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text import abi
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 
@@ -27,7 +28,7 @@ class GenericFamily(KernelFamily):
 
     name: ClassVar[str] = "generic"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan; never refuses.
 
         Raises:
@@ -49,7 +50,7 @@ class GenericFamily(KernelFamily):
             kernel = assemble(module, buffers, len(region.operands), None if tiling is None else tiling.size)
             text = expand_math(kernel.mlir)
         note = "one task" if kernel.task_count == 1 else f"tasks of {tiling.size if tiling else 1} iterations"
-        return KernelPlan(self.name, text, kernel.task_count, kernel.scratch_bytes, note=f"plain loops, {note}")
+        return DeviceCode(self.name, text, kernel.task_count, kernel.scratch_bytes, note=f"plain loops, {note}")
 
 
 def _shaped(type_: ir.RankedTensorType) -> abi.Shaped:

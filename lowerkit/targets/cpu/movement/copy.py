@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.movement.copy_pieces import Box, Piece, PieceReader
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value, element_bytes
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression
+from lowerkit.targets.plan import DeviceCode, Refusal, expression
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["CopyFamily"]
@@ -34,7 +35,7 @@ class CopyFamily(KernelFamily):
 
     name: ClassVar[str] = "copy"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is more than copies."""
         if region.anchor is not None or region.epilogue is not None:
             return Refusal("the region computes")
@@ -53,7 +54,7 @@ class CopyFamily(KernelFamily):
         return _emit(self.name, frame, reader.pieces, cpu)
 
 
-def _emit(name: str, frame: KernelFrame, pieces: Sequence[Piece], cpu: CpuFeatures) -> KernelPlan:
+def _emit(name: str, frame: KernelFrame, pieces: Sequence[Piece], cpu: CpuFeatures) -> DeviceCode:
     text, sizes = frame.text, frame.sizes[-1]
     element = frame.buffers[-1].element
     width = element_bytes(element)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
@@ -19,7 +20,7 @@ from lowerkit.targets.cpu.text.linear_access import broadcast_strides
 from lowerkit.targets.cpu.text.region_values import Located
 from lowerkit.targets.cpu.text.text_builder import Value, is_float
 from lowerkit.targets.cpu.vector.epilogue import make_epilogue
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression, product
+from lowerkit.targets.plan import DeviceCode, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["RopeFamily"]
@@ -32,7 +33,7 @@ class RopeFamily(KernelFamily):
 
     name: ClassVar[str] = "rope"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a rotary embedding."""
         if region.anchor is None or region.anchor.operation.name != "lk.rope":
             return Refusal("the anchor is not lk.rope")

@@ -31,7 +31,7 @@ from lowerkit.reproducers import file_name, write_reproducer
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cpu.objects.compile_worker import Reply, Request, compile_request
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 from lowerkit.worker_process import Worker, WorkerDiedError, borrowed_worker
 
 # Starting a worker costs about a second of imports: what this many kernels cost in this process.
@@ -59,7 +59,7 @@ class CompileReport:
 
 
 def compile_kernels(
-    plans: Sequence[KernelPlan],
+    plans: Sequence[DeviceCode],
     cpu: CpuFeatures,
     cache: KernelCache | None = None,
     workers: int | None = None,
@@ -83,7 +83,7 @@ def compile_kernels(
         CodegenError: LK5001, a kernel does not compile, or its worker crashed; names the reproducer.
     """
     report = report if report is not None else CompileReport()
-    keys = [kernel_key(plan.mlir, cpu) for plan in plans]
+    keys = [kernel_key(plan.text, cpu) for plan in plans]
     unique = dict(zip(reversed(keys), reversed(plans), strict=True))
     order = list(dict.fromkeys(keys))
     objects: dict[str, bytes] = {}
@@ -93,9 +93,9 @@ def compile_kernels(
             objects[key] = found
     report.kernels, report.cached = len(order), len(objects)
     missing = [key for key in order if key not in objects]
-    missing.sort(key=lambda key: (-len(unique[key].mlir), key))
+    missing.sort(key=lambda key: (-len(unique[key].text), key))
     count = min(workers if workers is not None else len(os.sched_getaffinity(0)), len(missing))
-    requests = [Request(unique[key].mlir, cpu) for key in missing]
+    requests = [Request(unique[key].text, cpu) for key in missing]
 
     def on_reply(index: int, reply: Reply) -> None:
         key = missing[index]
@@ -134,11 +134,11 @@ def _versions() -> tuple[str, ...]:
     return (importlib.metadata.version("llvmlite"), importlib.metadata.version("torch-mlir"), own)
 
 
-def _failure(plan: KernelPlan, reason: str, folder: Path | None) -> CodegenError:
+def _failure(plan: DeviceCode, reason: str, folder: Path | None) -> CodegenError:
     first = reason.splitlines()[0]
-    text = f"// a kernel of family {plan.family} that does not compile: {first}\n{plan.mlir}"
+    text = f"// a kernel of family {plan.family} that does not compile: {first}\n{plan.text}"
     try:
-        path = write_reproducer(file_name(f"kernel-{plan.family}", plan.mlir), text, folder)
+        path = write_reproducer(file_name(f"kernel-{plan.family}", plan.text), text, folder)
         hint = f"the text of the kernel is in {path}; please report it"
     except OSError as error:
         hint = f"the text of the kernel could not be written: {error}"

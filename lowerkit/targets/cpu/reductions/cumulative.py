@@ -11,13 +11,14 @@ import math
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Index
 from lowerkit.targets.cpu.text.text_builder import Value, bit_width, is_float
 from lowerkit.targets.cpu.vector.epilogue import make_epilogue
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression, product
+from lowerkit.targets.plan import DeviceCode, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["CumulativeFamily"]
@@ -30,7 +31,7 @@ class CumulativeFamily(KernelFamily):
 
     name: ClassVar[str] = "cumulative"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a scan."""
         if region.anchor is None or region.anchor.operation.name != "lk.cumulative":
             return Refusal("the anchor is not lk.cumulative")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.norm_moments import Moments, centered_moments
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
@@ -23,7 +24,7 @@ from lowerkit.targets.cpu.text.region_values import Located
 from lowerkit.targets.cpu.text.run_reduction import cascade_sum, sum_strips
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.cpu.vector.epilogue import Epilogue, make_epilogue
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression
+from lowerkit.targets.plan import DeviceCode, Refusal, expression
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["GroupNormFamily"]
@@ -38,7 +39,7 @@ class GroupNormFamily(KernelFamily):
 
     name: ClassVar[str] = "group_norm"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a group norm."""
         if region.anchor is None or region.anchor.operation.name != "lk.group_norm":
             return Refusal("the anchor is not lk.group_norm")

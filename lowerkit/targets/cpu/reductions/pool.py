@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value, bit_width, is_float
 from lowerkit.targets.cpu.vector.epilogue import Epilogue, make_epilogue
-from lowerkit.targets.plan import KernelExpr, KernelFamily, KernelPlan, Refusal, product
+from lowerkit.targets.plan import DeviceCode, KernelExpr, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["PoolFamily"]
@@ -33,7 +34,7 @@ class PoolFamily(KernelFamily):
 
     name: ClassVar[str] = "pool"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a pooling."""
         name = region.anchor.operation.name if region.anchor is not None else "no lk op"
         if region.anchor is None or name not in ("lk.max_pool", "lk.avg_pool"):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.reduce_groups import DimGroup, group_dims, result_groups
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
@@ -26,7 +27,7 @@ from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.run_reduction import cascade_sum, fold_strip, sum_strip
 from lowerkit.targets.cpu.text.text_builder import Value, bit_width, is_float
 from lowerkit.targets.cpu.vector.epilogue import Epilogue, make_epilogue
-from lowerkit.targets.plan import KernelExpr, KernelFamily, KernelPlan, Refusal, expression, product
+from lowerkit.targets.plan import DeviceCode, KernelExpr, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["ReduceFamily"]
@@ -42,7 +43,7 @@ class ReduceFamily(KernelFamily):
 
     name: ClassVar[str] = "reduce"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a reduction."""
         if region.anchor is None or region.anchor.operation.name != "lk.reduce":
             return Refusal("the anchor is not lk.reduce")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.norm_moments import centered_moments, root_mean_square
 from lowerkit.targets.cpu.reductions.row_frame import Rows, rows_of_anchor
@@ -18,7 +19,7 @@ from lowerkit.targets.cpu.text.kernel_text import Index
 from lowerkit.targets.cpu.text.region_values import Located, source_of
 from lowerkit.targets.cpu.text.run_reduction import sum_strips
 from lowerkit.targets.cpu.text.text_builder import Value, is_float
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal
+from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["Affine", "RowNormFamily", "affine_operands"]
@@ -31,7 +32,7 @@ class RowNormFamily(KernelFamily):
 
     name: ClassVar[str] = "row_norm"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a row norm."""
         name = region.anchor.operation.name if region.anchor is not None else "no lk op"
         if region.anchor is None or name not in ("lk.layer_norm", "lk.rms_norm"):

@@ -14,6 +14,7 @@ import math
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import Rows, anchor_operand, rows_of_anchor
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
@@ -22,7 +23,7 @@ from lowerkit.targets.cpu.text.run_reduction import fold_values, sum_strip
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.cpu.vector.epilogue import Epilogue, make_epilogue
 from lowerkit.targets.cpu.vector.math import exp_normal, log
-from lowerkit.targets.plan import KernelFamily, KernelPlan, Refusal, expression, product
+from lowerkit.targets.plan import DeviceCode, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 __all__ = ["SoftmaxFamily"]
@@ -33,7 +34,7 @@ class SoftmaxFamily(KernelFamily):
 
     name: ClassVar[str] = "softmax"
 
-    def plan(self, region: RegionView, cpu: CpuFeatures) -> KernelPlan | Refusal:
+    def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Returns the plan, or why the region is not a softmax in f32 arithmetic."""
         if region.anchor is None or region.anchor.operation.name != "lk.softmax":
             return Refusal("the anchor is not lk.softmax")
@@ -48,7 +49,7 @@ class SoftmaxFamily(KernelFamily):
             return rows if isinstance(rows, Refusal) else self._along_rows(rows, logarithm)
         return self._along_columns(region, cpu, type_, axis, logarithm)
 
-    def _along_rows(self, rows: Rows, logarithm: bool) -> KernelPlan:
+    def _along_rows(self, rows: Rows, logarithm: bool) -> DeviceCode:
         frame, lanes, length = rows.frame, rows.lanes, rows.length
         text = frame.text
         zero = text.constant(0.0, "f32", lanes)
@@ -86,7 +87,7 @@ class SoftmaxFamily(KernelFamily):
 
     def _along_columns(
         self, region: RegionView, cpu: CpuFeatures, type_: ir.RankedTensorType, axis: int, logarithm: bool
-    ) -> KernelPlan | Refusal:
+    ) -> DeviceCode | Refusal:
         frame = KernelFrame(region.buffer_types)
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):

@@ -13,7 +13,7 @@ from lowerkit.mlir import ir
 from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.plan import KernelExpr, KernelPlan, dim
+from lowerkit.targets.plan import DeviceCode, KernelExpr, dim
 
 __all__ = ["KernelFrame", "element_name"]
 
@@ -68,11 +68,11 @@ class KernelFrame:
 
     def plan(
         self, family: str, task_count: KernelExpr = 1, scratch_bytes: KernelExpr = 0, note: str = ""
-    ) -> KernelPlan:
+    ) -> DeviceCode:
         """Returns the finished plan."""
-        return KernelPlan(
+        return DeviceCode(
             family=family,
-            mlir=abi.kernel_module(self.text.text()),
+            payload=abi.kernel_module(self.text.text()),
             task_count=task_count,
             scratch_bytes=scratch_bytes,
             note=note,

@@ -16,7 +16,7 @@ from lowerkit.targets.cpu.levels import cpu_features
 from lowerkit.targets.cpu.objects import compile_pool
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cpu.objects.compile_pool import CompileReport, compile_kernels, kernel_key
-from lowerkit.targets.plan import KernelPlan
+from lowerkit.targets.plan import DeviceCode
 from tests.support.scalar_kernels import add_constant, unary_plan
 
 CPU = cpu_features("x86-64-v3")
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 def test_keys_depend_on_text_and_level() -> None:
-    first, second = add_constant(1).mlir, add_constant(2).mlir
+    first, second = add_constant(1).text, add_constant(2).text
     keys = {kernel_key(text, cpu_features(level)) for text in (first, second) for level in ("x86-64-v3", "x86-64-v4")}
     assert len(keys) == 4
 
@@ -148,7 +148,7 @@ def test_a_failing_kernel_leaves_a_reproducer(tmp_path: Path) -> None:
     assert caught.value.code == "LK5001"
     (file,) = tmp_path.iterdir()
     assert str(file) in (caught.value.hint or "")
-    assert file.read_text().endswith(bad.mlir)
+    assert file.read_text().endswith(bad.text)
 
 
 def test_a_crashing_compiler_fails_its_kernel_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +205,6 @@ def _command_line(pid: int) -> str:
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker_process.end_idle_workers()
     monkeypatch.setattr(worker_process, "WORKER_COMMAND", ("-c", "raise SystemExit(9)"))
-    plans: list[KernelPlan] = [add_constant(value) for value in range(compile_pool.MISSES_WORTH_WORKERS + 1)]
+    plans: list[DeviceCode] = [add_constant(value) for value in range(compile_pool.MISSES_WORTH_WORKERS + 1)]
     with pytest.raises(CodegenError, match="exit code 9"):
         compile_kernels(plans, CPU, None, 2, reproducer_folder=tmp_path)

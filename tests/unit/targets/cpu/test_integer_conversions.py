@@ -51,7 +51,7 @@ def test_numbers_beyond_the_type(bits: int, constant: str | None) -> None:
 
 
 def _guards(body: str) -> bool:
-    return "llvm.fabs" in lower_to_llvm_ir(unary_plan(body).mlir)
+    return "llvm.fabs" in lower_to_llvm_ir(unary_plan(body).text)
 
 
 _LOW = "%low = arith.constant -128.0 : f32\n"

@@ -79,7 +79,7 @@ done:
 
 def test_imports_go_through_the_table() -> None:
     plan = unary_plan("%e = math.cbrt %x : f32\n      %y = math.erf %e : f32")
-    image = link_image([lower_to_object(plan.mlir, host_features())])
+    image = link_image([lower_to_object(plan.text, host_features())])
     assert image.imports == ("cbrtf", "erff")
     assert image.import_table_offset % PAGE == 0
     assert image.import_table_offset + PAGE == len(image.data)
@@ -111,7 +111,7 @@ declare float @sinf(float)
 
 
 def test_equal_objects_and_constants_are_placed_once() -> None:
-    objects = [lower_to_object(add_constant(value).mlir, host_features()) for value in (1, 2, 1)]
+    objects = [lower_to_object(add_constant(value).text, host_features()) for value in (1, 2, 1)]
     image = link_image(objects)
     assert image.entries[0] == image.entries[2] != image.entries[1]
     assert len(image.data) == len(link_image(objects[:2]).data)
@@ -121,9 +121,9 @@ def test_equal_objects_and_constants_are_placed_once() -> None:
 
 
 def test_linking_is_deterministic_and_order_is_the_callers() -> None:
-    objects = [lower_to_object(add_constant(value).mlir, host_features()) for value in range(3)]
+    objects = [lower_to_object(add_constant(value).text, host_features()) for value in range(3)]
     assert link_image(objects) == link_image(objects)
-    assert objects == [lower_to_object(add_constant(value).mlir, host_features()) for value in range(3)]
+    assert objects == [lower_to_object(add_constant(value).text, host_features()) for value in range(3)]
 
 
 def test_several_kernels_run_from_one_image() -> None:
@@ -175,13 +175,13 @@ def test_a_missing_kernel_is_named() -> None:
 
 @pytest.mark.parametrize("sixteenth", range(16))
 def test_a_cut_object_is_damaged(sixteenth: int) -> None:
-    data = lower_to_object(add_constant(1).mlir, host_features())
+    data = lower_to_object(add_constant(1).text, host_features())
     with pytest.raises(CodegenError):
         link_image([data[: len(data) * sixteenth // 16]])
 
 
 def test_a_foreign_object_is_refused() -> None:
-    data = bytearray(lower_to_object(add_constant(1).mlir, host_features()))
+    data = bytearray(lower_to_object(add_constant(1).text, host_features()))
     struct.pack_into("<H", data, 18, 183)  # AArch64
     with pytest.raises(CodegenError, match="x86-64"):
         parse_object(bytes(data))

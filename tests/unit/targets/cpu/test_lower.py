@@ -71,7 +71,7 @@ CORPUS = {
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CORPUS)
 def test_corpus_compiles(name: str, level: str) -> None:
-    assert lower_to_object(unary_plan(CORPUS[name]).mlir, cpu_features(level))[:4] == b"\x7fELF"
+    assert lower_to_object(unary_plan(CORPUS[name]).text, cpu_features(level))[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_float_literals_are_respelled() -> None:
 
 
 def test_an_op_without_a_conversion_is_named_and_does_not_crash() -> None:
-    text = unary_plan("%t = tensor.empty() : tensor<4xf32>\n%y = tensor.extract %t[%c0] : tensor<4xf32>").mlir
+    text = unary_plan("%t = tensor.empty() : tensor<4xf32>\n%y = tensor.extract %t[%c0] : tensor<4xf32>").text
     with pytest.raises(CodegenError, match=r"tensor\.") as caught:
         lower_to_object(text, cpu_features("x86-64-v3"))
     assert caught.value.code == "LK5001"
@@ -135,7 +135,7 @@ def test_text_that_does_not_parse() -> None:
 
 
 def test_products_and_sums_are_contracted_only_on_request() -> None:
-    plain = lower_to_llvm_ir(unary_plan("%p = arith.mulf %x, %x : f32\n%y = arith.addf %p, %x : f32").mlir)
+    plain = lower_to_llvm_ir(unary_plan("%p = arith.mulf %x, %x : f32\n%y = arith.addf %p, %x : f32").text)
     assert "contract" not in plain
     x = (np.random.default_rng(1).standard_normal((4, 16)) * 3).astype(np.float32)
     y = np.zeros_like(x)
@@ -149,7 +149,7 @@ def test_products_and_sums_are_contracted_only_on_request() -> None:
 def test_helpers_become_internal() -> None:
     helper = "func.func private @twice(%v: f32) -> f32 { %s = arith.addf %v, %v : f32 return %s : f32 }\n"
     plan = unary_plan("%y = func.call @twice(%x) : (f32) -> f32", helpers=helper)
-    assert b"twice" not in lower_to_object(plan.mlir, cpu_features("x86-64-v3"))
+    assert b"twice" not in lower_to_object(plan.text, cpu_features("x86-64-v3"))
 
 
 def test_levels_name_features_as_llvm_and_the_runtime_do() -> None:

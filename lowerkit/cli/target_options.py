@@ -1,0 +1,30 @@
+"""The options that say what to compile for."""
+
+from __future__ import annotations
+
+import click
+
+target_option = click.option(
+    "--target",
+    default="cpu",
+    show_default=True,
+    metavar="NAME[:LEVEL][+...]",
+    help="Accelerators in order and the CPU: acme_npu, cpu:x86-64-v3, acme_npu+cpu. `lowerkit targets` lists them.",
+)
+
+
+class Share(click.ParamType[float]):
+    """A share of a whole: ``99%`` or ``0.99``."""
+
+    name = "share"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the share as a number from 0 to 1."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            self.fail(f"{text!r} is no share: write 99% or 0.99", param, ctx)
+        if not 0 <= share <= 1:
+            self.fail(f"{text!r} is not from 0% to 100%", param, ctx)
+        return share

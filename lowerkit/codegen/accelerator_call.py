@@ -1,0 +1,94 @@
+"""A function of an accelerator as steps: one launch, or, of a target by regions, one for each region.
+
+Bytes: operands that live on the host are copied to the accelerator once, results back where the host reads them.
+"""
+
+from __future__ import annotations
+
+from lowerkit.codegen.shapes import Shape, dynamic_dims, result_shapes
+from lowerkit.codegen.step_draft import Source, total
+from lowerkit.codegen.step_place import step_place
+from lowerkit.codegen.step_walker import StepWalker
+from lowerkit.codegen.work import region_flops
+from lowerkit.errors import CodegenError
+from lowerkit.mlir import ir
+from lowerkit.passes.function_by_function import target_of
+from lowerkit.runtimes.manifest import HOST, Step
+from lowerkit.targets.ledger import LedgerEntry
+from lowerkit.targets.region_view import RegionView
+
+
+def call(walker: StepWalker, op: ir.Operation) -> None:
+    """Adds the steps of an ``lk.call``.
+
+    Raises:
+        CodegenError: LK5002, the callee is no function of a target; LK5003, the target fails.
+    """
+    callee = ir.StringAttr(op.attributes["callee"]).value
+    function = walker.operations.get(callee)
+    memory = target_of(function) if function is not None else HOST
+    name, location = step_place(op)
+    if function is None or memory == HOST or memory not in walker.compilers:
+        raise CodegenError("LK5002", f"{callee!r} is no function of a target", op=op.name, location=location or None)
+    operands = list(op.operands)
+    shapes = [_extents(walker, operand) for operand in operands]
+    if _has_regions(walker.functions[callee]):
+        walker.memory, outer = memory, walker.memory
+        results, found = walker.walk(
+            callee, [walker.places.sources.get(operand, Source()) for operand in operands], shapes
+        )
+        walker.memory = outer
+        walker.shapes.define(op.results, found)
+        walker.places.sources.update(zip(op.results, results, strict=True))
+        return
+    tensors = [operand for operand in operands if isinstance(operand.type, ir.RankedTensorType)]
+    names = [walker.places.sources[operand].weight for operand in tensors]
+    view = RegionView.from_function(function, names, location=location)
+    weights = view.operands[len(tensors) :]
+    weight_shapes: list[Shape] = [tuple(weight.type.shape) for weight in weights]
+    code = walker.compilers[memory](view)
+    results = result_shapes(view, [*shapes, *weight_shapes])
+    walker.conditions.add_region(view, [*shapes, *weight_shapes], location)
+    walker.shapes.define(op.results, results)
+    sources = [walker.places.sources[operand] for operand in tensors]
+    sources += [Source(weight=weight.weight_name) for weight in weights]
+    used_shapes = [*(walker.shapes.shape(operand) for operand in tensors), *weight_shapes]
+    used: list[int] = []
+    for number, (source, shape) in enumerate(zip(sources, used_shapes, strict=True)):
+        if number in code.packings:
+            used.append(walker.draft.packed(source, shape, code, number, memory))
+        elif source.weight:
+            used.append(walker.draft.stored(walker.draft.weights.plain(source.weight), memory))
+        else:
+            used.append(walker.places.buffer_of(tensors[number], memory))
+    for value in op.results:
+        buffer = walker.arena(value, memory)
+        walker.places.sources[value] = Source(buffer)
+        used.append(buffer)
+    walker.draft.ledger.append(
+        LedgerEntry(len(walker.draft.steps), name, callee, location, code.family, code.note, code.refusals, memory)
+    )
+    walker.draft.steps.append(
+        Step(
+            kernel=walker.draft.kernel(code, memory),
+            buffers=used,
+            dims=dynamic_dims(view.buffer_types, [*used_shapes, *results]),
+            name=name,
+            kind=callee,
+            family=code.family,
+            location=location,
+            flops=region_flops(view, [*shapes, *weight_shapes]),
+            bytes=total([walker.draft.size(buffer) for buffer in used]),
+        )
+    )
+
+
+def _extents(walker: StepWalker, value: ir.Value) -> Shape:
+    """The shape of a tensor; an index itself, alone."""
+    if isinstance(value.type, ir.RankedTensorType):
+        return walker.shapes.shape(value)
+    return (walker.shapes.index(value),)
+
+
+def _has_regions(block: ir.Block) -> bool:
+    return any(op.operation.name == "lk.region" for op in block.operations)

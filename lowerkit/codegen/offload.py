@@ -1,0 +1,167 @@
+"""What a compilation gave to accelerators: one line for each, and the ledger of what they did not take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lowerkit.codegen.step_place import portable_location
+from lowerkit.errors import UnsupportedError
+from lowerkit.passes.partition.accelerator import Placement
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Ops of one kind that an accelerator did not take.
+
+    Attributes:
+        op: their name; ``reason`` why; ``location`` of the first one.
+        count: how many; ``flops`` of all of them; ``crossing_bytes`` that taking them would save.
+    """
+
+    op: str
+    reason: str
+    location: str
+    count: int
+    flops: int
+    crossing_bytes: int
+
+
+@dataclass(frozen=True)
+class OffloadSummary:
+    """What one accelerator took.
+
+    Attributes:
+        target: its name.
+        ops, all_ops: how many it took, of how many.
+        functions: in how many functions.
+        flops, all_flops: likewise.
+        missing: what it did not take, most FLOPs first.
+    """
+
+    target: str
+    ops: int
+    all_ops: int
+    functions: int
+    flops: int
+    all_flops: int
+    missing: tuple[Missing, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the FLOPs that it took."""
+        return self.flops / self.all_flops if self.all_flops else float(self.ops == self.all_ops)
+
+    def render(self) -> str:
+        """Returns the line for people."""
+        line = (
+            f"{self.target}: {self.ops} of {self.all_ops} ops in {self.functions} functions, {self.share:.1%} of FLOPs"
+        )
+        if not self.missing:
+            return line
+        more = sum(each.flops for each in self.missing) / max(self.all_flops, 1)
+        named = ", ".join(f"{each.op} ({each.location or 'unknown line'})" for each in self.missing[:_SHOWN])
+        rest = ", ..." if len(self.missing) > _SHOWN else ""
+        return f"{line}; {sum(each.count for each in self.missing)} ops would bring {more:.1%} more: {named}{rest}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the document of ``--json``."""
+        return {
+            "target": self.target,
+            "ops": self.ops,
+            "all_ops": self.all_ops,
+            "functions": self.functions,
+            "flops": self.flops,
+            "all_flops": self.all_flops,
+            "missing": [
+                {
+                    "op": each.op,
+                    "reason": each.reason,
+                    "location": each.location,
+                    "count": each.count,
+                    "flops": each.flops,
+                    "crossing_bytes": each.crossing_bytes,
+                }
+                for each in self.missing
+            ],
+        }
+
+
+def summaries(placements: Sequence[Placement], targets: Sequence[str]) -> list[OffloadSummary]:
+    """Returns a summary for each accelerator."""
+    return [_summary(placements, target) for target in targets]
+
+
+def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSummary], share: float | None) -> None:
+    """Makes sure that the accelerators together take ``share`` of the FLOPs.
+
+    Raises:
+        UnsupportedError: LK4006, with everything that was not taken.
+    """
+    if share is None or not found:
+        return
+    total = sum(placement.flops for placement in placements)
+    taken = sum(placement.flops for placement in placements if placement.target)
+    if taken < share * total or (not total and share > 0):
+        raise UnsupportedError(
+            "LK4006",
+            f"{' and '.join(each.target for each in found)} take {taken / max(total, 1):.1%} of the FLOPs, "
+            f"{share:.1%} were asked for",
+            details=[
+                f"{each.op} at {each.location or 'an unknown line'} ({each.count} of {each.flops} FLOPs): {each.reason}"
+                for summary in found
+                for each in summary.missing
+            ],
+            hint="ask for less with --require-offload, or let the target accept these ops",
+        )
+
+
+def placement_entry(placement: Placement) -> dict[str, Any]:
+    """Returns a placement as it stands in the metadata of an artifact."""
+    return {
+        "op": placement.op,
+        "node": placement.node,
+        "location": portable_location(placement.location),
+        "flops": placement.flops,
+        "crossing_bytes": placement.crossing_bytes,
+        "target": placement.target,
+        "function": placement.function,
+        "refusals": [list(refusal) for refusal in placement.refusals],
+    }
+
+
+def _summary(placements: Sequence[Placement], target: str) -> OffloadSummary:
+    taken = [placement for placement in placements if placement.target == target]
+    missing: dict[tuple[str, str], list[Placement]] = {}
+    for placement in placements:
+        reason = dict(placement.refusals).get(target)
+        if reason is not None and not placement.target:
+            missing.setdefault((placement.op, reason), []).append(placement)
+    rows = [
+        Missing(
+            _short(op, reason),
+            reason,
+            next((portable_location(each.location) for each in rows if each.location), ""),
+            len(rows),
+            sum(each.flops for each in rows),
+            sum(each.crossing_bytes for each in rows),
+        )
+        for (op, reason), rows in missing.items()
+    ]
+    return OffloadSummary(
+        target,
+        len(taken),
+        len(placements),
+        len({placement.function for placement in taken}),
+        sum(placement.flops for placement in taken),
+        sum(placement.flops for placement in placements),
+        tuple(sorted(rows, key=lambda row: (-row.flops, -row.crossing_bytes, row.op))),
+    )
+
+
+def _short(op: str, reason: str) -> str:
+    """The name of an op for the line: of an elementwise one, what its body does."""
+    return reason if op.startswith("linalg.") and reason.startswith("elementwise ") else op

@@ -1,0 +1,134 @@
+"""What a vendor writes: which ops a target takes, and the code that its device runs for them.
+
+A package adds a target by the entry point group ``lowerkit.targets``: ``acme_npu = "acme_npu.target:AcmeNpu"``. The
+CPU is written against the same class. The device that runs the code is the other half
+(:mod:`lowerkit.runtimes.device`); it bears the same name.
+
+Steps of a compilation: each op of stage ``canonical`` is offered to :meth:`Target.accepts`; what it takes becomes
+functions, as large as can be, which go to :meth:`Target.compile` (of a target by regions, first through
+:meth:`Target.passes`); at the end :meth:`Target.link` makes one block of bytes of it all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from lowerkit.runtimes.device import known_devices
+from lowerkit.targets.capabilities import Capabilities, Throughput
+from lowerkit.targets.op_view import OpView
+from lowerkit.targets.plan import DeviceCode, Refusal
+from lowerkit.targets.region_view import RegionView
+
+if TYPE_CHECKING:
+    from lowerkit.passes.base import Pass
+
+__all__ = ["Accept", "DeviceCode", "LinkSettings", "LinkedCode", "OpView", "Refusal", "RegionView", "Target"]
+
+
+@dataclass(frozen=True)
+class Accept:
+    """The target takes an op."""
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How to link.
+
+    Attributes:
+        workers: processes; None is one for each core this process may use.
+        use_cache: read and write the caches on disk.
+        on_progress: called with a line for people.
+    """
+
+    workers: int | None = None
+    use_cache: bool = True
+    on_progress: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class LinkedCode:
+    """The code of all functions of a target.
+
+    Attributes:
+        data: what the artifact holds.
+        entries: where each code starts in it.
+        sizes: its bytes from there on; 0 where the loader does not need them.
+        fields: what the manifest says of it, by field name.
+        statistics: for people, such as how many kernels were compiled and how many were known.
+        remarks: what a user should know.
+    """
+
+    data: bytes
+    entries: Sequence[int]
+    sizes: Sequence[int]
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    statistics: Mapping[str, int] = field(default_factory=dict[str, int])
+    remarks: Sequence[str] = ()
+
+
+class Target(ABC):
+    """A target at one level. Stateless: equal questions get equal answers.
+
+    Attributes:
+        name: of the target and of its device.
+        levels: the levels it can be asked for; the first one where none is named.
+        unit: what :meth:`compile` is given: a whole ``function``, or each fused ``region`` of it, which then are
+            launched one after the other.
+    """
+
+    name: ClassVar[str]
+    levels: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[Literal["function", "region"]] = "function"
+
+    def __init__(self, level: str = "") -> None:
+        self.level = level or next(iter(self.levels), "")
+
+    @abstractmethod
+    def capabilities(self, level: str) -> Capabilities:
+        """Returns what the hardware of ``level`` can do."""
+
+    def accepts(self, op: OpView) -> Accept | Refusal:
+        """Returns whether the target takes ``op``, else why not, in words for the ledger."""
+        reason = self.capabilities(self.level).refusal(op)
+        return Accept() if reason is None else Refusal(reason)
+
+    def passes(self, stage: str) -> Sequence[Pass]:
+        """Returns the passes of a target by regions that lead its functions to ``stage`` (``layout``, ``fused``)."""
+        return []
+
+    @abstractmethod
+    def compile(self, function: RegionView) -> DeviceCode | Refusal:
+        """Returns the code of a function whose ops were accepted, or why there is none after all.
+
+        ``OpList.of(function.block)`` reads it without MLIR.
+        """
+
+    def link(self, codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:
+        """Makes one block of bytes of all codes: one after the other."""
+        entries: list[int] = []
+        sizes: list[int] = []
+        data = bytearray()
+        for code in codes:
+            payload = code.payload.encode() if isinstance(code.payload, str) else code.payload
+            entries.append(len(data))
+            sizes.append(len(payload))
+            data += payload
+        return LinkedCode(bytes(data), entries, sizes)
+
+    def features(self) -> Sequence[str]:
+        """Returns what the machine that runs the code must have, in the words of its loader."""
+        return ()
+
+    def runs_here(self) -> bool:
+        """Returns whether this machine can run the code."""
+        return self.name in known_devices()
+
+    def cost(self, ops: Sequence[OpView], transfer_bytes: int) -> float:
+        """Returns the seconds that a function of ``ops`` takes here, its inputs and outputs on the way included."""
+        speed = self.capabilities(self.level).throughput or Throughput()
+        moved = sum(value.elements * 4 for op in ops for value in op.results)
+        work = max(sum(op.flops for op in ops) / speed.flops, moved / speed.bytes)
+        return speed.launch + work + transfer_bytes / speed.link_bytes

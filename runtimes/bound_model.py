@@ -1,0 +1,99 @@
+"""A model for one value of each dim, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.device_calls import DeviceCalls
+from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.manifest import Step
+from lowerkit.runtimes.run_faults import loops_that_end, raise_step_fault
+
+
+@dataclass(frozen=True)
+class WeightPlace:
+    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long one step took in one run, and the work it did (flops and bytes moved, as the compiler counts them)."""
+
+    name: str
+    kind: str
+    family: str
+    location: str
+    nanoseconds: int
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """A model for one value of each dim.
+
+    ``scratch_stride`` is the scratch of one thread, ``device_arenas`` the arena of each device, in bytes.
+    """
+
+    dims: Mapping[str, int]
+    table: _native.StepTable
+    output_shapes: tuple[tuple[int, ...], ...]
+    arena_size: int
+    scratch_stride: int
+    device_arenas: Mapping[str, int]
+    steps: Sequence[Step]
+    calls: DeviceCalls | None
+
+    def run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
+        """Runs all steps.
+
+        Raises:
+            RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range; LK8016, a device failed.
+            ResourceError: LK7002, a device ran out of memory.
+        """
+        with loops_that_end():
+            self._require_success(self.table.run(pool, bases, scratch, self.scratch_stride))
+
+    def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[StepTime]:
+        """Runs all steps; returns the time of each.
+
+        Raises:
+            RuntimeFault, ResourceError: as for :meth:`run`.
+        """
+        with loops_that_end():
+            times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
+            self._require_success(fault)
+        return [
+            StepTime(
+                name=step.name,
+                kind=step.kind,
+                family=step.family,
+                location=step.location,
+                nanoseconds=nanoseconds,
+                flops=evaluate(step.flops, self.dims),
+                bytes=evaluate(step.bytes, self.dims),
+            )
+            for step, nanoseconds in zip(self.steps, times.tolist(), strict=True)
+        ]
+
+    def _require_success(self, fault: tuple[int, int, int, int] | None) -> None:
+        if fault is not None:
+            raise_step_fault(self.steps[fault[0]], fault, self.dims, self.calls)
+
+
+@dataclass(frozen=True)
+class SteppedModel:
+    """A bound model whose steps run one at a time.
+
+    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
+    bytes.
+    """
+
+    tables: tuple[_native.StepTable, ...]
+    places: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
