@@ -1,0 +1,258 @@
+"""Programs of several targets: every way in which values, states and control flow cross from one memory to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import lowerkit
+from lowerkit.compiler import Compiled
+from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
+from lowerkit.runtimes.session import load
+from lowerkit.targets.op_view import OpView
+from tests.support.targets.accelerators import installed
+from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
+
+Tensors = tuple[torch.Tensor, ...]
+PRODUCTS = ("lk.matmul", "lk.conv")
+
+
+@pytest.fixture
+def npus() -> Generator[None]:
+    """``products`` takes products, ``rest`` everything but softmax, ``all`` whatever there is."""
+    InterpretedDevice.behaviour = Behaviour()
+    kinds: dict[str, Callable[[OpView], bool]] = {
+        "products": lambda op: op.name in PRODUCTS,
+        "rest": lambda op: op.name != "lk.softmax",
+        "all": lambda op: True,
+    }
+    with installed(
+        {name: target_that(name, takes) for name, takes in kinds.items()}, dict.fromkeys(kinds, InterpretedDevice)
+    ):
+        yield
+
+
+def compiled(module: nn.Module, inputs: Tensors, target: str, **options: Any) -> Compiled:
+    return lowerkit.compile(module.eval(), inputs, target, threads=1, **options)
+
+
+def hold(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected if isinstance(expected, (list, tuple)) else [expected], strict=True):
+        np.testing.assert_allclose(one, other.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8 * 16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.norm(self.first(x))), 2)
+        return torch.softmax(self.last(nn.functional.gelu(self.second(x)).flatten(1)), -1)
+
+
+@pytest.mark.parametrize(
+    ("target", "used"),
+    [
+        ("cpu", []),
+        ("products", ["products"]),
+        ("rest", ["rest"]),
+        ("all", ["all"]),
+        ("products+rest+cpu:x86-64-v3", ["products", "rest"]),
+        ("rest+products", ["rest"]),
+    ],
+)
+def test_a_network(npus: None, target: str, used: list[str]) -> None:
+    module, x = Network().eval(), torch.randn(2, 3, 8, 8)
+    session = compiled(module, (x,), target).session
+    for _ in range(2):
+        x = torch.randn(2, 3, 8, 8)
+        hold(session.run(x), module(x))
+    assert [each.name for each in session.manifest.devices] == used
+
+
+def test_bare_products_take_three_of_three(npus: None) -> None:
+    (summary,) = compiled(Network(), (torch.randn(2, 3, 8, 8),), "products").offload
+    assert (summary.ops, summary.functions) == (3, 3)
+    assert "products: 3 of" in summary.render() and "test_accelerators.py" in summary.render()
+
+
+def test_a_symbolic_batch(npus: None) -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.Softmax(-1)).eval()
+    shapes = {"input": {0: Dim("n", min=1, max=64)}}
+    for target in ("products", "rest", "all"):
+        made = compiled(module, (torch.randn(3, 8),), target, dynamic_shapes=shapes)
+        assert made.offload[0].ops > 1
+        for rows in (3, 1, 17, 64, 3):
+            x = torch.randn(rows, 8)
+            hold(made.session.run(x), module(x))
+
+
+class Counts(nn.Module):
+    """A state that is read, multiplied and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.eye(4))
+        self.seen: torch.Tensor
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        old = self.linear(self.seen)
+        self.seen.copy_(x @ old)
+        return old + self.seen
+
+
+@pytest.mark.parametrize("target", ["products", "rest", "all"])
+def test_a_state(npus: None, target: str) -> None:
+    module = Counts().eval()
+    with torch.no_grad():
+        made = compiled(module, (torch.randn(4, 4),), target)
+        for _ in range(3):
+            x = torch.randn(4, 4)
+            hold(made.session.run(x), module(x))
+    hold([made.session.state["seen"]], module.seen)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cond(x.sum() > 0, lambda x: self.first(x).abs(), lambda x: self.second(x) * 2, (self.first(x),))
+        return y @ x
+
+
+@pytest.mark.parametrize("target", ["products", "rest", "all", "products+all"])
+def test_a_branch_by_data(npus: None, target: str) -> None:
+    module = Branches().eval()
+    made = compiled(module, (torch.ones(4, 4),), target)
+    for sign in (1, -1, 1):
+        x = torch.rand(4, 4) * sign
+        hold(made.session.run(x), module(x))
+
+
+class Turns(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        def body(x: torch.Tensor, n: torch.Tensor) -> Tensors:
+            return torch.tanh(self.linear(x)), n - 1
+
+        return torch.while_loop(lambda x, n: n > 0, body, (x, n))[0] @ x
+
+
+@pytest.mark.parametrize("target", ["products", "rest", "all"])
+def test_a_loop(npus: None, target: str) -> None:
+    module = Turns().eval()
+    made = compiled(module, (torch.randn(4, 4), torch.tensor(2)), target)
+    for turns in (0, 1, 5):
+        x = torch.randn(4, 4)
+        hold(made.session.run(x, torch.tensor(turns)), module(x, torch.tensor(turns)))
+
+
+class Passes(nn.Module):
+    """Inputs, constants and results that no op or only an accelerator computes."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+        product = x @ y
+        return x.clone(), product, product, product.reshape(2, 8), torch.full((4, 4), 3.0) @ x
+
+
+@pytest.mark.parametrize("target", ["products", "rest", "all"])
+def test_results_of_every_kind(npus: None, target: str) -> None:
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    hold(compiled(Passes(), (x, y), target).session.run(x, y), Passes()(x, y))
+
+
+def test_an_artifact_with_accelerators_is_saved_and_proves_itself(npus: None, tmp_path: Any) -> None:
+    module, x = Network().eval(), torch.randn(2, 3, 8, 8)
+    made = compiled(module, (x,), "products")
+    made.save(tmp_path / "m.lk")
+    session = load(tmp_path / "m.lk", integrity="sha256")
+    hold(session.run(x), module(x))
+    assert session.manifest.golden is not None
+    entries = session.manifest.metadata["placements"]
+    assert sum(entry["target"] == "products" for entry in entries) == 3
+    first = (tmp_path / "m.lk").read_bytes()
+    compiled(module, (x,), "products").save(tmp_path / "m.lk")
+    assert (tmp_path / "m.lk").read_bytes() == first
+
+
+def test_a_missing_device_is_named(npus: None, tmp_path: Any) -> None:
+    compiled(nn.Linear(4, 4), (torch.randn(2, 4),), "products").save(tmp_path / "m.lk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lowerkit.runtimes.device.known_devices", dict)
+        with pytest.raises(RuntimeFault, match=r"LK8005.*'products'"):
+            load(tmp_path / "m.lk")
+
+
+def test_a_device_that_fails_is_named_with_op_and_line_and_runs_again(npus: None) -> None:
+    module, x = Network().eval(), torch.randn(2, 3, 8, 8)
+    session = compiled(module, (x,), "products").session
+
+    def fail(launches: int) -> None:
+        if launches % 3 == 2:
+            raise RuntimeError("the bus is on fire")
+
+    InterpretedDevice.behaviour = Behaviour(fail)
+    with pytest.raises(RuntimeFault, match="the bus is on fire") as caught:
+        session.run(x)
+    assert caught.value.code == "LK8016"
+    assert "'products'" in caught.value.message and "conv2d_1" in caught.value.message
+    assert caught.value.location is not None and "test_accelerators.py" in caught.value.location
+    InterpretedDevice.behaviour = Behaviour()
+    hold(session.run(x), module(x))
+
+
+def test_an_interruption_passes_through(npus: None) -> None:
+    session = compiled(nn.Linear(4, 4), (torch.randn(2, 4),), "products").session
+
+    def interrupt(_launches: int) -> None:
+        raise KeyboardInterrupt
+
+    InterpretedDevice.behaviour = Behaviour(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(torch.randn(2, 4))
+
+
+def test_what_was_asked_for_is_refused_with_all_that_is_missing(npus: None) -> None:
+    from lowerkit.capture.capture import capture
+    from lowerkit.compiler import CompileOptions, compile_program
+
+    def make(**options: Any) -> Compiled:
+        program = capture(Network().eval(), (torch.randn(2, 3, 8, 8),))
+        return compile_program(program, CompileOptions("products", **options))
+
+    with pytest.raises(UnsupportedError, match="LK4006") as caught:
+        make(require_offload=0.999)
+    assert any("lk.max_pool" in detail and "test_accelerators.py" in detail for detail in caught.value.details)
+    assert make(require_offload=0.5).offload[0].ops == 3
+    assert make(keep_on_host=frozenset({"conv"})).offload[0].ops == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("product", "did you mean 'products'"),
+        ("products+", "cannot be read"),
+        ("cpu+products", "CPU last"),
+        ("products+products", "each once"),
+        ("cpu:x86-64-v9", "did you mean 'x86-64-v"),
+        ("", "cannot be read"),
+    ],
+)
+def test_names_that_are_no_target(npus: None, target: str, words: str) -> None:
+    with pytest.raises(LowerkitError, match="LK4003") as caught:
+        compiled(nn.Linear(4, 4), (torch.randn(2, 4),), target)
+    assert words in caught.value.render()
