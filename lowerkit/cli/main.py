@@ -26,7 +26,7 @@ COMMANDS: dict[str, str] = {
     "comm": "Trace, tune and describe the collectives between ranks.",
     "bench": "Time a model beside its peers, interleaved.",
     "conformance": "Run a public test suite case by case: onnx, torch.",
-    "targets": "List the targets and CPU levels.",
+    "targets": "List the targets and CPU levels, or write the package of a new target.",
     "cache": "Show or clear the caches of programs and kernels.",
     "doctor": "Report what this installation and machine can do.",
 }

@@ -1,16 +1,25 @@
-"""`lowerkit targets`: what can be compiled for."""
+"""`lowerkit targets`: what can be compiled for, and a package to start a target from."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from lowerkit.cli.output import json_option, note, print_json, print_table
+from lowerkit.cli.output import json_option, note, print_json, print_table, quiet_option
 
 
-@click.command("targets")
+@click.group("targets", invoke_without_command=True)
 @json_option
-def command(as_json: bool) -> None:
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
     """List the targets that packages here bring, their levels, and which of them this machine can run."""
+    context.obj = as_json
+    if context.invoked_subcommand is None:
+        _list(as_json)
+
+
+def _list(as_json: bool) -> None:
     from lowerkit.errors import LowerkitError
     from lowerkit.targets.registry import find_target, known_targets, target_class
 
@@ -31,3 +40,27 @@ def command(as_json: bool) -> None:
     else:
         shown = [[target, level, "yes" if runs else "no", "host" if here else ""] for target, level, runs, here in rows]
         print_table("", ["target", "level", "runs here", ""], shown)
+
+
+@command.command("new")
+@click.argument("name")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where to: a folder that does not exist, or is empty.",
+)
+@json_option
+@quiet_option
+@click.pass_obj
+def new(json_before: bool, name: str, folder: Path, as_json: bool, quiet: bool) -> None:
+    """Write a package that brings the target NAME: products on its device, the rest on the CPU, and tests of it."""
+    from lowerkit.targets.new_package import write_package
+
+    files = write_package(name, folder)
+    if as_json or json_before:
+        print_json("targets_new", {"target": name, "folder": str(folder), "files": [str(path) for path in files]})
+    else:
+        for path in files:
+            click.echo(path)
+    note(f"next: pip install -e {folder}\n      lowerkit compile model.onnx --target {name} -o model.lk", quiet)
