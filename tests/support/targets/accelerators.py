@@ -39,7 +39,7 @@ def installed(targets: dict[str, Any], devices: dict[str, Any]) -> Generator[Non
 
     def point(name: str, value: Any) -> Any:
         def load() -> Any:
-            if isinstance(value, Exception):
+            if isinstance(value, BaseException):
                 raise value
             return value
 
