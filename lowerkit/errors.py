@@ -27,6 +27,7 @@ CODES: dict[str, str] = {
     "LK3002": "the IR does not verify",
     "LK3003": "a pass pipeline cannot be parsed",
     "LK3004": "the precondition of a pass does not hold",
+    "LK3005": "an op may not stand in the IR of its stage",
     "LK4001": "the model uses ops that are not supported",
     "LK4002": "a shape depends on data, which is not supported",
     "LK4003": "the target or the level asked for is unknown",

@@ -177,6 +177,7 @@ def run_stages(
         for target in options.accelerators if stage in ("layout", "fused") else ():
             passes = ask(target, "passes", (list, tuple), stage)
             timings.extend(run_passes(program, passes, context, options, len(timings), target.name))
+        _require_level(program, stage, {target.name for target in options.accelerators})
         program.stage = stage
     return timings
 
@@ -231,6 +232,27 @@ def run_passes(
             path = options.dump_folder / f"{index:02d}-{one_pass.name}.mlir"
             path.write_text(program.module.operation.get_asm(enable_debug_info=True))
     return timings
+
+
+def _require_level(program: Program, stage: str, by_regions: set[str]) -> None:
+    """Raises VerifyError, LK3005, with every op that may not stand where ``stage`` ends."""
+    from lowerkit.dialect.levels import illegal_ops
+    from lowerkit.passes.function_by_function import target_of
+    from lowerkit.passes.source_location import describe
+
+    found: list[str] = []
+    for function in (op.operation for op in program.module.body.operations if op.operation.name == "func.func"):
+        target = target_of(function)
+        # A target by functions has its functions as they were accepted.
+        own = stage if not target or target in by_regions else "partitioned"
+        found += [f"{op.name} at {describe(op)}" for op in illegal_ops(function, own)]
+    if found:
+        raise VerifyError(
+            "LK3005",
+            f"{len(found)} ops may not stand in the IR at stage {stage!r}",
+            details=found[:20],
+            hint="a pass left them there: --dump-ir DIR shows which one",
+        )
 
 
 def _verify(program: Program, one_pass: Pass) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from lowerkit.codegen.offload import placement_entry
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.codegen.weight_table import StoredWeight
+from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.errors import CodegenError
 from lowerkit.passes.partition.accelerator import Placement
 from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, DeviceSpec, KernelEntry, Manifest
@@ -206,6 +207,7 @@ def _features(program: Program, schedule: Schedule) -> list[str]:
 def _producer() -> dict[str, str]:
     return {
         "lowerkit": __version__,
+        "dialect": DIALECT_VERSION,
         "llvmlite": importlib.metadata.version("llvmlite"),
         "torch-mlir": importlib.metadata.version("torch-mlir"),
     }

@@ -42,6 +42,10 @@ Rules that hold for all ops:
 - f16 and bf16 are storage types: sums, norms and softmax are carried in f32 and rounded once at the end.
 - FLOPs count each addition, multiplication, comparison and elementary function as one. Bytes count each operand and
   result once unless the op says otherwise. Both are unknown where a dimension is dynamic.
+- Three levels, checked where stages end (LK3005): **graph** (floats, or explicit `lk.quantize` and `lk.dequantize`),
+  **integer** (`lk.integer_matmul`, `lk.integer_conv`, `lk.requant`), **region** (everything computes inside of
+  `lk.region`). Stages `raised`, `canonical` and `partitioned` are at the first two, `fused` is at the third.
+- The version of the dialect stands in stage files, which another version refuses, and in artifacts (`producer`).
 - Text form: `operandSegmentSizes` states which optional operands are present in ops that have two of them, and how
   operands of unlike types follow each other in `lk.region`, `lk.yield` and `lk.call`.
 """

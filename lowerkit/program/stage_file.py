@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.dialect.context import new_context
 from lowerkit.errors import InputError, VerifyError
 from lowerkit.mlir import ir, walk
@@ -28,6 +29,7 @@ class _Head(msgspec.Struct):
     signature: Signature
     output_tree: object = None
     input_tree: object = None
+    dialect: str = ""
 
 
 def write_stage(program: Program, path: Path) -> None:
@@ -35,7 +37,9 @@ def write_stage(program: Program, path: Path) -> None:
     from safetensors.numpy import save_file
 
     head = msgspec.json.encode(
-        _Head(program.stage, program.source, program.signature, program.output_tree, program.input_tree)
+        _Head(
+            program.stage, program.source, program.signature, program.output_tree, program.input_tree, DIALECT_VERSION
+        )
     ).decode()
     used: dict[str, np.ndarray] = {}
 
@@ -56,7 +60,7 @@ def read_stage(path: Path, stage: str) -> Program:
     """Reads what :func:`write_stage` wrote.
 
     Raises:
-        InputError: LK1001/LK1002, a file is missing or is not of this form, or holds another stage.
+        InputError: LK1001/LK1002, a file is missing or is not of this form, or holds another stage or dialect.
         VerifyError: LK3002, the IR does not parse or verify.
     """
     from safetensors import SafetensorError
@@ -79,6 +83,12 @@ def read_stage(path: Path, stage: str) -> Program:
     if head.stage != stage:
         raise InputError(
             "LK1002", f"{path} holds stage {head.stage!r}, not {stage!r}", hint=f"--compile-from {head.stage}"
+        )
+    if head.dialect != DIALECT_VERSION:
+        raise InputError(
+            "LK1002",
+            f"{path} holds version {head.dialect or 'unknown'} of the dialect, this lowerkit reads {DIALECT_VERSION}",
+            hint=f"write it again: lowerkit compile MODEL --compile-to {head.stage}",
         )
     context = new_context()
     try:
