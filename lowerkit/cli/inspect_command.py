@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lowerkit.cli.ledger_table import print_ledger
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import ITEM_SIZES
+from lowerkit.runtimes.manifest import CODE_ENTRY, DEVICE_ENTRY, ITEM_SIZES
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.manifest import Manifest, TensorSpec
@@ -30,6 +31,9 @@ _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 )
 @click.option("--meta", is_flag=True, help="Size a factory's model: no weight is allocated, no kernel compiled.")
 @click.option("--all", "show_all", is_flag=True, help="Every step; the twenty with most FLOPs without it.")
+@click.option(
+    "--ledger", "show_ledger", is_flag=True, help="Which target runs each op, and why no accelerator took it."
+)
 @json_option
 def command(
     model: str,
@@ -40,13 +44,15 @@ def command(
     dims: tuple[str, ...],
     meta: bool,
     show_all: bool,
+    show_ledger: bool,
     as_json: bool,
 ) -> None:
     """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
 
     JSON fields: source, cpu, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes, weight_bytes,
     state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name, kind, family,
-    flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}].
+    flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}], placements [{op,
+    node, location, flops, crossing_bytes, target, function, refusals}].
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
@@ -56,7 +62,7 @@ def command(
         artifact = open_artifact(Path(model))
         manifest = artifact.manifest
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
-        code_bytes = manifest.entries["code.bin"].size if "code.bin" in manifest.entries else 0
+        code_bytes = sum(info.size for name, info in manifest.entries.items() if name.endswith(".bin"))
     else:
         from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
@@ -79,9 +85,12 @@ def command(
             for e in parts.ledger
         ]
     values = _dim_values(manifest, dims)
+    placements = manifest.metadata.get("placements", [])
     document = describe(manifest, values, weight_bytes, code_bytes)
     if as_json:
-        print_json("inspect", {"source": model, **document, "ledger": ledger})
+        print_json("inspect", {"source": model, **document, "ledger": ledger, "placements": placements})
+    elif show_ledger:
+        print_ledger(placements)
     else:
         _print(model, document, show_all)
         for entry in ledger if show_all else []:
@@ -129,7 +138,16 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
         "kinds": dict(Counter(step["kind"] for step in steps).most_common()),
         "families": dict(Counter(step["family"] for step in steps).most_common()),
         "steps": steps,
+        "placements": _placements(manifest),
     }
+
+
+def _placements(manifest: Manifest) -> list[dict[str, Any]]:
+    """Where each op runs; what is in the metadata of an artifact is for people, and nothing else vouches for its form."""
+    given: Any = manifest.metadata.get("placements", [])
+    fields = [field.name for field in dataclasses.fields(Placement)]
+    rows = [entry for entry in (given if isinstance(given, list) else []) if isinstance(entry, dict)]
+    return [{field: row[field] for field in fields} for row in rows if all(field in row for field in fields)]
 
 
 def _dim_values(manifest: Manifest, texts: tuple[str, ...]) -> dict[str, int]:
