@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lowerkit.cli.ledger_table import print_ledger
+from lowerkit.cli.ledger_table import print_ledger, read_placements
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import CODE_ENTRY, DEVICE_ENTRY, ITEM_SIZES
+from lowerkit.runtimes.manifest import ITEM_SIZES
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.manifest import Manifest, TensorSpec
@@ -85,7 +85,7 @@ def command(
             for e in parts.ledger
         ]
     values = _dim_values(manifest, dims)
-    placements = manifest.metadata.get("placements", [])
+    placements = read_placements(manifest.metadata)
     document = describe(manifest, values, weight_bytes, code_bytes)
     if as_json:
         print_json("inspect", {"source": model, **document, "ledger": ledger, "placements": placements})
@@ -138,16 +138,7 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
         "kinds": dict(Counter(step["kind"] for step in steps).most_common()),
         "families": dict(Counter(step["family"] for step in steps).most_common()),
         "steps": steps,
-        "placements": _placements(manifest),
     }
-
-
-def _placements(manifest: Manifest) -> list[dict[str, Any]]:
-    """Where each op runs; what is in the metadata of an artifact is for people, and nothing else vouches for its form."""
-    given: Any = manifest.metadata.get("placements", [])
-    fields = [field.name for field in dataclasses.fields(Placement)]
-    rows = [entry for entry in (given if isinstance(given, list) else []) if isinstance(entry, dict)]
-    return [{field: row[field] for field in fields} for row in rows if all(field in row for field in fields)]
 
 
 def _dim_values(manifest: Manifest, texts: tuple[str, ...]) -> dict[str, int]:

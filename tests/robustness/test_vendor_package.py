@@ -79,7 +79,12 @@ def test_a_resnet_from_compile_to_run(
     verified = lowerkit_command("verify", artifact)
     assert verified.code == 0, verified.err
 
-    given = f"{json.loads(lowerkit_command('inspect', artifact, '--json').out)['inputs'][0]['name']}=@{resnet}/x.npy"
+    inspected = json.loads(lowerkit_command("inspect", artifact, "--json").out)
+    places = {each["op"]: each["target"] for each in inspected["placements"]}
+    assert places["lk.conv"] == places["lk.matmul"] == NAME and places["lk.max_pool"] == ""
+    assert f"{NAME}: no lk.max_pool" in lowerkit_command("inspect", artifact, "--ledger").out
+
+    given = f"{inspected['inputs'][0]['name']}=@{resnet}/x.npy"
     run = lowerkit_command("run", artifact, "--input", given, "-o", tmp_path, "--json")
     assert run.code == 0, run.err
     (output,) = json.loads(run.out)["outputs"]
