@@ -6,8 +6,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from lowerkit.cli.output import print_table
+from lowerkit.errors import ArtifactError
+
+
+class _Entry(msgspec.Struct):
+    op: str
+    node: str
+    location: str
+    flops: int
+    crossing_bytes: int
+    target: str
+    function: str
+    refusals: list[tuple[str, str]]
+
+
+def read_placements(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns where each op runs, out of the metadata of a manifest.
+
+    Raises:
+        ArtifactError: LK8001, it is not of the form that the compiler writes, or cannot be printed.
+    """
+    try:
+        entries = msgspec.convert(metadata.get("placements", []), list[_Entry])
+    except msgspec.ValidationError as error:
+        raise ArtifactError("LK8001", f"the ledger of the artifact is damaged: {error}") from None
+    found: list[dict[str, Any]] = [msgspec.to_builtins(entry) for entry in entries]
+    if not str(found).isprintable():
+        raise ArtifactError("LK8001", "the ledger of the artifact cannot be printed")
+    return found
 
 
 def print_ledger(placements: Sequence[Mapping[str, Any]]) -> None:
