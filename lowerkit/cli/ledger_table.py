@@ -34,9 +34,14 @@ def read_placements(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     except msgspec.ValidationError as error:
         raise ArtifactError("LK8001", f"the ledger of the artifact is damaged: {error}") from None
     found: list[dict[str, Any]] = [msgspec.to_builtins(entry) for entry in entries]
-    if not str(found).isprintable():
+    if not all(text.isprintable() for entry in entries for text in _texts(entry)):
         raise ArtifactError("LK8001", "the ledger of the artifact cannot be printed")
     return found
+
+
+def _texts(entry: _Entry) -> list[str]:
+    reasons = [text for refusal in entry.refusals for text in refusal]
+    return [entry.op, entry.node, entry.location, entry.target, entry.function, *reasons]
 
 
 def print_ledger(placements: Sequence[Mapping[str, Any]]) -> None:
