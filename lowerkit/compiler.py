@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class CompileOptions:
     use_cache: bool = True
     golden: bool = True
 
-    @property
+    @cached_property
     def spec(self) -> TargetSpec:
         """The target, parsed."""
         from lowerkit.targets.registry import TargetSpec
@@ -279,18 +279,26 @@ def pass_context(program: Program) -> PassContext:
     return PassContext(weights=program.weights, extent_ranges=ranges)
 
 
-def _lower(
-    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
-) -> tuple[PassContext, list[PassTiming]]:
+def lowering_context(program: Program, options: CompileOptions) -> PassContext:
+    """Returns :func:`pass_context` with the accelerators that ops are offered to.
+
+    Raises:
+        UnsupportedError: LK4003, there is no such target.
+    """
     from lowerkit.targets.offering import Offer
 
     spec = options.spec
-    targets = spec.accelerator_targets
-    context = replace(
+    return replace(
         pass_context(program),
-        accelerators=[Offer(target, spec.host_target) for target in targets],
+        accelerators=[Offer(target, spec.host_target) for target in spec.accelerator_targets],
         keep_on_host=options.keep_on_host,
     )
-    by_regions = [target for target in targets if target.unit == "region"]
+
+
+def _lower(
+    program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
+) -> tuple[PassContext, list[PassTiming]]:
+    context = lowering_context(program, options)
+    by_regions = [target for target in options.spec.accelerator_targets if target.unit == "region"]
     pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
     return context, run_stages(program, until, context, pipeline)

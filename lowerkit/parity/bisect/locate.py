@@ -10,10 +10,9 @@ from lowerkit.parity.bisect.cause import cause_of
 from lowerkit.parity.bisect.divergence import Divergence
 from lowerkit.parity.bisect.evaluation import evaluate, place_of
 from lowerkit.parity.bisect.finding import Finding
-from lowerkit.parity.bisect.prefixes import Piece, region_piece, region_prefixes
+from lowerkit.parity.bisect.prefixes import Piece
 from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.taps import last_op
 from lowerkit.program.locations import origin_of
 from lowerkit.runtimes.manifest import Manifest
 
@@ -47,13 +46,13 @@ def kernel_finding(fault: KernelFault, manifest: Manifest, target: str) -> tuple
     step = manifest.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
     piece, actual, expected = _smallest_prefix(fault, target, details)
-    op = piece.op if piece is not None else fault.region
-    origin = place_of(op) if op.name != "lk.region" else origin_of(op.location)
+    op = piece.op if piece is not None else fault.unit.op
+    origin = place_of(op) if op.name not in ("lk.region", "lk.call") else origin_of(op.location)
     if not origin.node:
-        origin = origin_of(fault.region.location)
+        origin = origin_of(fault.unit.op.location)
     finding = Finding(
         stage="compiled",
-        culprit=f"kernel family {step.family}",
+        culprit=f"device {fault.unit.target}" if fault.unit.target else f"kernel family {step.family}",
         op=op.name,
         node=f"{origin.node}@{origin.module}",
         location=origin.source_line or "",
@@ -68,14 +67,12 @@ def kernel_finding(fault: KernelFault, manifest: Manifest, target: str) -> tuple
 def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
     """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
     whole = (None, fault.actual, fault.expected)
-    types = [ir.RankedTensorType(value.type) for value in [*fault.region.operands, *fault.region.results]]
-    if not all(kind.has_static_shape for kind in types):
+    if not all(kind.has_static_shape for kind in fault.unit.types):
         details.append("its shapes are symbolic: the region was not cut into prefixes")
         return whole
     agreeing: list[str] = []
-    pieces = [*region_prefixes(fault.region, fault.operands, fault.is_weight)]
-    pieces = pieces[:PREFIXES_AT_MOST]
-    for piece in [*pieces, region_piece(fault.region, fault.operands, fault.is_weight)]:
+    *pieces, whole_piece = fault.unit.pieces(fault.operands, fault.is_weight)
+    for piece in [*pieces[:PREFIXES_AT_MOST], whole_piece]:
         try:
             options = CompileOptions(target=target, golden=False)
             compiled = compile_program(piece.program, options).session.run(*piece.inputs)
@@ -97,14 +94,14 @@ def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tup
 
 def memory_finding(fault: MemoryFault, manifest: Manifest) -> Finding:
     """Returns the finding for a value that was overwritten while it was still needed."""
-    origin = origin_of(fault.region.location)
+    origin = origin_of(fault.unit.op.location)
     writer, reader = manifest.steps[fault.writer], manifest.steps[fault.reader]
-    made = place_of(last_op(fault.region))
+    made = place_of(fault.unit.last)
     origin = made if made.node else origin
     return Finding(
         stage="compiled",
         culprit="memory plan",
-        op=ir.StringAttr(fault.region.attributes["kind"]).value,
+        op=fault.unit.op.name if fault.unit.target else ir.StringAttr(fault.unit.op.attributes["kind"]).value,
         node=f"{origin.node}@{origin.module}",
         location=origin.source_line or "",
         shape=fault.actual.shape,

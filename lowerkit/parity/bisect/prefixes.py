@@ -60,6 +60,32 @@ def region_prefixes(region: ir.Operation, operands: Sequence[Array], is_weight: 
         yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], op, None)
 
 
+def function_prefixes(
+    call: ir.Operation, block: ir.Block, operands: Sequence[Array], is_weight: Sequence[bool]
+) -> Iterator[Piece]:
+    """Yields a function of an accelerator cut after each op that computes, at stage canonical: it is given away anew.
+
+    Args:
+        call: of the function.
+        block: its body, weights as arguments.
+        operands: the arrays that it reads.
+        is_weight: for each operand whether it is stored with the code.
+    """
+    ops = operations(block)[:-1]
+    types = [value.type for value in block.arguments]
+    for number, op in enumerate(ops):
+        if op.name.startswith(_NOT_CUT) or not isinstance(op.results[0].type, ir.RankedTensorType):
+            continue
+
+        def fill(inputs: list[ir.Value], number: int = number, op: ir.Operation = op) -> list[ir.Value]:
+            mapping: dict[ir.Value, ir.Value] = dict(zip(block.arguments, inputs, strict=True))
+            for each in ops[: number + 1]:
+                clone_op(each, mapping)
+            return [mapping[value] for value in op.results]
+
+        yield assemble(call.context, call.location, types, operands, is_weight, fill, op, "canonical")
+
+
 def _piece(
     region: ir.Operation,
     operands: Sequence[Array],
@@ -97,8 +123,9 @@ def assemble(
     is_weight: Sequence[bool],
     fill: Callable[[list[ir.Value]], list[ir.Value]],
     last: ir.Operation,
+    stage: str = "fused",
 ) -> Piece:
-    """Returns a program at stage fused whose ``@main`` is what ``fill`` builds from the operands."""
+    """Returns a program at ``stage`` whose ``@main`` is what ``fill`` builds from the operands."""
     weights = WeightStore()
     inputs = [np.ascontiguousarray(array) for array, stored in zip(operands, is_weight, strict=True) if not stored]
     with context, location:
@@ -126,4 +153,4 @@ def assemble(
             for number, kind in enumerate(map(ir.RankedTensorType, returned))
         ],
     )
-    return Piece(Program(context, module, weights, signature, "a piece of a model", "fused"), inputs, last)
+    return Piece(Program(context, module, weights, signature, "a piece of a model", stage), inputs, last)

@@ -1,11 +1,12 @@
 """Runs the compiled model step by step and judges each step by itself: its kernel, and the memory it is given.
 
 Vocabulary
-    step      one kernel call; regions of the fused module and steps that are no copies correspond in order.
-    kernel fault   a step's results are not what its region computes from the very bytes the step read.
+    step      one kernel call; units of the fused module and steps that are no copies correspond in order.
+    unit      what a step computes, as IR: a region of the host, a function of an accelerator.
+    kernel fault   a step's results are not what its unit computes from the very bytes the step read.
     memory fault   bytes that a later step reads were changed by a step that does not write them.
 
-The expected results are the region's, interpreted in float64 from the operands that the step read, so that errors
+The expected results are the unit's, interpreted in float64 from the operands that the step read, so that errors
 before it do not count. Nothing is tapped: code, addresses and the memory plan are those of every other run.
 """
 
@@ -19,26 +20,25 @@ import numpy as np
 
 from lowerkit.codegen.index_checks import checks_first
 from lowerkit.codegen.memory import VIEW_OPS
-from lowerkit.dialect.reference.numeric import Array, quiet
-from lowerkit.dialect.types import floats_as_float64, numpy_dtype
+from lowerkit.dialect.reference.numeric import Array
+from lowerkit.dialect.types import numpy_dtype
 from lowerkit.mlir import ir
-from lowerkit.parity.bisect.evaluation import Evaluation, place_of, wide
+from lowerkit.parity.bisect.evaluation import Evaluation, place_of
 from lowerkit.parity.bisect.finding import StepRow
-from lowerkit.parity.bisect.torch_ops import MixedInterpreter
+from lowerkit.parity.bisect.units import Unit, units_of
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
-from lowerkit.parity.taps import last_op
-from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, Manifest
+from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, Manifest
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
 
 
 @dataclass(frozen=True)
 class KernelFault:
-    """A step whose kernel computes something else than its region: the region, what it read, what it wrote."""
+    """A step whose code computes something else than its unit: the unit, what it read, what it wrote."""
 
     step: int
-    region: ir.Operation
+    unit: Unit
     operands: list[Array]
     is_weight: list[bool]
     result: int
@@ -53,7 +53,7 @@ class MemoryFault:
     writer: int
     maker: int
     reader: int
-    region: ir.Operation
+    unit: Unit
     actual: Array
     expected: Array
 
@@ -78,37 +78,37 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
     """
     manifest = session.manifest
     in_order = checks_first([op.operation for op in fused.block.operations])
-    regions = [op for op in in_order if op.name == "lk.region"]
+    units = units_of(in_order)
     if any(step.kernel == JUMP_KERNEL for step in manifest.steps):
         whole = "branches and loops are run as a whole: only the outputs were compared"
         return RecordedRun(session.run(*inputs), notes=[whole])
     kernel_steps = [number for number, step in enumerate(manifest.steps) if step.kernel >= 0]
     run = StepwiseRun(session, *inputs)
     recorded = RecordedRun(run.outputs)
-    if len(regions) != len(kernel_steps):
+    if len(units) != len(kernel_steps):
         recorded.notes.append("the steps do not correspond to the regions: only the outputs were compared")
         kernel_steps = []
-    region_of = dict(zip(kernel_steps, regions, strict=False))
+    unit_of = dict(zip(kernel_steps, units, strict=False))
     watch = _Watch(manifest, run)
     for number in range(len(manifest.steps)):
-        region = region_of.get(number)
-        operands = None if region is None else _operands(run, manifest, number, region, fused)
+        unit = unit_of.get(number)
+        operands = None if unit is None else _operands(run, manifest, number, unit, fused)
         run.run_step(number)
         if manifest.steps[number].kernel == CHECK_KERNEL:  # it writes nothing
             continue
         overwritten = watch.after(number) if recorded.fault is None else None
         if overwritten is not None:
             buffer, maker, before, now = overwritten
-            made = region_of.get(maker, region)
+            made = unit_of.get(maker, unit)
             if made is not None:
                 kind, shape = _type_of_buffer(manifest, maker, buffer, made, fused)
                 actual, expected = (data.view(kind).reshape(shape) for data in (now, before))
                 reader = watch.next_reader(buffer, number)
                 recorded.fault = MemoryFault(number, maker, reader, made, actual, expected)
-        if region is not None and operands is not None:
-            local, fault = _judge(run, manifest, number, region, operands)
+        if unit is not None and operands is not None:
+            local, fault = _judge(run, manifest, number, unit, operands)
             step = manifest.steps[number]
-            place = place_of(last_op(region))
+            place = place_of(unit.last)
             node = f"{place.node}@{place.module}" if place.node else step.name
             recorded.steps.append(StepRow(node, step.kind, step.family, step.location, local, fault is None))
             recorded.fault = recorded.fault or fault
@@ -144,11 +144,17 @@ class _Watch:
 
 
 def _operands(
-    run: StepwiseRun, manifest: Manifest, number: int, region: ir.Operation, fused: Evaluation
+    run: StepwiseRun, manifest: Manifest, number: int, unit: Unit, fused: Evaluation
 ) -> tuple[list[Array], list[bool]]:
     arrays: list[Array] = []
     stored: list[bool] = []
-    for operand, buffer in zip(region.operands, manifest.steps[number].buffers, strict=False):
+    buffers = manifest.steps[number].buffers
+    if unit.target != HOST:  # weights are handed over as they are
+        for kind, buffer in zip(unit.types[: len(unit.block.arguments)], buffers, strict=False):
+            arrays.append(run.read(buffer).view(numpy_dtype(kind.element_type)).reshape(kind.shape))
+            stored.append(manifest.buffers[buffer].kind == "weight")
+        return arrays, stored
+    for operand, buffer in zip(unit.op.operands, buffers, strict=False):
         value = _value(operand, fused)
         is_stored = _is_stored(operand)
         if not is_stored:
@@ -163,32 +169,23 @@ def _judge(
     run: StepwiseRun,
     manifest: Manifest,
     number: int,
-    region: ir.Operation,
+    unit: Unit,
     operands: tuple[list[Array], list[bool]],
 ) -> tuple[float, KernelFault | None]:
-    """Returns the least decibels of the step's results to its region in float64, and the first that is wrong."""
+    """Returns the least decibels of the step's results to its unit in float64, and the first that is wrong."""
     arrays, stored = operands
-    own = run_region(region, arrays, float64=False)
-    exact = run_region(region, arrays, float64=True)
+    own = unit.run(arrays, float64=False)
+    exact = unit.run(arrays, float64=True)
     results = manifest.steps[number].buffers[len(arrays) :]
     least, fault = math.inf, None
-    for place, (value, buffer) in enumerate(zip(region.results, results, strict=True)):
+    for place, (value, buffer) in enumerate(zip(unit.op.results, results, strict=True)):
         element = ir.RankedTensorType(value.type).element_type
         actual = run.read(buffer).view(numpy_dtype(element)).reshape(own[place].shape)
         distance = compare(actual, exact[place])
         least = min(least, distance.sqnr_db if distance.special_equal else -math.inf)
         if fault is None and not agrees(str(element), actual, own[place], exact[place]):
-            fault = KernelFault(number, region, arrays, stored, place, actual, exact[place])
+            fault = KernelFault(number, unit, arrays, stored, place, actual, exact[place])
     return least, fault
-
-
-@quiet
-def run_region(region: ir.Operation, operands: Sequence[Array], *, float64: bool) -> list[Array]:
-    """Returns what the body of a region computes, in float64 or in its own element types."""
-    interpreter = MixedInterpreter({}, None, None, float64=float64, keep=False)
-    with region.context, floats_as_float64(float64):
-        arguments = [wide(array) if float64 else array for array in operands]
-        return [np.asarray(value) for value in interpreter.run_block(region.regions[0].blocks[0], arguments, {})]
 
 
 def agrees(dtype: str, actual: Array, own: Array, exact: Array) -> bool:
@@ -230,8 +227,8 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _type_of_buffer(
-    manifest: Manifest, maker: int, buffer: int, region: ir.Operation, fused: Evaluation
+    manifest: Manifest, maker: int, buffer: int, unit: Unit, fused: Evaluation
 ) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
-    place = manifest.steps[maker].buffers.index(buffer) - len(region.operands)
-    value = region.results[place]
+    place = manifest.steps[maker].buffers.index(buffer) - len(unit.block.arguments)
+    value = unit.op.results[place]
     return numpy_dtype(ir.RankedTensorType(value.type).element_type), _value(value, fused).shape

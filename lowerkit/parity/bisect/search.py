@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lowerkit.compiler import CompileOptions, compile_program, pass_context
+from lowerkit.compiler import CompileOptions, compile_program, lowering_context
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.mlir import ir
@@ -93,7 +93,7 @@ class _Search:
 
     def run(self) -> Bisection:
         self.graphs()
-        context = pass_context(self.program)
+        context = lowering_context(self.program, CompileOptions(target=self.target))
         self.stage("captured", [], context)
         for stage in _PIPELINE:
             self.stage(stage, self.lower(stage, context), context)

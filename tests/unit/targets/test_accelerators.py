@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch.export import Dim
 import lowerkit
 from lowerkit.compiler import Compiled
 from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
+from lowerkit.parity.bisect.reproducer import write_reproducer
 from lowerkit.runtimes.session import load
 from lowerkit.targets.op_view import OpView
 from tests.support.targets.accelerators import installed
@@ -32,9 +35,8 @@ def npus() -> Generator[None]:
         "rest": lambda op: op.name != "lk.softmax",
         "all": lambda op: True,
     }
-    with installed(
-        {name: target_that(name, takes) for name, takes in kinds.items()}, dict.fromkeys(kinds, InterpretedDevice)
-    ):
+    targets = {name: target_that(name, takes) for name, takes in kinds.items()}
+    with installed(targets, dict.fromkeys(kinds, InterpretedDevice)):
         yield
 
 
@@ -256,3 +258,46 @@ def test_names_that_are_no_target(npus: None, target: str, words: str) -> None:
     with pytest.raises(LowerkitError, match="LK4003") as caught:
         compiled(nn.Linear(4, 4), (torch.randn(2, 4),), target)
     assert words in caught.value.render()
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.softmax(self.first(x), -1)
+        return torch.tanh(self.second(hidden)) * 2
+
+
+def test_a_fault_of_a_device_is_named_down_to_the_op_and_its_line(npus: None, tmp_path: Path) -> None:
+    module, x = Chain().eval(), torch.randn(4, 8)
+
+    def spoil(program: str, results: list[Any]) -> list[Any]:
+        return [value * 1.001 for value in results] if "math.tanh" in program else results
+
+    InterpretedDevice.behaviour = Behaviour(change=spoil)
+    report = lowerkit.check(module, (x,), target="rest", bisect=True)
+    assert not report.passed
+    assert report.bisection is not None
+    finding = report.bisection.finding
+    assert finding is not None, report.bisection
+    assert (finding.stage, finding.culprit) == ("compiled", "device rest")
+    assert finding.op == "linalg.generic"
+    assert finding.location.partition(":")[0].endswith("test_accelerators.py")
+    line = int(finding.location.rpartition(":")[2])
+    assert "torch.tanh" in Path(__file__).read_text().splitlines()[line - 1]
+    assert any("it does not" in detail for detail in finding.details)
+    write_reproducer(report.bisection.reproducer, tmp_path)
+    for behaviour, code in ((InterpretedDevice.behaviour, 1), (Behaviour(), 0)):
+        InterpretedDevice.behaviour = behaviour
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(tmp_path / "reproduce.py"), run_name="__main__")
+        assert ended.value.code == code
+
+
+def test_a_device_that_is_right_bisects_to_nothing(npus: None) -> None:
+    report = lowerkit.check(Chain().eval(), (torch.randn(4, 8),), target="rest", bisect=True)
+    assert report.passed
+    assert report.bisection is not None and report.bisection.finding is None
+    assert [row.family for row in report.bisection.steps] == ["rest", "softmax", "rest"]
