@@ -1,10 +1,11 @@
 """Brings products of bytes to the operands that kernels take.
 
-    a signed left operand x     ->  unsigned: x + 128 is x with its highest bit flipped, and 128 sum w is subtracted
+    a signed left operand x     ->  unsigned: x + 128 is x with its highest bit flipped, and 128 sum w is subtracted,
+                                    in the constant that is added to each channel next, where there is one
     K no multiple of 4          ->  zeros behind it on both sides: dot products of bytes take four
     a constant right operand    ->  a weight of its own shape
 
-``integer-products`` writes its products so; models that name plain products (ONNX's MatMulInteger, ConvInteger) do not.
+These are the CPU's dot products of bytes: before this pass the operands are as the model has them.
 Depthwise convolutions sum over taps, not over channels, and keep theirs.
 
 Bytes: the flip and the zeros are a copy of the left operand, which joins what computes it.
@@ -21,9 +22,18 @@ from lowerkit.dialect.linalg_builder import pad
 from lowerkit.dialect.scalar_builder import constant
 from lowerkit.mlir import arith, ir
 from lowerkit.passes.base import Pass, PassContext
-from lowerkit.passes.elementwise import build_elementwise, identity_map
+from lowerkit.passes.elementwise import as_elementwise, build_elementwise, identity_map
 from lowerkit.passes.quantize.parameters import Array, as_weight, derived
-from lowerkit.passes.rewriting import empty_like, erase_dead, main_block, operations, replace, shape_of, weight_symbol
+from lowerkit.passes.rewriting import (
+    empty_like,
+    erase_dead,
+    main_block,
+    operations,
+    replace,
+    shape_of,
+    users,
+    weight_symbol,
+)
 
 DOT = 4
 """Products that one instruction sums."""
@@ -78,8 +88,10 @@ def _prepare(op: ir.Operation, context: PassContext) -> bool:
     product = ir.Operation.create(
         op.name, results=[op.results[0].type], operands=[data, bytes_], attributes=attributes
     ).result
-    replace(op, [_less_flip(product, symbol, shape, 0 if is_conv else 1 - depth, channel_axis, context)
-                 if signed else product])  # fmt: skip
+    flip = _Flip(symbol, tuple(shape), 0 if is_conv else 1 - depth, channel_axis)
+    if signed and not _add_to_next(op, flip, context):
+        product = _less_flip(product, flip, context)
+    replace(op, [product])
     return True
 
 
@@ -120,21 +132,71 @@ def flipped(data: ir.Value) -> ir.Value:
     return build_elementwise([data], [identity_map(rank)], [init], write, ir.Location.current).results[0]
 
 
-def _less_flip(
-    sums: ir.Value, symbol: str, shape: list[int], output_axis: int, channel_axis: int, context: PassContext
-) -> ir.Value:
-    """Subtracts ``128 sum w`` from each output channel."""
-    summed = tuple(index for index in range(len(shape)) if index != output_axis)
+@dataclass(frozen=True)
+class _Flip:
+    """What the flip of the left operand adds to the sums: ``128 sum w`` of each output channel."""
+
+    weight: str
+    shape: tuple[int, ...]
+    output_axis: int
+    channel_axis: int
+
+    def totals(self, weight: Array) -> Array:
+        """Returns ``-128 sum w`` of each output channel."""
+        summed = tuple(index for index in range(len(self.shape)) if index != self.output_axis)
+        return -128 * weight.astype(np.int64).sum(summed)
+
+
+def _add_to_next(op: ir.Operation, flip: _Flip, context: PassContext) -> bool:
+    """Subtracts the flip in the constant of each channel that is added next; False where nothing like that is added.
+
+    The only reader is ``(sums << bits) + constant`` or ``sums + constant``, all modulo 2^32.
+    """
+    readers = users(op.results[0])
+    view = as_elementwise(readers[0]) if len(readers) == 1 and readers[0].name == "linalg.generic" else None
+    if view is None or view.inputs_read_through(op.results[0]) != [identity_map(view.rank)]:
+        return False
+    body = operations(view.body)
+    value = view.body.arguments[list(view.inputs).index(op.results[0])]
+    bits = 0
+    if body and body[0].name == "arith.constant" and len(body) > 1 and body[1].name == "arith.shli":
+        bits, value = ir.IntegerAttr(body[0].attributes["value"]).value, body[1].result
+        if body[1].operands[1] != body[0].result:
+            return False
+    adds = users(value)
+    if len(adds) != 1 or adds[0].name != "arith.addi" or adds[0].operands[0] != value:
+        return False
+    arguments = list(view.body.arguments)[: len(view.inputs)]
+    if adds[0].operands[1] not in arguments:
+        return False
+    place = arguments.index(adds[0].operands[1])
+    known = weight_symbol(view.inputs[place])
+    if known is None or view.maps[place] != (flip.channel_axis,) or len(users(arguments[place])) != 1:
+        return False
+
+    def shifted(constant: Array, weight: Array) -> Array:
+        return (constant.astype(np.int64) + (flip.totals(weight) << bits)).astype(np.int32)
+
+    extents = [flip.shape[flip.output_axis]]
+    with ir.InsertionPoint(view.op), view.op.location:
+        vector = derived(context, f"{known}.flip", [known, flip.weight], shifted, dtype="i32", shape=extents)
+    view.op.operands[place] = vector
+    return True
+
+
+def _less_flip(sums: ir.Value, flip: _Flip, context: PassContext) -> ir.Value:
+    """Subtracts the flip from each output channel."""
 
     def totals(weight: Array) -> Array:
-        return (-128 * weight.astype(np.int64).sum(summed)).astype(np.int32)
+        return flip.totals(weight).astype(np.int32)
 
-    vector = derived(context, f"{symbol}.offset", [symbol], totals, dtype="i32", shape=[shape[output_axis]])
+    extents = [flip.shape[flip.output_axis]]
+    vector = derived(context, f"{flip.weight}.offset", [flip.weight], totals, dtype="i32", shape=extents)
     rank = len(shape_of(sums))
 
     def write(elements: list[ir.Value]) -> list[ir.Value]:
         return [arith.AddIOp(elements[0], elements[1]).result]
 
     init = empty_like(sums, range(rank), ir.RankedTensorType(sums.type).element_type)
-    maps = [identity_map(rank), (channel_axis,)]
+    maps = [identity_map(rank), (flip.channel_axis,)]
     return build_elementwise([sums, vector], maps, [init], write, ir.Location.current).results[0]

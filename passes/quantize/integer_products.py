@@ -9,8 +9,8 @@ with ones. Padding counts as ``zx``, so it contributes nothing. The result is de
 
 Steps for each ``lk.matmul`` or ``lk.conv`` whose operands are dequantized:
     1. check: one scale for the activation, a constant 8-bit weight with one scale or one per output channel;
-    2. bring the activation to unsigned and the weight to signed storage (a flip of the highest bit), K to a multiple
-       of 4, which dot products of bytes want;
+    2. keep the activation as the model stores it; a weight that is stored unsigned becomes signed (a flip of the
+       highest bit). What bytes a target multiplies is its own matter (``integer-operands`` is the CPU's);
     3. fold the bias that is added next: given in int32 by the exporter, or rounded. A rounded one would be off by half
        a unit of ``sx * sw``, which short sums notice: sums are shifted left as far as 2^28 allows before it is added;
     4. where ``sx`` and ``zx`` are computed: their part is elementwise (``product_terms``), and no bias is folded.
@@ -32,7 +32,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.layout.transposes import build_transpose
 from lowerkit.passes.quantize.bias import Bias, bias_after
-from lowerkit.passes.quantize.integer_operands import DOT, flipped, is_depthwise, padded, weight_of_bytes
+from lowerkit.passes.quantize.integer_operands import DOT, is_depthwise, weight_of_bytes
 from lowerkit.passes.quantize.parameters import (
     Array,
     Scaling,
@@ -68,7 +68,6 @@ class _Product:
         weight_point: int64 likewise, of the weight after ``flip``.
         flip: the weight is stored unsigned.
         output_axis: of the weight.
-        depth_axis: the dimension of the weight that is padded to a multiple of 4.
     """
 
     op: ir.Operation
@@ -81,7 +80,6 @@ class _Product:
     weight_point: Array
     flip: bool
     output_axis: int
-    depth_axis: int
 
     @property
     def is_conv(self) -> bool:
@@ -101,16 +99,6 @@ class _Product:
         if not self.is_conv or ir.BoolAttr(self.op.attributes["channels_last"]).value:
             return rank - 1
         return 1
-
-    @property
-    def missing(self) -> int:
-        """How many elements the depth lacks to a multiple of 4."""
-        return 0 if self.is_conv and is_depthwise(self.op) else -self.weight_shape[self.depth_axis] % DOT
-
-    @property
-    def lift(self) -> int:
-        """What the flip to unsigned storage adds to the activation."""
-        return 0 if self.unsigned else 128
 
     def terms(self) -> Terms:
         """What zero points and scales of the weight contribute."""
@@ -172,7 +160,7 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
     if types != ["i8", "i8"]:
         raise _RefusalError(f"operands of {types[0]} and {types[1]}, not of i8")
     shape = tuple(shape_of(weight.operands[0]))
-    output_axis, depth_axis = _axes(op, len(shape))
+    output_axis = _output_axis(op, len(shape))
     if not weight_scaling.per_tensor and weight_scaling.axis != output_axis:
         raise _RefusalError("the weight has a scale per input channel")
     symbol = as_weight(weight.operands[0], context)
@@ -186,7 +174,6 @@ def _read(op: ir.Operation, context: PassContext) -> _Product:
     product = _Product(
         op, data, ir.BoolAttr(data.attributes["unsigned"]).value, scaling, symbol, shape, weight_scaling.scale,
         weight_scaling.zero_point - (128 if weight_scaling.unsigned else 0), weight_scaling.unsigned, output_axis,
-        depth_axis,
     )  # fmt: skip
     if product.weight_point.any():
         if 2 * product.depth > _LARGEST_DEPTH:
@@ -225,14 +212,13 @@ def _groups(op: ir.Operation) -> int:
     return ir.IntegerAttr(op.attributes["groups"]).value
 
 
-def _axes(op: ir.Operation, rank: int) -> tuple[int, int]:
-    """Returns the dimensions of the weight that are output channels, and input channels or K."""
+def _output_axis(op: ir.Operation, rank: int) -> int:
+    """Returns the dimension of the weight that is output channels."""
     if op.name == "lk.conv":
-        return 0, 1
+        return 0
     if rank != 2:
         raise _RefusalError("the right operand has batches")
-    transposed = ir.BoolAttr(op.attributes["transpose_rhs"]).value
-    return (0, 1) if transposed else (1, 0)
+    return 0 if ir.BoolAttr(op.attributes["transpose_rhs"]).value else 1
 
 
 def _spare_bits(product: _Product, unit: Array, bias: Bias | None, context: PassContext) -> int:
@@ -250,7 +236,7 @@ def _write(product: _Product, scaling: Scaling, bias: Bias | None, bits: int, co
     """Builds the integer product where its bias is added, or where it stands, and replaces both."""
     place = product.op if bias is None else bias.op
     with ir.InsertionPoint(place), product.op.location:
-        point = int(scaling.zero_point) + product.lift
+        point = int(scaling.zero_point)
         sums, windows = _build_sums(product, point, context)
         scale = scaling.scale * product.weight_scale / 2.0**bits
         shifted = add_offsets(product.terms(), sums, windows, point, scale, bias, bits, context)
@@ -269,44 +255,44 @@ def _write_dynamic(product: _Product, context: PassContext) -> None:
     with ir.InsertionPoint(product.op), product.op.location:
         sums, windows = _build_sums(product, 0, context)
         scale, point = list(product.data.operands)[1:]
-        value = scaled_at_run_time(product.terms(), sums, windows, scale, point, product.lift, context)
+        value = scaled_at_run_time(product.terms(), sums, windows, scale, point, context)
     product.op.results[0].replace_all_uses_with(value)
     product.op.erase()
 
 
 def _build_sums(product: _Product, point: int, context: PassContext) -> tuple[ir.Value, ir.Value | None]:
     """Builds ``sum x w``, padded with ``point``, and ``sum x`` where the weight is not symmetric."""
-    op, axis = product.op, product.depth_axis
-    shape, missing = list(product.weight_shape), product.missing
-    data = product.data.operands[0] if product.unsigned else flipped(product.data.operands[0])
+    op, shape, data = product.op, list(product.weight_shape), product.data.operands[0]
     weight = op.operands[1].owner.operation.operands[0]
-    if missing or product.flip or product.weight != weight_symbol(weight):
-        weight = weight_of_bytes(context, product.weight, shape, axis, missing, flip=product.flip)
+    if product.flip or product.weight != weight_symbol(weight):
+        weight = weight_of_bytes(context, product.weight, shape, 0, 0, flip=product.flip)
     ones: ir.Value | None = None
     if product.weight_point.any():
         count = _groups(op) if product.is_conv else 1
         extents = [count if index == product.output_axis else size for index, size in enumerate(shape)]
-        widths = [(0, missing if index == axis else 0) for index in range(len(shape))]
-        whole = [size + after for size, (_, after) in zip(extents, widths, strict=True)]
-        ones = derived(context, "ones", [], lambda: np.pad(np.ones(extents, np.int8), widths), dtype="i8", shape=whole)
+        ones = derived(context, "ones", [], lambda: np.ones(extents, np.int8), dtype="i8", shape=extents)
     if not product.is_conv:
         if ir.BoolAttr(op.attributes["transpose_lhs"]).value:
             rank = len(shape_of(data))
             data = build_transpose(data, [*range(rank - 2), rank - 1, rank - 2])
-        data = padded(data, len(shape_of(data)) - 1, missing)
         transposed = ir.BoolAttr(op.attributes["transpose_rhs"]).value
 
         def matmul(right: ir.Value) -> ir.Value:
-            return IntegerMatmulOp.build(data, right, transpose_rhs=transposed, unsigned=True)
+            return IntegerMatmulOp.build(data, right, transpose_rhs=transposed, unsigned=product.unsigned)
 
         return matmul(weight), None if ones is None else matmul(ones)
     channels_last = ir.BoolAttr(op.attributes["channels_last"]).value
-    data = padded(data, len(shape_of(data)) - 1 if channels_last else 1, missing)
     window = {name: list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("strides", "padding", "dilation")}
 
     def conv(filters: ir.Value) -> ir.Value:
         return IntegerConvOp.build(
-            data, filters, channels_last=channels_last, groups=_groups(op), padding_value=point, unsigned=True, **window
+            data,
+            filters,
+            channels_last=channels_last,
+            groups=_groups(op),
+            padding_value=point,
+            unsigned=product.unsigned,
+            **window,
         )
 
     return conv(weight), None if ones is None else conv(ones)

@@ -101,10 +101,9 @@ def scaled_at_run_time(
     windows: ir.Value | None,
     scale: ir.Value,
     point: ir.Value,
-    lift: int,
     context: PassContext,
 ) -> ir.Value:
-    """Builds ``f32(sums - zw * windows - (zx + lift) * sum (w - zw)) * (sx * sw)`` in f32.
+    """Builds ``f32(sums - zw * windows - zx * sum (w - zw)) * (sx * sw)`` in f32.
 
     Args:
         terms: the weight.
@@ -112,7 +111,6 @@ def scaled_at_run_time(
         windows: ``sum x``, None for a symmetric weight.
         scale: sx, f32 or f64 of rank 0.
         point: zx, i32 of rank 0.
-        lift: what the flip to unsigned storage added to x.
         context: of the pass.
     """
     f32 = ir.F32Type.get()
@@ -127,8 +125,7 @@ def scaled_at_run_time(
 
     def write(elements: list[ir.Value]) -> list[ir.Value]:
         total, zero, left, right = elements[-4:]
-        lifted = scalar.add(zero, scalar.constant(lift, zero.type)) if lift else zero
-        number = scalar.subtract(_corrected(elements, windows), scalar.multiply(lifted, total))
+        number = scalar.subtract(_corrected(elements, windows), scalar.multiply(zero, total))
         factor = scalar.multiply(scalar.convert(left, f32), right)
         return [scalar.multiply(scalar.convert(number, f32), factor)]
 

@@ -92,3 +92,43 @@ def test_a_right_operand_that_is_computed_is_left_alone(check: Check) -> None:
     }
     """
     check(text, "integer-operands", "// CHECK: unsigned = false} : (tensor<5x6xi8>, tensor<6x3xi8>)")
+
+
+ADDED = """
+#id = affine_map<(d0, d1) -> (d0, d1)>
+#column = affine_map<(d0, d1) -> (d1)>
+func.func @main(%x: tensor<5x6xi8>) -> tensor<5x3xi32> {
+  %w = "lk.weight"() {symbol = "w"} : () -> tensor<6x3xi8>
+  %b = "lk.weight"() {symbol = "b"} : () -> tensor<3xi32>
+  %m = "lk.integer_matmul"(%x, %w) {transpose_rhs = false, unsigned = false}
+       : (tensor<5x6xi8>, tensor<6x3xi8>) -> tensor<5x3xi32>
+  %e = tensor.empty() : tensor<5x3xi32>
+  %a = linalg.generic {indexing_maps = [#id, #column, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%m, %b : tensor<5x3xi32>, tensor<3xi32>) outs(%e : tensor<5x3xi32>) {
+  ^bb0(%s: i32, %c: i32, %o: i32):
+    BODY
+    linalg.yield %r : i32
+  } -> tensor<5x3xi32>
+  return %a : tensor<5x3xi32>
+}
+"""
+SHIFTED = "%k = arith.constant 7 : i32\n%t = arith.shli %s, %k : i32\n%r = arith.addi %t, %c : i32"
+
+
+@pytest.mark.parametrize(
+    ("body", "generics"),
+    [
+        ("%r = arith.addi %s, %c : i32", 1),
+        (SHIFTED, 1),
+        ("%r = arith.muli %s, %c : i32", 2),
+        ("%t = arith.addi %s, %c : i32\n%r = arith.muli %t, %c : i32", 2),
+        ("%t = arith.addi %s, %c : i32\n%r = arith.muli %t, %s : i32", 2),
+    ],
+)
+def test_the_flip_joins_the_constant_that_is_added_next(check: Check, body: str, generics: int) -> None:
+    """Beside the flip itself; where the sums or the constant are read otherwise, it is subtracted before."""
+    text = ADDED.replace("BODY", body)
+    given = {"w": random_bytes(6, 3), "b": RANDOM.integers(-(2**30), 2**30, 3).astype(np.int32)}
+    found = "\n".join(["// CHECK: linalg.generic"] * (generics + 1) + ["// CHECK-NOT: linalg.generic"])
+    check(text, "integer-operands", found, given)
+    assert_same_results(text, "integer-operands", [random_bytes(5, 6)], given)
