@@ -61,8 +61,10 @@ def guarded_results(session: Any, arrays: Iterable[Array], *, at_end: bool) -> l
     places = [GuardedMemory(o.nbytes, at_end=at_end, alignment=o.dtype.itemsize) for o in outputs]
     for memory in (arena, *places):
         memory.poison()
-    first_output = len(bases) - len(outputs)
-    bases = [arena.address, *bases[1:first_output], *(place.address for place in places)]
+    # Behind the outputs stand the arena and the weights of each device.
+    last_output = len(bases) - 2 * len(session._calls.memories)
+    before, behind = bases[1 : last_output - len(outputs)], bases[last_output:]
+    bases = [arena.address, *before, *(place.address for place in places), *behind]
     bound.run(session._pool, bases, session._scratch)
     return [
         place.bytes().view(output.dtype).reshape(output.shape).copy()
