@@ -7,28 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from lowerkit.dialect.context import parse_module
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.mlir import ir
+from lowerkit.passes.base import Pass
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.runtimes.device import Bytes, Device
 from lowerkit.targets.capabilities import Capabilities
+from lowerkit.targets.cpu.passes import host_passes
 from lowerkit.targets.op_view import OpView
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 from lowerkit.targets.target import Accept, Target
 
 
-def target_that(name: str, takes: Callable[[OpView], bool]) -> type[Target]:
-    """Returns the class of a target that takes the ops for which ``takes`` holds."""
+def target_that(
+    name: str, takes: Callable[[OpView], bool], by: Literal["function", "region"] = "function"
+) -> type[Target]:
+    """Returns the class of a target that takes the ops for which ``takes`` holds, by functions or by regions."""
     given = name
 
     class Interpreted(Target):
         name: ClassVar[str] = given
+        unit: ClassVar[Literal["function", "region"]] = by
+
+        def passes(self, stage: str) -> Sequence[Pass]:
+            return host_passes(stage)
 
         def capabilities(self, level: str) -> Capabilities:
             return Capabilities(open_extents=True)

@@ -28,7 +28,7 @@ PRODUCTS = ("lk.matmul", "lk.conv")
 
 @pytest.fixture
 def npus() -> Generator[None]:
-    """``products`` takes products, ``rest`` everything but softmax, ``all`` whatever there is."""
+    """``products`` takes products, ``rest`` all but softmax, ``all`` whatever there is, ``regions`` as rest, by regions."""
     InterpretedDevice.behaviour = Behaviour()
     kinds: dict[str, Callable[[OpView], bool]] = {
         "products": lambda op: op.name in PRODUCTS,
@@ -36,7 +36,8 @@ def npus() -> Generator[None]:
         "all": lambda op: True,
     }
     targets = {name: target_that(name, takes) for name, takes in kinds.items()}
-    with installed(targets, dict.fromkeys(kinds, InterpretedDevice)):
+    targets["regions"] = target_that("regions", kinds["rest"], "region")
+    with installed(targets, dict.fromkeys(targets, InterpretedDevice)):
         yield
 
 
@@ -69,6 +70,8 @@ class Network(nn.Module):
         ("all", ["all"]),
         ("products+rest+cpu:x86-64-v3", ["products", "rest"]),
         ("rest+products", ["rest"]),
+        ("regions", ["regions"]),
+        ("products+regions", ["products", "regions"]),
     ],
 )
 def test_a_network(npus: None, target: str, used: list[str]) -> None:
@@ -89,7 +92,7 @@ def test_bare_products_take_three_of_three(npus: None) -> None:
 def test_a_symbolic_batch(npus: None) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.Softmax(-1)).eval()
     shapes = {"input": {0: Dim("n", min=1, max=64)}}
-    for target in ("products", "rest", "all"):
+    for target in ("products", "rest", "all", "regions"):
         made = compiled(module, (torch.randn(3, 8),), target, dynamic_shapes=shapes)
         assert made.offload[0].ops > 1
         for rows in (3, 1, 17, 64, 3):
@@ -112,7 +115,7 @@ class Counts(nn.Module):
         return old + self.seen
 
 
-@pytest.mark.parametrize("target", ["products", "rest", "all"])
+@pytest.mark.parametrize("target", ["products", "rest", "all", "regions"])
 def test_a_state(npus: None, target: str) -> None:
     module = Counts().eval()
     with torch.no_grad():
@@ -133,7 +136,7 @@ class Branches(nn.Module):
         return y @ x
 
 
-@pytest.mark.parametrize("target", ["products", "rest", "all", "products+all"])
+@pytest.mark.parametrize("target", ["products", "rest", "all", "products+all", "regions"])
 def test_a_branch_by_data(npus: None, target: str) -> None:
     module = Branches().eval()
     made = compiled(module, (torch.ones(4, 4),), target)
@@ -154,7 +157,7 @@ class Turns(nn.Module):
         return torch.while_loop(lambda x, n: n > 0, body, (x, n))[0] @ x
 
 
-@pytest.mark.parametrize("target", ["products", "rest", "all"])
+@pytest.mark.parametrize("target", ["products", "rest", "all", "regions"])
 def test_a_loop(npus: None, target: str) -> None:
     module = Turns().eval()
     made = compiled(module, (torch.randn(4, 4), torch.tensor(2)), target)
@@ -171,7 +174,7 @@ class Passes(nn.Module):
         return x.clone(), product, product, product.reshape(2, 8), torch.full((4, 4), 3.0) @ x
 
 
-@pytest.mark.parametrize("target", ["products", "rest", "all"])
+@pytest.mark.parametrize("target", ["products", "rest", "all", "regions"])
 def test_results_of_every_kind(npus: None, target: str) -> None:
     x, y = torch.randn(4, 4), torch.randn(4, 4)
     hold(compiled(Passes(), (x, y), target).session.run(x, y), Passes()(x, y))
