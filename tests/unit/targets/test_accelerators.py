@@ -28,7 +28,7 @@ PRODUCTS = ("lk.matmul", "lk.conv")
 
 @pytest.fixture
 def npus() -> Generator[None]:
-    """``products`` takes products, ``rest`` all but softmax, ``all`` whatever there is, ``regions`` as rest, by regions."""
+    """``products`` takes products, ``rest`` all but softmax, ``all`` all, ``regions`` the rest by regions."""
     InterpretedDevice.behaviour = Behaviour()
     kinds: dict[str, Callable[[OpView], bool]] = {
         "products": lambda op: op.name in PRODUCTS,
