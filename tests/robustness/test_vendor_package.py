@@ -19,6 +19,7 @@ from tests.unit.cli.conftest import RunCommand, lowerkit_command
 __all__ = ["lowerkit_command"]
 
 NAME = "vendor_chip"
+COMMAND = "from lowerkit.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(package: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(package / "site"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
@@ -105,3 +107,24 @@ def test_more_than_it_takes_is_refused(
     assert refused.code == 4
     assert "error[LK4006]" in refused.err and "no lk.max_pool" in refused.err
     assert not (tmp_path / "resnet.lk").exists()
+
+
+PICTURES = """
+import torch
+from torch import nn
+
+def model():
+    layers = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2)
+    return nn.Sequential(*layers).eval(), (torch.randn(2, 3, 16, 16),)
+"""
+
+
+@pytest.mark.xfail(reason="the partitioner erases a convolution whose extents a tensor.dim still reads", strict=True)
+def test_pictures_of_every_size(package: Path, tmp_path: Path) -> None:
+    """In a process of its own, which may crash."""
+    (tmp_path / "pictures.py").write_text(PICTURES)
+    environment = {**os.environ, "PYTHONPATH": str(package / "site"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", COMMAND, "compile", "pictures.py:model", "--dynamic", "input:2=8..64"]
+    command += ["--dynamic", "input:3=8..64", "--target", NAME, "-o", "pictures.lk"]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
