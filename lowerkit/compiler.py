@@ -121,9 +121,11 @@ class Compiled:
         """Whether an artifact is to hold golden values: there are inputs, and this machine can run the code."""
         if not self.options.golden or self.program.example_inputs is None:
             return False
+        from lowerkit.targets.asking import ask
+
         spec = self.options.spec
         used = [target for target in spec.accelerator_targets if target.name in self.parts.code]
-        missing = [target for target in (*used, spec.host_target) if not target.runs_here()]
+        missing = [target for target in (*used, spec.host_target) if not ask(target, "runs_here", bool)]
         for target in missing:
             remark = f"no golden outputs: this machine cannot run {target.level or target.name} code"
             self.remarks += [] if remark in self.remarks else [remark]

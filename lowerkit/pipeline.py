@@ -165,7 +165,8 @@ def run_stages(
     program: Program, until: str, context: PassContext, options: PipelineOptions | None = None
 ) -> list[PassTiming]:
     """Brings ``program`` from the stage it is in up to ``until`` (at most ``fused``), in place."""
-    from lowerkit.targets.asking import ask
+    from lowerkit.passes.base import Pass
+    from lowerkit.targets.asking import ask, require
 
     options = options or PipelineOptions()
     timings: list[PassTiming] = []
@@ -176,6 +177,7 @@ def run_stages(
         timings.extend(run_passes(program, stage_passes(stage), context, options, first_index=len(timings)))
         for target in options.accelerators if stage in ("layout", "fused") else ():
             passes = ask(target, "passes", (list, tuple), stage)
+            require(target, all(isinstance(each, Pass) for each in passes), "passes returned what is no pass")
             timings.extend(run_passes(program, passes, context, options, len(timings), target.name))
         _require_level(program, stage, {target.name for target in options.accelerators})
         program.stage = stage

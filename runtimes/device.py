@@ -158,17 +158,22 @@ def open_device(name: str, level: str) -> Device:
     point = points[name]
     try:
         device = point.load()(level)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _culprit(point, f"it cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(device, Device):
         raise _culprit(point, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
     return device
 
 
+def package_of(name: str) -> str:
+    """Returns the package that brings a device, for messages; ``""`` where that is unknown."""
+    point = known_devices().get(name)
+    return f" (package {point.dist.name} {point.dist.version})" if point is not None and point.dist is not None else ""
+
+
 def _culprit(point: EntryPoint, reason: str) -> RuntimeFault:
-    package = f" {point.dist.name} {point.dist.version}" if point.dist is not None else ""
     return RuntimeFault(
         "LK8016",
-        f"the device {point.name!r} of the package{package} failed: {reason}",
+        f"the device {point.name!r}{package_of(point.name)} failed: {reason}",
         hint="the fault is in that package: report it there",
     )

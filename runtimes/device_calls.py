@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.artifact_reader import Artifact
-from lowerkit.runtimes.device import Bytes, Device, open_device
+from lowerkit.runtimes.device import Bytes, Device, open_device, package_of
 from lowerkit.runtimes.manifest import DEVICE_ENTRY, HOST, WEIGHTS_ENTRY, KernelEntry, Step
 
 _CALL = ctypes.CFUNCTYPE(
@@ -29,7 +30,7 @@ _ALIGNMENT = 256
 class _DeviceFailure(Exception):
     """What a device raised, with its name."""
 
-    def __init__(self, device: str, error: Exception, words: str) -> None:
+    def __init__(self, device: str, error: BaseException, words: str) -> None:
         super().__init__(words)
         self.device = device
         self.error = error
@@ -50,8 +51,15 @@ class DeviceMemory:
         """Calls a method of the device, whose errors bear its name then."""
         try:
             return method(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _DeviceFailure(self.name, error, _words(self.device, error)) from error
+
+    def _allocate(self, size: int) -> int:
+        address: Any = self.ask(self.device.allocate, size)
+        if not isinstance(address, int) or address % _ALIGNMENT or not 0 <= address < 1 << 64:
+            words = f"allocate returned {address!r}, which is no address at a multiple of {_ALIGNMENT}"
+            raise _DeviceFailure(self.name, TypeError(words), words)
+        return address
 
     def reserve(self, size: int) -> None:
         """Makes the arena at least ``size`` bytes; its content is lost where it grows.
@@ -66,7 +74,7 @@ class DeviceMemory:
             if self.arena:
                 self.ask(self.device.free, self.arena)
                 self.arena = self.arena_size = 0
-            self.arena, self.arena_size = self.ask(self.device.allocate, size), size
+            self.arena, self.arena_size = self._allocate(size), size
         except _DeviceFailure as failure:
             _raise(failure, None)
 
@@ -83,7 +91,7 @@ class DeviceMemory:
             end += -(-data.size // _ALIGNMENT) * _ALIGNMENT
         self.weight_offsets = offsets
         try:
-            self.weights = self.ask(self.device.allocate, end) if end else 0
+            self.weights = self._allocate(end) if end else 0
             for name, data in weights.items():
                 if data.size:
                     self.ask(self.device.copy_in, self.weights + offsets[name], data, _QUEUE)
@@ -193,7 +201,8 @@ class DeviceCalls:
     def close(self) -> None:
         """Gives the memory of all devices back."""
         for memory in self.memories.values():
-            memory.device.close()
+            with suppress(Exception):  # the session is gone: nobody is left to be told
+                memory.device.close()
 
     def _context(self, key: tuple[object, ...], action: _Action) -> int:
         if key not in self._contexts:
@@ -216,16 +225,17 @@ def host_bytes(address: int, size: int) -> Bytes:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
 
-def _words(device: Device, error: Exception) -> str:
+def _words(device: Device, error: BaseException) -> str:
     try:
-        return str(device.error_text(error))
+        words: Any = device.error_text(error)
+        return words if isinstance(words, str) else f"{type(error).__name__}: {error}"
     except Exception as other:
         return f"{type(error).__name__}: {error} (and error_text raised {type(other).__name__})"
 
 
 def _raise(failure: _DeviceFailure, step: Step | None) -> NoReturn:
     where = f" in step {step.name!r}" if step is not None and step.name else ""
-    text = f"the device {failure.device!r} failed{where}: {failure}"
+    text = f"the device {failure.device!r}{package_of(failure.device)} failed{where}: {failure}"
     op = f"{step.kind} ({step.family})" if step is not None else None
     location = (step.location or None) if step is not None else None
     if isinstance(failure.error, MemoryError):
@@ -235,5 +245,5 @@ def _raise(failure: _DeviceFailure, step: Step | None) -> NoReturn:
         text,
         op=op,
         location=location,
-        hint="the session can run again; lowerkit check --bisect names a device that computes something wrong",
+        hint="the session can run again" if step is not None else "the fault is in that package: report it there",
     ) from failure.error

@@ -21,6 +21,7 @@ def command(context: click.Context, as_json: bool) -> None:
 
 def _list(as_json: bool) -> None:
     from lowerkit.errors import LowerkitError
+    from lowerkit.targets.asking import ask
     from lowerkit.targets.registry import find_target, known_targets, target_class
 
     host = find_target("cpu").level
@@ -29,7 +30,9 @@ def _list(as_json: bool) -> None:
     for name in sorted(known_targets()):
         try:
             for level in target_class(name).levels or ("",):
-                rows.append([name, level, find_target(name, level).runs_here(), name == "cpu" and level == host])
+                rows.append(
+                    [name, level, ask(find_target(name, level), "runs_here", bool), name == "cpu" and level == host]
+                )
         except LowerkitError as error:
             failures.append(error.render())
     for failure in failures:

@@ -18,13 +18,13 @@ from lowerkit.codegen.offload import placement_entry
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.codegen.weight_table import StoredWeight
 from lowerkit.dialect import DIALECT_VERSION
-from lowerkit.errors import CodegenError
 from lowerkit.passes.partition.accelerator import Placement
 from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, DeviceSpec, KernelEntry, Manifest
-from lowerkit.targets.asking import ask
+from lowerkit.targets.asking import ask, require
 from lowerkit.targets.ledger import Compile, LedgerEntry
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.registry import failed
 from lowerkit.targets.target import LinkedCode, LinkSettings, Target
 from lowerkit.version import __version__
 
@@ -95,7 +95,7 @@ def compile_parts(
     for memory, target in targets.items():
         mine = [plan.code for plan in schedule.plans if plan.device == memory]
         if mine or memory == HOST:
-            code[memory] = ask(target, "link", LinkedCode, mine, settings)
+            code[memory] = _link(target, mine, settings)
     linked = time.perf_counter()
     remarks = [remark for each in code.values() for remark in each.remarks]
     return CompiledParts(
@@ -129,6 +129,19 @@ def plan_parts(
     return PlannedParts(manifest, sum(weight.nbytes for weight in schedule.weights.values()), schedule.ledger)
 
 
+def _link(target: Target, codes: list[DeviceCode], settings: LinkSettings) -> LinkedCode:
+    linked = ask(target, "link", LinkedCode, codes, settings)
+    data: Any = linked.data
+    require(target, isinstance(data, bytes), f"link returned {type(data).__name__} as data, not bytes")
+    places = len(linked.entries) == len(linked.sizes) == len(codes)
+    require(target, places, f"link returned {len(linked.entries)} places for {len(codes)} codes")
+    inside = all(
+        0 <= at <= at + size <= len(linked.data) for at, size in zip(linked.entries, linked.sizes, strict=True)
+    )
+    require(target, inside, f"link returned places outside of its {len(linked.data)} bytes")
+    return linked
+
+
 def _by_memory(host: Target, accelerators: Sequence[Target]) -> dict[str, Target]:
     return {HOST: host, **{target.name: target for target in accelerators}}
 
@@ -142,12 +155,10 @@ def _compiler(target: Target) -> Compile:
     def compile_one(region: RegionView) -> DeviceCode:
         answer: Any = ask(target, "compile", (DeviceCode, Refusal), region)
         if isinstance(answer, Refusal):
-            raise CodegenError(
-                "LK5003",
-                f"the target {target.name!r} accepts each op of {region.kind} and not the whole: {answer.reason}",
-                location=region.location or None,
-                hint="--keep-on-host OP keeps an op from it; report this to those who made the target",
-            )
+            raise failed(target.name, f"it accepts each op of {region.kind} and not the whole: {answer.reason}")
+        require(target, isinstance(answer.family, str), "compile returned code without the name of a family")
+        packed = [number for number in answer.packings if not region.operands[number].is_weight]
+        require(target, not packed, f"compile packs operand {packed[:1]} of {region.kind}, which is no weight")
         return answer
 
     return compile_one

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lowerkit.errors import LowerkitError
+from lowerkit.targets.plan import Refusal
 from lowerkit.targets.registry import HOST_TARGET, failed
 from lowerkit.targets.target import Target
 
@@ -28,7 +29,7 @@ def ask(target: Target, method: str, expected: type[T] | tuple[type[Any], ...], 
         answer: Any = getattr(target, method)(*arguments)
     except LowerkitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if target.name == HOST_TARGET:
             raise
         raise failed(target.name, f"{method} raised {type(error).__name__}: {error}") from error
@@ -36,4 +37,12 @@ def ask(target: Target, method: str, expected: type[T] | tuple[type[Any], ...], 
         names = expected if isinstance(expected, tuple) else (expected,)
         wanted = " or ".join(each.__name__ for each in names)
         raise failed(target.name, f"{method} returned {type(answer).__name__}, not {wanted}")
-    return answer
+    reason: Any = answer.reason if isinstance(answer, Refusal) else ""
+    require(target, isinstance(reason, str), f"{method} refused without a reason in words")
+    return cast("T", answer)
+
+
+def require(target: Target, holds: bool, otherwise: str) -> None:
+    """Raises CodegenError, LK5003, with what a target answered wrongly, unless ``holds``."""
+    if not holds:
+        raise failed(target.name, otherwise)

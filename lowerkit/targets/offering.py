@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowerkit.mlir import ir
-from lowerkit.targets.asking import ask
+from lowerkit.targets.asking import ask, require
 from lowerkit.targets.capabilities import Capabilities
 from lowerkit.targets.op_view import OpView
 from lowerkit.targets.plan import DeviceCode, Refusal
@@ -49,6 +50,7 @@ class Offer:
             heavy = any(view.name.startswith("lk.") for view in views)
             return None if heavy else f"{work} FLOPs are not worth {transfer_bytes} bytes that would cross"
         there = ask(self.target, "cost", (float, int), views, transfer_bytes)
+        require(self.target, math.isfinite(there) and there >= 0, f"cost returned {there}, not seconds from 0 on")
         here = ask(self.host, "cost", (float, int), views, 0)
         if there <= here:
             return None

@@ -98,7 +98,7 @@ def target_class(name: str) -> type[Target]:
         )
     try:
         found = points[name].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failed(name, f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Target)) or found.name != name:
         raise failed(name, f"its entry point gives {found!r}, which is no Target of that name")
@@ -125,7 +125,7 @@ def find_target(name: str, level: str = "") -> Target:
         return made(level)
     except UnsupportedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failed(name, f"it cannot be made: {type(error).__name__}: {error}") from error
 
 

@@ -26,7 +26,7 @@ from lowerkit.passes.elementwise import as_elementwise
 from lowerkit.passes.partition.accelerator import Accelerator, Placement
 from lowerkit.passes.partition.dependencies import Groups, data_values, is_transparent, predecessors, put_in_order
 from lowerkit.passes.partition.outlining import Outlined, boundary, call, outline, too_many_types
-from lowerkit.passes.rewriting import erase_dead, main_block, operations
+from lowerkit.passes.rewriting import OpSet, erase_dead, is_used, main_block, operations
 from lowerkit.passes.source_location import describe
 
 _NOT_OFFERED = frozenset(
@@ -149,8 +149,11 @@ class _Partitioner:
         replaced: dict[ir.Value, ir.Value] = {}
         for each, outlined in self.made:
             replaced |= call(outlined, [self.ops[number] for number in each.members], replaced)
-        for number in sorted((number for each, _ in self.made for number in each.members), reverse=True):
-            self.ops[number].erase()
+        members = OpSet(self.ops[number] for each, _ in self.made for number in each.members)
+        for op in reversed(operations(self.block)):
+            dead = is_transparent(op) and not any(is_used(result) for result in op.results)
+            if dead or op in members:
+                op.erase()
         put_in_order(self.block)
         erase_dead(self.block)
 

@@ -52,15 +52,16 @@ class IntegerOperands(Pass):
         """Transforms in place; see :class:`Pass`."""
         block = main_block(module)
         changed = False
+        flips: dict[ir.Value, ir.Value] = {}  # several products of one operand share its flip
         for op in operations(block):
             if op.name in ("lk.integer_matmul", "lk.integer_conv"):
                 with ir.InsertionPoint(op), op.location:
-                    changed = _prepare(op, context) or changed
+                    changed = _prepare(op, context, flips) or changed
         erase_dead(block)
         return changed
 
 
-def _prepare(op: ir.Operation, context: PassContext) -> bool:
+def _prepare(op: ir.Operation, context: PassContext, flips: dict[ir.Value, ir.Value]) -> bool:
     data, weight = op.operands
     shape = shape_of(weight)
     is_conv = op.name == "lk.integer_conv"
@@ -76,7 +77,9 @@ def _prepare(op: ir.Operation, context: PassContext) -> bool:
         return False
     attributes = {name: op.attributes[name] for name in op.attributes}
     if signed:
-        data = flipped(data)
+        if data not in flips:
+            flips[data] = flipped(data)
+        data = flips[data]
         attributes["unsigned"] = ir.BoolAttr.get(True)
         if is_conv:
             value = ir.IntegerAttr(op.attributes["padding_value"]).value + 128

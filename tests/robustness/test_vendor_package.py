@@ -119,7 +119,6 @@ def model():
 """
 
 
-@pytest.mark.xfail(reason="the partitioner erases a convolution whose extents a tensor.dim still reads", strict=True)
 def test_pictures_of_every_size(package: Path, tmp_path: Path) -> None:
     """In a process of its own, which may crash."""
     (tmp_path / "pictures.py").write_text(PICTURES)

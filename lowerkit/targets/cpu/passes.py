@@ -11,7 +11,6 @@ def host_passes(stage: str) -> list[Pass]:
     Byte products get an unsigned left operand and a depth in fours, requantization becomes arithmetic, convolutions
     channels-last; then everything goes into regions that are as large as one kernel can be.
     """
-    from lowerkit.passes.canonicalize.common_subexpressions import CommonSubexpressions
     from lowerkit.passes.canonicalize.fold_constants import FoldConstants
     from lowerkit.passes.canonicalize.simplify import Simplify
     from lowerkit.passes.canonicalize.simplify_elementwise import SimplifyElementwise
@@ -28,8 +27,6 @@ def host_passes(stage: str) -> list[Pass]:
         case "layout":
             return [
                 IntegerOperands(),
-                FoldConstants(),
-                CommonSubexpressions(),
                 LowerQuantization(),
                 ChannelsLast(),
                 PropagateTransposes(),

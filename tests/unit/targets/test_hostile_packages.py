@@ -86,13 +86,6 @@ def assert_diagnostic(outcome: Outcome, code: str, exit_code: int, package: str 
     assert "'hostile'" in outcome.err and package in outcome.err, outcome.err
 
 
-def cases(given: dict[str, Any], not_yet: dict[str, str]) -> list[Any]:
-    """Returns the parameters of a test; of those in ``not_yet`` it is known that they fail, and why."""
-    assert not_yet.keys() <= given.keys()
-    marks = {name: [pytest.mark.xfail(reason=reason, strict=True)] for name, reason in not_yet.items()}
-    return [pytest.param(value, id=name, marks=marks.get(name, [])) for name, value in given.items()]
-
-
 CODE = DeviceCode("hostile", "text")
 TARGETS: dict[str, Any] = {
     "import raises": ImportError("no driver"),
@@ -136,22 +129,9 @@ TARGETS: dict[str, Any] = {
     "passes are None": target_with(unit="region", passes=gives(None)),
     "passes are strings": target_with(unit="region", passes=gives(["fuse"])),
 }
-TARGETS_NOT_YET = {
-    "import exits": "SystemExit of a package ends the command without a word",
-    "refusal without words": "a refusal whose reason is None counts as accepted",
-    "family is None": "the fields of a DeviceCode are not looked at",
-    "packing of no layout": "LK5002 without the name of the target",
-    "linked without entries": "the entries of a LinkedCode are not counted",
-    "linked beyond the end": "the entries of a LinkedCode are not held against its bytes",
-    "linked text": "the bytes of a LinkedCode are not looked at",
-    "cost is NaN": "a cost that is no number counts as too high",
-    "cost is negative": "a negative cost counts as low",
-    "runs_here raises": "it is called without ask",
-    "passes are strings": "the passes are not looked at",
-}
 
 
-@pytest.mark.parametrize("target", cases(TARGETS, TARGETS_NOT_YET))
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_a_target_that_fails_is_named(target: Any, model: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:
     output = tmp_path / "model.lk"
     output.write_bytes(EARLIER)
@@ -162,10 +142,7 @@ def test_a_target_that_fails_is_named(target: Any, model: Path, tmp_path: Path, 
         assert lowerkit_command("compile", model, "--target", "well", "-o", output).code == 0
 
 
-LISTED_NOT_YET = {name: TARGETS_NOT_YET[name] for name in ("import exits", "runs_here raises")}
-
-
-@pytest.mark.parametrize("target", cases(TARGETS, LISTED_NOT_YET))
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_the_others_are_listed_beside_a_target_that_fails(target: Any, lowerkit_command: RunCommand) -> None:
     with packages(target):
         outcome = lowerkit_command("targets")
@@ -194,19 +171,9 @@ DEVICES: dict[str, Any] = {
     "error_text raises": device_with(launch=raises, error_text=raises),
     "error_text is None": device_with(launch=raises, error_text=gives(None)),
 }
-DEVICES_NOT_YET = {
-    "import exits": "SystemExit of a package ends the command without a word",
-    "allocate is None": "what allocate returns is not looked at",
-    "allocate is a str": "what allocate returns is not looked at",
-    "allocate is not aligned": "what allocate returns is not looked at",
-}
-DEVICES_WITHOUT_PACKAGE = [
-    "allocate raises", "allocate is a float", "allocate is negative", "allocate is too large", "copy_in raises",
-    "copy_out raises", "synchronize raises", "load raises", "launch raises", "error_text raises", "error_text is None",
-]  # fmt: skip
 
 
-@pytest.mark.parametrize("device", cases(DEVICES, DEVICES_NOT_YET))
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_a_device_that_fails_is_named(device: Any, model: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:
     """The golden run of a compilation is the first to meet it; so is the first run of an artifact that was there."""
     output = tmp_path / "model.lk"
@@ -222,9 +189,7 @@ def test_a_device_that_fails_is_named(device: Any, model: Path, tmp_path: Path, 
         assert_diagnostic(lowerkit_command("run", output, "--input", "input:2x8:f32"), "LK8016", 8, package="")
 
 
-@pytest.mark.parametrize(
-    "device", cases(DEVICES, DEVICES_NOT_YET | dict.fromkeys(DEVICES_WITHOUT_PACKAGE, "a run names the device alone"))
-)
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_a_device_that_fails_is_named_with_its_package(
     device: Any, model: Path, tmp_path: Path, lowerkit_command: RunCommand
 ) -> None:
@@ -233,7 +198,6 @@ def test_a_device_that_fails_is_named_with_its_package(
     assert_diagnostic(outcome, "LK8016", 8)
 
 
-@pytest.mark.xfail(reason="what close raises leaves the finalizer of a session", strict=True)
 def test_a_device_that_cannot_be_closed_says_nothing_on_the_way_out(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
