@@ -240,7 +240,8 @@ def compile_program(
     from lowerkit.codegen.offload import require_offload, summaries
     from lowerkit.targets.target import LinkSettings
 
-    offload = summaries(context.placements, [target.name for target in accelerators])
+    names = [target.name for target in accelerators]
+    offload = summaries(context.placements, names) if context.placements else []  # a later stage was partitioned before
     require_offload(context.placements, offload, options.require_offload)
     parts = compile_parts(
         program, host, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements

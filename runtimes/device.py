@@ -65,7 +65,8 @@ class Device(ABC):
         Args:
             program: what :meth:`load` returned.
             addresses: of the operands, then of the results.
-            dims: the extents that the code does not know, in the order of operands and results.
+            dims: the extents that the code does not know, in the order of operands and results, then the indices that
+                the function takes.
             queue: where to.
         """
 

@@ -41,7 +41,8 @@ def call(walker: StepWalker, op: ir.Operation) -> None:
         walker.shapes.define(op.results, found)
         walker.places.sources.update(zip(op.results, results, strict=True))
         return
-    tensors = [operand for operand in operands if isinstance(operand.type, ir.RankedTensorType)]
+    indices = [shape[0] for operand, shape in zip(operands, shapes, strict=True) if not _is_tensor(operand)]
+    tensors = [operand for operand in operands if _is_tensor(operand)]
     names = [walker.places.sources[operand].weight for operand in tensors]
     view = RegionView.from_function(function, names, location=location)
     weights = view.operands[len(tensors) :]
@@ -72,7 +73,7 @@ def call(walker: StepWalker, op: ir.Operation) -> None:
         Step(
             kernel=walker.draft.kernel(code, memory),
             buffers=used,
-            dims=dynamic_dims(view.buffer_types, [*used_shapes, *results]),
+            dims=[*dynamic_dims(view.buffer_types, [*used_shapes, *results]), *indices],
             name=name,
             kind=callee,
             family=code.family,
@@ -85,9 +86,13 @@ def call(walker: StepWalker, op: ir.Operation) -> None:
 
 def _extents(walker: StepWalker, value: ir.Value) -> Shape:
     """The shape of a tensor; an index itself, alone."""
-    if isinstance(value.type, ir.RankedTensorType):
+    if _is_tensor(value):
         return walker.shapes.shape(value)
     return (walker.shapes.index(value),)
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
 
 
 def _has_regions(block: ir.Block) -> bool:

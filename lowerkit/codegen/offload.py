@@ -99,10 +99,16 @@ def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSumm
     """Makes sure that the accelerators together take ``share`` of the FLOPs.
 
     Raises:
-        UnsupportedError: LK4006, with everything that was not taken.
+        UnsupportedError: LK4006, with everything that was not taken; or nobody knows, or was asked.
     """
-    if share is None or not found:
+    if share is None:
         return
+    if not found:
+        raise UnsupportedError(
+            "LK4006",
+            f"{share:.1%} of the FLOPs were asked for, and no op was offered to an accelerator",
+            hint="name one with --target, and begin at the model or a stage before partitioned",
+        )
     total = sum(placement.flops for placement in placements)
     taken = sum(placement.flops for placement in placements if placement.target)
     if taken < share * total or (not total and share > 0):
@@ -164,4 +170,4 @@ def _summary(placements: Sequence[Placement], target: str) -> OffloadSummary:
 
 def _short(op: str, reason: str) -> str:
     """The name of an op for the line: of an elementwise one, what its body does."""
-    return reason if op.startswith("linalg.") and reason.startswith("elementwise ") else op
+    return reason if op == "elementwise" and reason.startswith("elementwise ") else op

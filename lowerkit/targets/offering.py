@@ -27,6 +27,11 @@ class Offer:
         """Of the target."""
         return self.target.name
 
+    @property
+    def by_regions(self) -> bool:
+        """Whether its functions are compiled region by region."""
+        return self.target.unit == "region"
+
     def refusal(self, op: ir.Operation) -> str | None:
         """Returns why the target does not take an op; None where it does.
 

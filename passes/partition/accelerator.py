@@ -17,6 +17,11 @@ class Accelerator(Protocol):
         """Of the target."""
         ...
 
+    @property
+    def by_regions(self) -> bool:
+        """Whether its functions are compiled region by region."""
+        ...
+
     def refusal(self, op: ir.Operation) -> str | None:
         """Returns why the target does not take an op; None where it does."""
         ...
@@ -35,7 +40,9 @@ class Placement:
     """Where one op runs, and why.
 
     Attributes:
-        op: its name in the IR; ``node`` its name in the captured graph; ``location`` the user's ``file:line``.
+        op: what people call it (``elementwise``, ``reshape``, else its name in the IR).
+        node: its name in the captured graph.
+        location: the user's ``file:line``.
         flops: of the op; an open extent counts as 1.
         crossing_bytes: of its operands and results that go from one memory to another; open extents likewise.
         target: the accelerator, ``""`` for the host.

@@ -14,7 +14,7 @@ from lowerkit.dialect import CallOp
 from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS, fits
 from lowerkit.mlir import ir
 from lowerkit.passes.function_by_function import TARGET
-from lowerkit.passes.partition.dependencies import is_transparent, read_values
+from lowerkit.passes.partition.dependencies import data_values, is_transparent, read_values
 from lowerkit.passes.rewriting import clone_op, defining_op, fused_location, users
 
 
@@ -49,7 +49,9 @@ def too_many_types(members: Sequence[ir.Operation]) -> str | None:
     return f"{len(operands)} operands and {len(results)} results are of more types than a call has room for"
 
 
-def outline(module: ir.Module, members: Sequence[ir.Operation], name: str, target: str) -> Outlined:
+def outline(
+    module: ir.Module, members: Sequence[ir.Operation], name: str, target: str, *, takes_indices: bool
+) -> Outlined:
     """Adds a function of a set to ``module``; the set itself stays as it is.
 
     Args:
@@ -57,8 +59,12 @@ def outline(module: ir.Module, members: Sequence[ir.Operation], name: str, targe
         members: in program order.
         name: of the function.
         target: the accelerator that it belongs to.
+        takes_indices: whether extents of tensors that no member reads are passed as indices; else those tensors are,
+            since a region takes its extents from tensors.
     """
     tensors, results = boundary(members)
+    if not takes_indices:
+        tensors = _by_type(dict.fromkeys([*tensors, *_lent(members)]))
     with module.context, fused_location(members):
         with ir.InsertionPoint(module.body):
             function = ir.Operation.create("func.func", attributes=_attributes(name, target, [], []), regions=1)
@@ -135,6 +141,13 @@ def _tensors_read(op: ir.Operation) -> list[ir.Value]:
         if isinstance(value.type, ir.RankedTensorType) and not (owner is not None and is_transparent(owner)):
             found.append(value)
     return found
+
+
+def _lent(members: Sequence[ir.Operation]) -> list[ir.Value]:
+    """The tensors from outside that a set takes extents of."""
+    made = {result for op in members for result in op.results}
+    values = [value for op in members for value in data_values(op) if value not in made]
+    return [value for value in values if isinstance(value.type, ir.RankedTensorType)]
 
 
 def _outside(user: ir.Operation, inner: set[ir.Value]) -> bool:

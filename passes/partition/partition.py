@@ -114,7 +114,13 @@ class _Partitioner:
             reason = too_many_types(members) or each.accelerator.unprofitable(members, _crossing(members))
             if reason is None:
                 each.name = f"{each.accelerator.name}_{prefix}{len(self.made)}"
-                outlined = outline(self.module, members, each.name, each.accelerator.name)
+                outlined = outline(
+                    self.module,
+                    members,
+                    each.name,
+                    each.accelerator.name,
+                    takes_indices=not each.accelerator.by_regions,
+                )
                 reason = each.accelerator.function_refusal(outlined.function)
                 if reason is None:
                     self.made.append((each, outlined))
@@ -134,7 +140,7 @@ class _Partitioner:
             accelerator = self.taken.get(number)
             self.context.placements.append(
                 Placement(
-                    op.name,
+                    shown_name(op),
                     info.node,
                     f"{info.file}:{info.line}" if info.file else "",
                     op_flops(op),
@@ -158,7 +164,7 @@ class _Partitioner:
         erase_dead(self.block)
 
     def _kept(self, op: ir.Operation) -> str | None:
-        names = {op.name, op.name.removeprefix("lk."), describe(op).node}
+        names = {op.name, op.name.removeprefix("lk."), shown_name(op), describe(op).node}
         return next((each for each in self.context.keep_on_host if each in names), None)
 
     def _crossing_at(self, number: int) -> int:
@@ -170,6 +176,13 @@ class _Partitioner:
             there = self.taken.get(place) if place is not None else None
             total += tensor_bytes(value) if there is not here else 0
         return total
+
+
+def shown_name(op: ir.Operation) -> str:
+    """Returns what people call an op: ``elementwise``, ``reshape``, else its name in the IR."""
+    if as_elementwise(op) is not None:
+        return "elementwise"
+    return "reshape" if op.name in ("tensor.collapse_shape", "tensor.expand_shape") else op.name
 
 
 def op_flops(op: ir.Operation) -> int:

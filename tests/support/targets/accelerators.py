@@ -20,6 +20,7 @@ class Takes:
     name: str = "npu"
     gives_back: str = ""
     not_worth: str = ""
+    by_regions: bool = False
     functions: list[str] = field(default_factory=list[str])
 
     def refusal(self, op: ir.Operation) -> str | None:

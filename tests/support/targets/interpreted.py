@@ -103,14 +103,15 @@ class InterpretedDevice(Device):
             for address, kind in zip(addresses, [*types, *(value.type for value in returned)], strict=True)
         ]
         given = iter(arrays)
-        inputs = [next(given) if isinstance(value.type, ir.RankedTensorType) else None for value in block.arguments]
-        found = interpret(module, [self._index(arrays) if value is None else value for value in inputs])
+        inputs = [
+            next(given) if isinstance(value.type, ir.RankedTensorType) else np.asarray(next(open_dims))
+            for value in block.arguments
+        ]
+        assert next(open_dims, None) is None, "every dim is an extent or an index"
+        found = interpret(module, inputs)
         found = self.behaviour.change(program, found)
         for target, value in zip(arrays[len(types) :], found, strict=True):
             target[...] = value.astype(target.dtype).reshape(target.shape)
-
-    def _index(self, arrays: list[Any]) -> Any:
-        raise AssertionError(f"a function of {len(arrays)} tensors takes an index")
 
     def _tensor(self, address: int, kind: ir.RankedTensorType, dims: Any) -> Any:
         shape = [next(dims) if kind.is_dynamic_dim(axis) else kind.get_dim_size(axis) for axis in range(kind.rank)]

@@ -68,7 +68,7 @@ def test_a_browser_renders_it(failing: Report, tmp_path: Path) -> None:
     assert sections == ["verdict", "finding", "waterfall", "captures", "outputs", "ops", "skipped"][: len(sections)]
     assert len(sections) >= 5
     assert len(re.findall(r"<tr class=\"fail\">", dom)) == len([r for r in failing.ops if not r.verdict.passed]) + 1
-    assert len(re.findall(r"<rect ", dom)) == 15  # eager, exported and compiled have one bar, five stages have two
+    assert len(re.findall(r"<rect ", dom)) == 15  # eager, exported and compiled have one bar, six stages have two
     assert re.search(r"<dt>op</dt><dd>arith\.addf</dd>", dom)
     assert re.search(r"<dt>source line</dt><dd>[^<]*planted_bugs\.py:\d+</dd>", dom)
     _browse(f"--screenshot={picture}", "--window-size=1200,1600", page.as_uri(), folder=tmp_path)

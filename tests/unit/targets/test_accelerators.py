@@ -100,6 +100,22 @@ def test_a_symbolic_batch(npus: None) -> None:
             hold(made.session.run(x), module(x))
 
 
+class Borrowed(nn.Module):
+    """What is filled has the extents of a tensor that the accelerator does not read."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.new_ones(y.shape[0], 4) * x.sum() + 1, -1)
+
+
+@pytest.mark.parametrize("target", ["rest", "all", "regions"])
+def test_extents_of_other_tensors(npus: None, target: str) -> None:
+    shapes = {"x": {0: Dim("n", min=1, max=64)}, "y": {0: Dim("m", min=1, max=64)}}
+    made = compiled(Borrowed(), (torch.randn(3, 4), torch.randn(5, 4)), target, dynamic_shapes=shapes)
+    for rows, others in ((3, 5), (7, 2), (1, 64)):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        hold(made.session.run(x, y), Borrowed()(x, y))
+
+
 class Counts(nn.Module):
     """A state that is read, multiplied and written."""
 
