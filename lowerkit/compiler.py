@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lowerkit.program.program import Program
     from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.session import Session
-    from lowerkit.targets.registry import TargetSpec
+    from lowerkit.targets.spec import TargetSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class CompileOptions:
     @cached_property
     def spec(self) -> TargetSpec:
         """The target, parsed."""
-        from lowerkit.targets.registry import TargetSpec
+        from lowerkit.targets.spec import TargetSpec
 
         return TargetSpec.parse(self.target) if isinstance(self.target, str) else self.target
 

@@ -7,7 +7,7 @@ row-wise norm); a *task* is the unit that a pool of threads splits: a kernel of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,42 @@ class Refusal:
     """Why a function, a region or an op is not taken, in words for the ledger (``rank 5 input; at most 4``)."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How to link.
+
+    Attributes:
+        workers: processes; None is one for each core this process may use.
+        use_cache: read and write the caches on disk.
+        on_progress: called with a line for people.
+    """
+
+    workers: int | None = None
+    use_cache: bool = True
+    on_progress: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class LinkedCode:
+    """The code of all functions of a target.
+
+    Attributes:
+        data: what the artifact holds.
+        entries: where each code starts in it.
+        sizes: its bytes from there on; 0 where the loader does not need them.
+        fields: what the manifest says of it, by field name.
+        statistics: for people, such as how many kernels were compiled and how many were known.
+        remarks: what a user should know.
+    """
+
+    data: bytes
+    entries: Sequence[int]
+    sizes: Sequence[int]
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    statistics: Mapping[str, int] = field(default_factory=dict[str, int])
+    remarks: Sequence[str] = ()
 
 
 def dim(index: int) -> KernelExpr:

@@ -12,14 +12,14 @@ functions, as large as can be, which go to :meth:`Target.compile` (of a target b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lowerkit.runtimes.device import known_devices
 from lowerkit.targets.capabilities import Capabilities, Throughput
 from lowerkit.targets.op_view import OpView
-from lowerkit.targets.plan import DeviceCode, Refusal
+from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings, Refusal
 from lowerkit.targets.region_view import RegionView
 
 if TYPE_CHECKING:
@@ -31,42 +31,6 @@ __all__ = ["Accept", "DeviceCode", "LinkSettings", "LinkedCode", "OpView", "Refu
 @dataclass(frozen=True)
 class Accept:
     """The target takes an op."""
-
-
-@dataclass(frozen=True)
-class LinkSettings:
-    """How to link.
-
-    Attributes:
-        workers: processes; None is one for each core this process may use.
-        use_cache: read and write the caches on disk.
-        on_progress: called with a line for people.
-    """
-
-    workers: int | None = None
-    use_cache: bool = True
-    on_progress: Callable[[str], None] | None = None
-
-
-@dataclass(frozen=True)
-class LinkedCode:
-    """The code of all functions of a target.
-
-    Attributes:
-        data: what the artifact holds.
-        entries: where each code starts in it.
-        sizes: its bytes from there on; 0 where the loader does not need them.
-        fields: what the manifest says of it, by field name.
-        statistics: for people, such as how many kernels were compiled and how many were known.
-        remarks: what a user should know.
-    """
-
-    data: bytes
-    entries: Sequence[int]
-    sizes: Sequence[int]
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    statistics: Mapping[str, int] = field(default_factory=dict[str, int])
-    remarks: Sequence[str] = ()
 
 
 class Target(ABC):
