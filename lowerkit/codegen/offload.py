@@ -114,10 +114,10 @@ def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSumm
     if taken < share * total or (not total and share > 0):
         raise UnsupportedError(
             "LK4006",
-            f"{' and '.join(each.target for each in found)} take {taken / max(total, 1):.1%} of the FLOPs, "
+            f"{' and '.join(each.target for each in found)}: {taken / max(total, 1):.1%} of the FLOPs, "
             f"{share:.1%} were asked for",
             details=[
-                f"{each.op} at {each.location or 'an unknown line'} ({each.count} of {each.flops} FLOPs): {each.reason}"
+                f"{each.op} at {each.location or 'an unknown line'} ({each.count} ops, {each.flops} FLOPs): {each.reason}"
                 for summary in found
                 for each in summary.missing
             ],
