@@ -117,7 +117,7 @@ def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSumm
             f"{' and '.join(each.target for each in found)}: {taken / max(total, 1):.1%} of the FLOPs, "
             f"{share:.1%} were asked for",
             details=[
-                f"{each.op} at {each.location or 'an unknown line'} ({each.count} ops, {each.flops} FLOPs): {each.reason}"
+                f"{each.op} at {each.location or 'no line'} ({each.count} ops, {each.flops} FLOPs): {each.reason}"
                 for summary in found
                 for each in summary.missing
             ],
