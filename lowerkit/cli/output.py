@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from lowerkit.interrupts import heed_interrupts
+
 JSON_SCHEMA_VERSION = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -49,11 +51,20 @@ def note(text: str, quiet: bool = False) -> None:
 
 @contextmanager
 def progress(quiet: bool = False) -> Generator[Callable[[str], None]]:
-    """Gives a function that shows what runs now; a spinner on a terminal, nothing where stderr is a file."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _text: None
-        return
-    from rich.console import Console
+    """Gives a function that shows what runs now; a spinner on a terminal, nothing where stderr is a file.
 
-    with Console(stderr=True).status("starting") as status:
-        yield status.update
+    A Ctrl-C that was lost before ends the command there.
+    """
+    with heed_interrupts() as check:
+        if quiet or not sys.stderr.isatty():
+            yield lambda _text: check()
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+
+            def show(text: str) -> None:
+                check()
+                status.update(text)
+
+            yield show
