@@ -64,7 +64,6 @@ class Capabilities:
         scalars: the scalar ops that elementwise ops may consist of (``arith.addf``, ``relu``).
         elementwise: under which conditions elementwise ops are taken.
         open_extents: whether extents may be known at run time only.
-        memory_bytes: of the device; None is unknown.
         throughput: for decisions; None takes whatever holds a product or another lk op.
     """
 
@@ -72,7 +71,6 @@ class Capabilities:
     scalars: frozenset[str] = frozenset()
     elementwise: OpSupport = OpSupport(frozenset({"f32"}))
     open_extents: bool = False
-    memory_bytes: int | None = None
     throughput: Throughput | None = None
 
     def refusal(self, op: OpView) -> str | None:

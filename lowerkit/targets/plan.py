@@ -82,7 +82,6 @@ class LinkedCode:
         entries: where each code starts in it.
         sizes: its bytes from there on; 0 where the loader does not need them.
         fields: what the manifest says of it, by field name.
-        statistics: for people, such as how many kernels were compiled and how many were known.
         remarks: what a user should know.
     """
 
@@ -90,7 +89,6 @@ class LinkedCode:
     entries: Sequence[int]
     sizes: Sequence[int]
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    statistics: Mapping[str, int] = field(default_factory=dict[str, int])
     remarks: Sequence[str] = ()
 
 

@@ -10,7 +10,7 @@ from lowerkit.targets.capabilities import Capabilities, Throughput
 from lowerkit.targets.cpu.families import select_kernel
 from lowerkit.targets.cpu.levels import LEVELS, cpu_features, runs_on_host
 from lowerkit.targets.cpu.objects.cache import KernelCache
-from lowerkit.targets.cpu.objects.compile_pool import CompileReport, compile_kernels
+from lowerkit.targets.cpu.objects.compile_pool import compile_kernels
 from lowerkit.targets.cpu.objects.linker import link_image
 from lowerkit.targets.cpu.passes import host_passes
 from lowerkit.targets.op_view import OpView
@@ -66,10 +66,7 @@ class CpuTarget(Target):
             CodegenError: LK5001/LK5002, a kernel could not be made.
         """
         cache = KernelCache() if settings.use_cache else None
-        report = CompileReport()
-        objects = compile_kernels(
-            codes, self.cpu, cache, settings.workers, report=report, on_progress=settings.on_progress
-        )
+        objects = compile_kernels(codes, self.cpu, cache, settings.workers, on_progress=settings.on_progress)
         image = link_image(objects)
         return LinkedCode(
             image.data,
@@ -80,7 +77,6 @@ class CpuTarget(Target):
                 "import_table_offset": image.import_table_offset if image.imports else 0,
                 "import_sites": list(image.import_sites),
             },
-            {"kernels": report.kernels, "cached": report.cached},
             [cache.problem] if cache is not None and cache.problem else [],
         )
 
