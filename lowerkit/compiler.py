@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lowerkit.passes.base import PassContext
     from lowerkit.program.program import Program
     from lowerkit.runtimes.artifact_reader import Artifact
+    from lowerkit.runtimes.manifest import ProgramSpec
     from lowerkit.runtimes.session import Session
     from lowerkit.targets.spec import TargetSpec
 
@@ -33,7 +34,8 @@ class CompileOptions:
 
     Attributes:
         target: accelerators and the CPU with their levels (``acme_npu+cpu:x86-64-v3``), as text or parsed;
-            ``lowerkit targets`` lists them. A level is what the artifact may use, checked again at load.
+            ``lowerkit targets`` lists them. A level is what the artifact may use, checked again at load; of several
+            (``cpu:x86-64-v3,x86-64-v4``) the loader takes the best one.
         keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
         require_offload: share of the FLOPs, 0 to 1, that the accelerators must take; None asks for nothing.
         dump_folder: where the IR after each pass is written; None writes nothing.
@@ -107,29 +109,33 @@ class Compiled:
 
     def summary(self) -> dict[str, Any]:
         """Returns counts of regions, kernels and bytes, for people."""
-        manifest = self.parts.manifest
+        program = self.parts.program
         return {
-            "steps": len(manifest.steps),
-            "kernels": len(manifest.kernels),
+            "steps": len(program.steps),
+            "kernels": len(program.kernels),
             "weight_bytes": self.parts.weight_bytes,
-            "code_bytes": sum(len(code.data) for code in self.parts.code.values()),
-            "cpu": manifest.cpu,
+            "code_bytes": self.parts.code_bytes,
+            "targets": [program.label for program in self.parts.manifest.programs],
             "offload": [summary.to_json() for summary in self.offload],
         }
 
-    def _has_golden(self) -> bool:
-        """Whether an artifact is to hold golden values: there are inputs, and this machine can run the code."""
+    def _golden_programs(self) -> list[ProgramSpec]:
+        """The programs that get golden outputs: where there are inputs, those whose code this machine can run."""
         if not self.options.golden or self.program.example_inputs is None:
-            return False
+            return []
         from lowerkit.targets.asking import ask
 
         spec = self.options.spec
-        used = [target for target in spec.accelerator_targets if target.name in self.parts.code]
-        missing = [target for target in (*used, spec.host_target) if not ask(target, "runs_here", bool)]
-        for target in missing:
-            remark = f"no golden outputs: this machine cannot run {target.level or target.name} code"
-            self.remarks += [] if remark in self.remarks else [remark]
-        return not missing
+        targets = {target.name: target for target in spec.accelerator_targets}
+        hosts = {target.level: target for target in spec.host_targets}
+        runnable: list[ProgramSpec] = []
+        for program in self.parts.manifest.programs:
+            used = [*(targets[device.name] for device in program.devices), hosts[program.level]]
+            missing = [target for target in used if not ask(target, "runs_here", bool)]
+            remarks = [f"no golden outputs: this machine cannot run {each.level or each.name} code" for each in missing]
+            self.remarks += [remark for remark in remarks if remark not in self.remarks]
+            runnable += [] if missing else [program]
+        return runnable
 
     def _write(self, path: Path, *, golden: bool) -> None:
         from lowerkit.artifact.safetensors_blob import TensorSource
@@ -144,10 +150,10 @@ class Compiled:
             for name, w in self.parts.weights.items()
         }
         side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
-        if golden and self._has_golden():
-            side_car = self._golden_run
-        code = {memory: linked.data for memory, linked in self.parts.code.items()}
-        write_artifact(path, self.parts.manifest, code, weights, side_car)
+        programs = self._golden_programs() if golden else []
+        if programs:
+            side_car = partial(self._golden_run, programs)
+        write_artifact(path, self.parts.manifest, self.parts.code, weights, side_car)
 
     def _read(self, read: Callable[[], Array]) -> Array:
         """Reads a weight, and makes sure that the files of the model are those that were captured."""
@@ -158,7 +164,7 @@ class Compiled:
             source.require_unchanged()
         return array
 
-    def _golden_run(self, artifact: Artifact) -> dict[str, bytes]:
+    def _golden_run(self, programs: Sequence[ProgramSpec], artifact: Artifact) -> dict[str, bytes]:
         """Runs the code and weights that were just written; nothing of them is read again to be checked."""
         from lowerkit.artifact.golden import golden_entries
         from lowerkit.runtimes.cpu.topology import default_threads
@@ -166,8 +172,12 @@ class Compiled:
 
         inputs = self.program.example_inputs
         assert inputs is not None, "there are golden values only where there are inputs"
-        session = Session(artifact, self.threads or default_threads(), "structure")
-        return golden_entries(inputs, session.run(*inputs))
+        outputs: dict[str, list[Array]] = {}
+        for program in programs:
+            session = Session(artifact, self.threads or default_threads(), "structure", program.label, program.name)
+            assert program.golden is not None, "programs are made with a place for them"
+            outputs[program.golden.entry] = session.run(*inputs)
+        return golden_entries(inputs, outputs)
 
 
 def compile(
@@ -233,7 +243,7 @@ def compile_program(
     if options.workers is not None and options.workers < 1:
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
     spec = options.spec
-    host, accelerators = spec.host_target, spec.accelerator_targets  # an unknown one is named before any work
+    hosts, accelerators = spec.host_targets, spec.accelerator_targets  # an unknown one is named before any work
     context, timings = _lower(program, "fused", options, on_progress)
 
     from lowerkit.codegen.assemble import compile_parts
@@ -244,7 +254,7 @@ def compile_program(
     offload = summaries(context.placements, names) if context.placements else []  # a later stage was partitioned before
     require_offload(context.placements, offload, options.require_offload)
     parts = compile_parts(
-        program, host, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
+        program, hosts, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
     )
     program.stage = "compiled"
     remarks = [*program.remarks, *context.remarks, *parts.remarks]
@@ -263,9 +273,9 @@ def plan_program(
 
     options = options or CompileOptions()
     spec = options.spec
-    host, accelerators = spec.host_target, spec.accelerator_targets
+    hosts, accelerators = spec.host_targets, spec.accelerator_targets
     context, _ = _lower(program, "fused", options, on_progress)
-    return plan_parts(program, host, accelerators, context.placements, on_progress)
+    return plan_parts(program, hosts, accelerators, context.placements, on_progress)
 
 
 def pass_context(program: Program) -> PassContext:

@@ -44,7 +44,7 @@ CODES: dict[str, str] = {
     "LK7003": "a worker process could not be started",
     "LK7004": "shared memory or descriptors ran out",
     "LK8001": "the artifact is damaged",
-    "LK8002": "the artifact is newer than this runtime",
+    "LK8002": "the artifact has a format that this runtime does not read",
     "LK8003": "the machine lacks a CPU feature that the artifact needs",
     "LK8004": "an argument of run() does not match the signature",
     "LK8005": "the artifact was compiled for another target",

@@ -11,6 +11,7 @@ import hashlib
 import mmap
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +23,13 @@ import numpy.typing as npt
 
 from lowerkit.errors import ArtifactError, LowerkitError
 from lowerkit.runtimes.manifest import (
-    CODE_ENTRY,
     FORMAT_MAJOR,
     FORMAT_MINOR,
-    HOST,
     KNOWN_FEATURES,
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     Manifest,
+    ProgramSpec,
 )
 from lowerkit.runtimes.manifest_json import decode_manifest, decode_version, stored_content_id_holds
 from lowerkit.runtimes.safetensors_header import SafetensorsError, StoredTensor, parse_safetensors
@@ -42,6 +42,35 @@ _HASH_CHUNK = 1 << 24
 def damaged(path: Path, reason: str, details: list[str] | None = None) -> ArtifactError:
     """Returns the error for an artifact whose bytes are not those that were written."""
     return ArtifactError("LK8001", f"{path} is damaged: {reason}", details=details or [], hint=_REMAKE)
+
+
+@dataclass(frozen=True)
+class WeightPlace:
+    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
+
+    offset: int
+    size: int
+
+
+def own_part(whole: WeightPlace, axis: str, program: ProgramSpec, ranks: Mapping[str, int]) -> WeightPlace:
+    """Returns the part of a stored weight that this rank uses: one of as many as ``axis`` of the mesh has ranks.
+
+    Args:
+        whole: the stored tensor.
+        axis: ``""`` where every rank uses the whole.
+        program: has the mesh.
+        ranks: place of this process along each axis; the first one where an axis is missing.
+
+    Raises:
+        ValueError: the tensor cannot be cut into so many parts.
+    """
+    if not axis:
+        return whole
+    count = next(entry.size for entry in program.mesh if entry.name == axis)
+    if whole.size % count:
+        raise ValueError(f"a weight of {whole.size} bytes is shared by the {count} ranks of {axis!r}")
+    size = whole.size // count
+    return WeightPlace(whole.offset + ranks.get(axis, 0) * size, size)
 
 
 @dataclass(frozen=True)
@@ -96,7 +125,7 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Opens and checks an artifact.
 
     Raises:
-        ArtifactError: LK1001 not readable, LK1002 no artifact, LK8001 damaged, LK8002 newer than this runtime.
+        ArtifactError: LK1001 not readable, LK1002 no artifact, LK8001 damaged, LK8002 of another format.
     """
     path = Path(path)
     file = _open_regular(path)
@@ -166,7 +195,12 @@ def _read_manifest(path: Path, data: bytes) -> Manifest:
     if version.format_major > FORMAT_MAJOR or unknown:
         raise _newer(path, version.format_major, version.format_minor, version.producer.get("lowerkit", "?"), unknown)
     if version.format_major < FORMAT_MAJOR:
-        raise damaged(path, f"its format {version.format_major}.{version.format_minor} never existed")
+        raise ArtifactError(
+            "LK8002",
+            f"{path} has format {version.format_major}.{version.format_minor} (written by lowerkit "
+            f"{version.producer.get('lowerkit', '?')}); this runtime reads format {FORMAT_MAJOR}.{FORMAT_MINOR}",
+            hint="compile the model again with this lowerkit",
+        )
     try:
         manifest = decode_manifest(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -192,5 +226,3 @@ def _check_entries(path: Path, manifest: Manifest, entries: dict[str, ZipEntry])
     if stored != listed:
         differing = sorted(name for name in stored.keys() | listed.keys() if stored.get(name) != listed.get(name))
         raise damaged(path, f"entries differ from the manifest: {', '.join(differing)}")
-    if CODE_ENTRY not in entries and any(kernel.device == HOST for kernel in manifest.kernels):
-        raise damaged(path, f"it has kernels but no {CODE_ENTRY}")

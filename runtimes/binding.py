@@ -14,14 +14,16 @@ buffer the steps it lives in; plan the arena; write out the arrays of the step t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
 from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.bound_model import BoundModel, SteppedModel, WeightPlace
+from lowerkit.runtimes.artifact_reader import WeightPlace, own_part
+from lowerkit.runtimes.bound_model import BoundModel
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
 from lowerkit.runtimes.manifest import (
@@ -31,11 +33,16 @@ from lowerkit.runtimes.manifest import (
     ITEM_SIZES,
     JUMP_KERNEL,
     Buffer,
-    Manifest,
+    ProgramSpec,
     Step,
     TensorSpec,
 )
-from lowerkit.runtimes.memory_plan import ARENA_ALIGNMENT, DEVICE_ALIGNMENT, arena_lives, plan_memory
+from lowerkit.runtimes.memory_plan import (
+    ARENA_ALIGNMENT,
+    DEVICE_ALIGNMENT,
+    arena_lives,
+    plan_memory,
+)
 from lowerkit.runtimes.run_faults import check_dims
 
 ARENA_BASE = 0
@@ -48,77 +55,72 @@ _SCRATCH_ALIGNMENT = 128  # two cache lines: the prefetcher fetches them in pair
 
 
 def bind_model(
-    manifest: Manifest,
+    program: ProgramSpec,
     dims: Mapping[str, int],
     weights: Mapping[str, WeightPlace],
     kernel_address: Callable[[int], int] | None = None,
     calls: DeviceCalls | None = None,
+    ranks: Mapping[str, int] | None = None,
 ) -> BoundModel:
-    """Binds ``manifest`` to the values ``dims``.
+    """Binds ``program`` to the values ``dims``.
 
     Args:
-        manifest: a manifest without :func:`~lowerkit.runtimes.validation.manifest_problems`.
+        program: of a manifest without :func:`~lowerkit.runtimes.validation.manifest_problems`.
         dims: the value of each dim of the signature.
         weights: the place of each weight.
         kernel_address: from the number of a kernel of the host to its address; None binds to measure, not to run.
         calls: what devices run, where there are any.
+        ranks: place of this process along each axis of the mesh; None is the first one everywhere.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
+    with contradictions(dims):
+        return Binder(program, dims, weights, kernel_address, calls, ranks or {}).bind()
+
+
+@contextmanager
+def contradictions(dims: Mapping[str, int]) -> Generator[None]:
+    """Raises what a :class:`Binder` finds as ArtifactError LK8001."""
     try:
-        return _Binder(manifest, dims, weights, kernel_address, calls).bind()
+        yield
     except (ExpressionError, ValueError, OverflowError) as error:
-        raise _contradiction(str(error), dims) from None
+        shown = ", ".join(f"{name}={value}" for name, value in dims.items())
+        where = f" for {shown}" if shown else ""
+        raise ArtifactError("LK8001", f"the manifest contradicts itself{where}: {error}") from None
 
 
-def bind_steps(
-    manifest: Manifest,
-    dims: Mapping[str, int],
-    weights: Mapping[str, WeightPlace],
-    kernel_address: Callable[[int], int],
-    calls: DeviceCalls | None = None,
-) -> SteppedModel:
-    """Binds ``manifest`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
+class Binder:
+    """Binds ``program`` to the values ``dims``, as :func:`bind_model` says."""
 
-    Raises:
-        ArtifactError: LK8001, the manifest contradicts itself for these dims.
-    """
-    try:
-        return _Binder(manifest, dims, weights, kernel_address, calls).bind_steps()
-    except (ExpressionError, ValueError, OverflowError) as error:
-        raise _contradiction(str(error), dims) from None
-
-
-def _contradiction(reason: str, dims: Mapping[str, int]) -> ArtifactError:
-    shown = ", ".join(f"{name}={value}" for name, value in dims.items())
-    return ArtifactError("LK8001", f"the manifest contradicts itself{f' for {shown}' if shown else ''}: {reason}")
-
-
-class _Binder:
     def __init__(
         self,
-        manifest: Manifest,
+        program: ProgramSpec,
         dims: Mapping[str, int],
         weights: Mapping[str, WeightPlace],
         kernel_address: Callable[[int], int] | None,
         calls: DeviceCalls | None,
+        ranks: Mapping[str, int],
     ) -> None:
-        self.manifest = manifest
+        self.program = program
         self.dims = dims
-        self.weights = weights
+        self.weights = {
+            (buffer.weight, buffer.shard): own_part(weights[buffer.weight], buffer.shard, program, ranks)
+            for buffer in program.buffers
+            if buffer.kind == "weight"
+        }
         self.kernel_address = kernel_address
         self.calls = calls
         self.cache: dict[Expr, int] = {}
-        signature = manifest.signature
+        signature = program.signature
         self.first_input = FIRST_STATE_BASE + len(signature.states)
         self.first_output = self.first_input + len(signature.inputs)
         self.first_device = self.first_output + len(signature.outputs)
-        self.devices = {spec.name: number for number, spec in enumerate(manifest.devices)}
+        self.devices = {spec.name: number for number, spec in enumerate(program.devices)}
         self.base_count = self.first_device + 2 * len(self.devices)
-        self.sizes = [self.value(buffer.size) for buffer in manifest.buffers]
+        self.sizes = [self._value(buffer.size) for buffer in program.buffers]
 
-    def value(self, expr: Expr) -> int:
+    def _value(self, expr: Expr) -> int:
         if isinstance(expr, int):
             return expr
         known = self.cache.get(expr)
@@ -127,66 +129,64 @@ class _Binder:
         return known
 
     def bind(self) -> BoundModel:
-        for number, buffer in enumerate(self.manifest.buffers):
-            self.check_size(number, buffer)
-        roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
-        arena_offsets, arena_sizes = self.plan_arenas(roots)
-        places = [self.place(root, offset, arena_offsets) for root, offset in roots]
-        scratch = max((self.value(step.scratch_bytes) for step in self.manifest.steps), default=0)
+        """Returns the bound model."""
+        for number, buffer in enumerate(self.program.buffers):
+            self._check_size(number, buffer)
+        places, arena_sizes = self.places()
+        scratch = max((self._value(step.scratch_bytes) for step in self.program.steps), default=0)
         if scratch < 0:
             raise ValueError(f"a step needs {scratch} bytes of scratch")
-        outputs = self.manifest.signature.outputs
+        outputs = self.program.signature.outputs
         return BoundModel(
             dims=dict(self.dims),
             table=self.step_table(places),
-            output_shapes=tuple(self.shape(spec) for spec in outputs),
+            output_shapes=tuple(self._shape(spec) for spec in outputs),
             arena_size=arena_sizes.pop(HOST, 0),
             scratch_stride=-(-scratch // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT,
             device_arenas=arena_sizes,
-            steps=self.manifest.steps,
+            steps=self.program.steps,
             calls=self.calls,
         )
 
-    def bind_steps(self) -> SteppedModel:
-        roots = [self.resolve(number) for number in range(len(self.manifest.buffers))]
-        arena_offsets, _ = self.plan_arenas(roots)
-        places = [self.place(root, offset, arena_offsets) for root, offset in roots]
-        tables = [self.step_table(places, [number]) for number in range(len(self.manifest.steps))]
-        return SteppedModel(tuple(tables), tuple(places), tuple(self.sizes))
+    def places(self) -> tuple[list[tuple[int, int]], dict[str, int]]:
+        """Returns (base, offset) of each buffer, and the size of the arena of each memory."""
+        roots = [self._resolve(number) for number in range(len(self.program.buffers))]
+        arena_offsets, arena_sizes = self._plan_arenas(roots)
+        return [self._place(root, offset, arena_offsets) for root, offset in roots], arena_sizes
 
-    def shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        shape = tuple(self.value(entry) for entry in spec.shape)
+    def _shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        shape = tuple(self._value(entry) for entry in spec.shape)
         if any(extent < 0 for extent in shape):
             raise ValueError(f"{spec.name!r} has shape {shape}")
         return shape
 
-    def check_size(self, number: int, buffer: Buffer) -> None:
+    def _check_size(self, number: int, buffer: Buffer) -> None:
         """Compares a buffer with what it stands for: no kernel may be handed less memory than its buffer states."""
         size = self.sizes[number]
-        signature = self.manifest.signature
+        signature = self.program.signature
         expected = size
         match buffer.kind:
             case "weight":
-                expected = self.weights[buffer.weight].size
+                expected = self.weights[buffer.weight, buffer.shard].size
             case "input":
-                expected = self.byte_size(signature.inputs[buffer.index])
+                expected = self._byte_size(signature.inputs[buffer.index])
             case "output":
-                expected = self.byte_size(signature.outputs[buffer.index])
+                expected = self._byte_size(signature.outputs[buffer.index])
             case "state":
-                expected = self.byte_size(signature.states[buffer.index])
+                expected = self._byte_size(signature.states[buffer.index])
             case "arena" | "alias":
                 pass
         if size != expected or size < 0:
             raise ValueError(f"buffer {number} ({buffer.kind}) has {size} bytes, its tensor {expected}")
 
-    def byte_size(self, spec: TensorSpec) -> int:
-        return math.prod(self.shape(spec)) * ITEM_SIZES[spec.dtype]
+    def _byte_size(self, spec: TensorSpec) -> int:
+        return math.prod(self._shape(spec)) * ITEM_SIZES[spec.dtype]
 
-    def resolve(self, number: int) -> tuple[int, int]:
+    def _resolve(self, number: int) -> tuple[int, int]:
         """Returns the root of a buffer and its offset in there; each alias lies inside its target."""
         offset = 0
-        while (buffer := self.manifest.buffers[number]).kind == "alias":
-            start = self.value(buffer.offset)
+        while (buffer := self.program.buffers[number]).kind == "alias":
+            start = self._value(buffer.offset)
             if start < 0 or start + self.sizes[number] > self.sizes[buffer.target]:
                 raise ValueError(
                     f"buffer {number} takes bytes {start} to {start + self.sizes[number]} of buffer {buffer.target}, "
@@ -196,13 +196,13 @@ class _Binder:
             number = buffer.target
         return number, offset
 
-    def plan_arenas(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], dict[str, int]]:
+    def _plan_arenas(self, roots: Sequence[tuple[int, int]]) -> tuple[dict[int, int], dict[str, int]]:
         """Plans the arena buffers of each memory; returns their offsets by number and the sizes of the arenas."""
-        lives = arena_lives(self.manifest, [root for root, _ in roots])
+        lives = arena_lives(self.program, [root for root, _ in roots])
         offsets: dict[int, int] = {}
         totals: dict[str, int] = {}
-        for memory in dict.fromkeys(self.manifest.buffers[number].memory for number in lives):
-            here = {number: life for number, life in lives.items() if self.manifest.buffers[number].memory == memory}
+        for memory in dict.fromkeys(self.program.buffers[number].memory for number in lives):
+            here = {number: life for number, life in lives.items() if self.program.buffers[number].memory == memory}
             planned, totals[memory] = plan_memory(
                 [self.sizes[number] for number in here],
                 [first for first, _ in here.values()],
@@ -212,18 +212,19 @@ class _Binder:
             offsets.update(zip(here, planned, strict=True))
         return offsets, totals
 
-    def place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
+    def _place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
         """Returns (base, offset) of a buffer."""
-        buffer = self.manifest.buffers[root]
+        buffer = self.program.buffers[root]
         if buffer.memory != HOST:
             base = self.first_device + 2 * self.devices[buffer.memory]
             if buffer.kind == "weight":
-                stored = self.calls.memories[buffer.memory].weight_offsets[buffer.weight] if self.calls else 0
+                weight = (buffer.weight, buffer.shard)
+                stored = self.calls.memories[buffer.memory].weight_offsets[weight] if self.calls else 0
                 return base + 1, stored + offset
             return base, arena_offsets.get(root, 0) + offset
         match buffer.kind:
             case "weight":
-                return WEIGHTS_BASE, self.weights[buffer.weight].offset + offset
+                return WEIGHTS_BASE, self.weights[buffer.weight, buffer.shard].offset + offset
             case "state":
                 return FIRST_STATE_BASE + buffer.index, offset
             case "input":
@@ -233,11 +234,7 @@ class _Binder:
             case "arena" | "alias":
                 return ARENA_BASE, arena_offsets.get(root, 0) + offset
 
-    def step_table(
-        self,
-        places: Sequence[tuple[int, int]],
-        numbers: Sequence[int] | None = None,
-    ) -> _native.StepTable:
+    def step_table(self, places: Sequence[tuple[int, int]], numbers: Sequence[int] | None = None) -> _native.StepTable:
         """Returns the table of the steps ``numbers``, of all steps where that is None."""
         kernels: list[int] = []
         tasks: list[int] = []
@@ -247,16 +244,16 @@ class _Binder:
         dim_begin = [0]
         targets: list[int] = []
         contexts: list[int] = []
-        for number in range(len(self.manifest.steps)) if numbers is None else numbers:
-            step = self.manifest.steps[number]
-            context = self.call_context(step)
+        for number in range(len(self.program.steps)) if numbers is None else numbers:
+            step = self.program.steps[number]
+            context = self._call_context(step)
             contexts.append(context)
             if step.kernel == COPY_KERNEL:
-                self.check_copy(number, step)
+                self._check_copy(number, step)
             if context >= 0:
                 kernels.append(self.calls.address if self.calls else _ANY_ADDRESS)
                 tasks.append(1)
-                dims.extend(self.value(entry) for entry in step.dims)
+                dims.extend(self._value(entry) for entry in step.dims)
             elif step.kernel == COPY_KERNEL:
                 kernels.append(_native.copy_kernel_address())
                 size = self.sizes[step.buffers[0]]
@@ -271,12 +268,12 @@ class _Binder:
                 kernels.append(_native.index_check_address())
                 tasks.append(1)
                 assert step.check is not None, "validation has looked"
-                extents = [self.value(extent) for extent in step.check.extents]
+                extents = [self._value(extent) for extent in step.check.extents]
                 dims.extend(check_dims(step.check, extents, self.sizes[step.buffers[0]]))
             else:
                 kernels.append(self.kernel_address(step.kernel) if self.kernel_address else _ANY_ADDRESS)
-                tasks.append(self.value(step.tasks))
-                dims.extend(self.value(entry) for entry in step.dims)
+                tasks.append(self._value(step.tasks))
+                dims.extend(self._value(entry) for entry in step.dims)
             buffers.extend(step.buffers)
             buffer_begin.append(len(buffers))
             dim_begin.append(len(dims))
@@ -295,20 +292,20 @@ class _Binder:
             self.base_count,
         )
 
-    def check_copy(self, number: int, step: Step) -> None:
+    def _check_copy(self, number: int, step: Step) -> None:
         source, target = (self.sizes[buffer] for buffer in step.buffers)
         if source != target:
             raise ValueError(f"step {number} copies {source} bytes to a buffer of {target}")
 
-    def call_context(self, step: Step) -> int:
+    def _call_context(self, step: Step) -> int:
         """What the executor hands to the call that ``step`` is; -1 where the step is none."""
         calls = self.calls
         if step.kernel == COPY_KERNEL:
-            source, target = (self.manifest.buffers[buffer].memory for buffer in step.buffers)
+            source, target = (self.program.buffers[buffer].memory for buffer in step.buffers)
             if source == target == HOST:
                 return -1
             return calls.copy(source, target, self.sizes[step.buffers[0]]) if calls else 0
-        kernel = self.manifest.kernels[step.kernel] if step.kernel >= 0 else None
+        kernel = self.program.kernels[step.kernel] if step.kernel >= 0 else None
         if kernel is None or kernel.device == HOST:
             return -1
         return calls.launch(step.kernel, kernel, len(step.buffers), len(step.dims)) if calls else 0

@@ -13,14 +13,6 @@ from lowerkit.runtimes.run_faults import loops_that_end, raise_step_fault
 
 
 @dataclass(frozen=True)
-class WeightPlace:
-    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
-
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True)
 class StepTime:
     """How long one step took in one run, and the work it did (flops and bytes moved, as the compiler counts them)."""
 
@@ -84,16 +76,3 @@ class BoundModel:
     def _require_success(self, fault: tuple[int, int, int, int] | None) -> None:
         if fault is not None:
             raise_step_fault(self.steps[fault[0]], fault, self.dims, self.calls)
-
-
-@dataclass(frozen=True)
-class SteppedModel:
-    """A bound model whose steps run one at a time.
-
-    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
-    bytes.
-    """
-
-    tables: tuple[_native.StepTable, ...]
-    places: tuple[tuple[int, int], ...]
-    sizes: tuple[int, ...]

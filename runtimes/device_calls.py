@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from lowerkit.errors import ResourceError, RuntimeFault
-from lowerkit.runtimes.artifact_reader import Artifact
+from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
 from lowerkit.runtimes.device import Bytes, Device, open_device, package_of
-from lowerkit.runtimes.manifest import DEVICE_ENTRY, HOST, WEIGHTS_ENTRY, KernelEntry, Step
+from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
@@ -38,14 +38,14 @@ class _DeviceFailure(Exception):
 
 @dataclass
 class DeviceMemory:
-    """What a session holds on one device: the arena and the weights, by address."""
+    """What a session holds on one device: the arena and the weights, by address; those by name and shard."""
 
     name: str
     device: Device
     arena: int = 0
     arena_size: int = 0
     weights: int = 0
-    weight_offsets: Mapping[str, int] = field(default_factory=dict[str, int])
+    weight_offsets: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
     def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a method of the device, whose errors bear its name then."""
@@ -78,13 +78,13 @@ class DeviceMemory:
         except _DeviceFailure as failure:
             _raise(failure, None)
 
-    def store(self, weights: Mapping[str, Bytes]) -> None:
+    def store(self, weights: Mapping[tuple[str, str], Bytes]) -> None:
         """Copies weights to the device, each at a multiple of 256 bytes.
 
         Raises:
             RuntimeFault, ResourceError: as :meth:`reserve`.
         """
-        offsets: dict[str, int] = {}
+        offsets: dict[tuple[str, str], int] = {}
         end = 0
         for name, data in weights.items():
             offsets[name] = end
@@ -117,22 +117,26 @@ class DeviceCalls:
         address: of the function that the executor calls.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
-        """Opens the devices that an artifact names, and copies to each the weights that its steps read.
+    def __init__(self, artifact: Artifact, program: ProgramSpec, ranks: Mapping[str, int]) -> None:
+        """Opens the devices that ``program`` of an artifact names, and copies to each the weights that its steps read.
 
         Raises:
             RuntimeFault: LK8005, LK8016, as for :func:`~lowerkit.runtimes.device.open_device`.
             ResourceError: LK7002, a device has not the memory.
         """
-        manifest, blob = artifact.manifest, artifact.entry_bytes(WEIGHTS_ENTRY)
+        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
         self.memories = {
-            spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in manifest.devices
+            spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in program.devices
         }
         for name, memory in self.memories.items():
-            used = sorted({buffer.weight for buffer in manifest.buffers if buffer.weight and buffer.memory == name})
-            stored = {weight: artifact.weights[weight] for weight in used}
-            memory.store({weight: blob[tensor.begin : tensor.end] for weight, tensor in stored.items()})
-        self._artifact = artifact
+            here = [buffer for buffer in program.buffers if buffer.weight and buffer.memory == name]
+            stored: dict[tuple[str, str], Bytes] = {}
+            for weight, shard in sorted({(buffer.weight, buffer.shard) for buffer in here}):
+                tensor = artifact.weights[weight]
+                part = own_part(WeightPlace(tensor.begin, tensor.end - tensor.begin), shard, program, ranks)
+                stored[weight, shard] = blob[part.offset : part.offset + part.size]
+            memory.store(stored)
+        self._artifact, self._program = artifact, program
         self._programs: dict[int, Any] = {}
         self._actions: list[_Action] = []
         self._contexts: dict[tuple[object, ...], int] = {}
@@ -148,7 +152,7 @@ class DeviceCalls:
         """
         memory = self.memories[kernel.device]
         if number not in self._programs:
-            entry = self._artifact.entry_bytes(DEVICE_ENTRY.format(kernel.device))
+            entry = self._artifact.entry_bytes(self._program.code[kernel.device])
             code = entry[kernel.offset : kernel.offset + kernel.size]
             try:
                 self._programs[number] = memory.ask(memory.device.load, code)

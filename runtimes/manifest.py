@@ -3,8 +3,11 @@
 The compiler writes it, the runtime reads it; nothing else is shared between the two. All sizes are bytes. Every
 number that may depend on a symbolic dim is an :data:`~lowerkit.runtimes.expressions.Expr`.
 
-Version rule: a reader refuses a newer ``format_major`` and any name in ``features`` it does not know. A newer
+Version rule: a reader refuses another ``format_major`` and any name in ``features`` it does not know. A newer
 ``format_minor`` only adds fields that may be ignored.
+
+An artifact holds one or several programs over one entry of weights: the same model for several levels of a CPU, or
+several models that belong together.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from msgspec.structs import force_setattr
 from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
 
-FORMAT_MAJOR = 1
-FORMAT_MINOR = 4
-KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks", "devices"})
+FORMAT_MAJOR = 2
+FORMAT_MINOR = 0
+KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks", "devices", "mesh"})
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
@@ -38,11 +41,9 @@ HOST = ""
 """The memory of the host, as buffers name it."""
 
 MANIFEST_ENTRY = "manifest.json"
-CODE_ENTRY = "code.bin"
 WEIGHTS_ENTRY = "weights.safetensors"
-DEVICE_ENTRY = "device/{}.bin"
 GOLDEN_INPUTS_ENTRY = "golden/inputs.safetensors"
-GOLDEN_OUTPUTS_ENTRY = "golden/outputs.safetensors"
+MAIN_PROGRAM = "main"
 
 ITEM_SIZES: dict[str, int] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1,
@@ -100,7 +101,7 @@ class Guard(msgspec.Struct, frozen=True):
 class Signature(msgspec.Struct, frozen=True):
     """What a model takes and gives. ``states`` live between runs and are no arguments.
 
-    ``guards`` are checked whenever the dims are bound (since 1.2).
+    ``guards`` are checked whenever the dims are bound.
     """
 
     inputs: list[TensorSpec] = []
@@ -123,6 +124,8 @@ class Buffer(_WithExpressions, frozen=True):
         first_step, last_step: the steps from which to which the contents matter, inclusive; -1: as the steps say.
             The runtime takes the union of this interval and the one it derives from the steps.
         memory: where it lies: :data:`HOST`, or the name of a device (``arena``, ``weight`` and ``alias`` only).
+        shard: of a weight, the axis of the mesh whose ranks share it: the stored tensor holds one part for each rank
+            of the axis, one behind the other, and the buffer is the rank's own part.
     """
 
     kind: BufferKind
@@ -134,10 +137,11 @@ class Buffer(_WithExpressions, frozen=True):
     first_step: int = -1
     last_step: int = -1
     memory: str = HOST
+    shard: str = ""
 
 
 class IndexCheck(msgspec.Struct, frozen=True):
-    """Which values indices may have (since 1.3).
+    """Which values indices may have.
 
     Attributes:
         dtype: of the indices: one of :data:`INDEX_DTYPES`.
@@ -161,7 +165,7 @@ class Step(msgspec.Struct, frozen=True):
     """One kernel call, the launch of a device (a kernel of its own), a copy, a jump or a check.
 
     Attributes:
-        kernel: index into ``Manifest.kernels``, :data:`COPY_KERNEL`, :data:`JUMP_KERNEL` or :data:`CHECK_KERNEL`.
+        kernel: index into ``ProgramSpec.kernels``, :data:`COPY_KERNEL`, :data:`JUMP_KERNEL` or :data:`CHECK_KERNEL`.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
         tasks: number of tasks, split over the threads.
@@ -195,7 +199,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class KernelEntry(msgspec.Struct, frozen=True):
-    """Where a kernel starts in the code image; with ``device``, the bytes of that device's code entry that it is."""
+    """Where a kernel starts in the code image; with ``device``, the bytes of that device's code that it is."""
 
     offset: int
     symbol: str
@@ -204,10 +208,17 @@ class KernelEntry(msgspec.Struct, frozen=True):
 
 
 class DeviceSpec(msgspec.Struct, frozen=True):
-    """A device that the artifact runs on beside the host: its name among the devices, and the level of its code."""
+    """A device that a program runs on beside the host: its name among the devices, and the level of its code."""
 
     name: str
     level: str = ""
+
+
+class MeshAxis(msgspec.Struct, frozen=True):
+    """An axis of the mesh of ranks that one program serves: its name, and how many ranks lie along it."""
+
+    name: str
+    size: int
 
 
 class ImportSite(msgspec.Struct, frozen=True):
@@ -229,14 +240,62 @@ class EntryInfo(msgspec.Struct, frozen=True):
 
 
 class GoldenSpec(msgspec.Struct, frozen=True):
-    """How the golden outputs are compared by ``verify``.
+    """The golden outputs of a program, and how ``verify`` compares them; the inputs are those of the artifact.
 
     ``bitwise``: equal bytes. ``tolerance``: ``|a - b| <= absolute + relative * |b|`` for each element, NaN equal NaN.
     """
 
+    entry: str
     comparison: Literal["bitwise", "tolerance"] = "bitwise"
     relative: float = 0.0
     absolute: float = 0.0
+
+
+class ProgramSpec(msgspec.Struct, frozen=True):
+    """One program: what runs, and for which machine.
+
+    Attributes:
+        signature, buffers, steps, kernels: the model.
+        name: what it does in the artifact; :data:`MAIN_PROGRAM` is what a session runs unless it is told otherwise.
+        target, level: of the host's code, ``cpu`` and such as ``x86-64-v4``. Programs of one name differ in these.
+        requires: LLVM names of the CPU features that the code uses (``avx512f``, ``amx-tile``).
+        devices: those that steps run on beside the host.
+        mesh: the axes of the ranks that run the program together; one rank where there are none.
+        code: the entry with the code of the host (:data:`HOST`) and of each device, by name of the memory.
+        imports: names of C math library functions whose addresses the loader writes, 8 bytes each, into the table
+            at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
+        import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
+        state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
+        output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
+        golden: its golden outputs, None where there are none.
+        metadata: further facts for people, opaque to the runtime.
+    """
+
+    signature: Signature
+    buffers: list[Buffer]
+    steps: list[Step]
+    kernels: list[KernelEntry]
+    name: str = MAIN_PROGRAM
+    target: str = "cpu"
+    level: str = "x86-64-v3"
+    requires: list[str] = []
+    devices: list[DeviceSpec] = []
+    mesh: list[MeshAxis] = []
+    code: dict[str, str] = {}
+    imports: list[str] = []
+    import_table_offset: int = 0
+    import_sites: list[ImportSite] = []
+    state_initials: dict[str, str] = {}
+    output_tree: Any = None
+    input_tree: Any = None
+    golden: GoldenSpec | None = None
+    metadata: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """What a user names it by: ``acme_npu+cpu:x86-64-v4``."""
+        parts = [(spec.name, spec.level) for spec in self.devices] + [(self.target, self.level)]
+        return "+".join(f"{name}:{level}" if level else name for name, level in parts)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -244,43 +303,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
     Attributes:
         format_major, format_minor: version of the artifact format.
+        programs: at least one; of one name, the best for its machine first.
         features: required features; a reader that does not know one refuses.
-        target: ``"cpu"``.
-        cpu: the CPU level asked for, such as ``x86-64-v4``.
-        cpu_features: LLVM names of the CPU features that the code uses (``avx512f``, ``amx-tile``).
         producer: tool name to version.
-        signature, buffers, steps, kernels: the model.
-        imports: names of C math library functions whose addresses the loader writes, 8 bytes each, into the table
-            at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
-        import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
-        state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
-        output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
-        golden: how golden outputs are compared, None where there are none.
-        devices: those that steps run on beside the host (since 1.4).
-        metadata: further facts for people, opaque to the runtime.
         entries: every entry of the zip but the manifest.
         content_id: sha-256 (hex) of the manifest with this field empty: names the artifact, guards the manifest.
     """
 
-    signature: Signature
-    buffers: list[Buffer]
-    steps: list[Step]
-    kernels: list[KernelEntry]
-    imports: list[str] = []
-    import_table_offset: int = 0
-    import_sites: list[ImportSite] = []
+    programs: list[ProgramSpec]
     format_major: int = FORMAT_MAJOR
     format_minor: int = FORMAT_MINOR
     features: list[str] = []
-    target: str = "cpu"
-    cpu: str = "x86-64-v3"
-    cpu_features: list[str] = []
     producer: dict[str, str] = {}
-    state_initials: dict[str, str] = {}
-    output_tree: Any = None
-    input_tree: Any = None
-    golden: GoldenSpec | None = None
-    devices: list[DeviceSpec] = []
-    metadata: dict[str, Any] = {}
     entries: dict[str, EntryInfo] = {}
     content_id: str = ""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lowerkit.runtimes import _native
+from lowerkit.runtimes.artifact_reader import WeightPlace
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import Manifest
+from lowerkit.runtimes.manifest import ProgramSpec
 
 ARENA_ALIGNMENT = 64
 DEVICE_ALIGNMENT = 256
@@ -33,41 +34,38 @@ def plan_memory(
     return offsets.tolist(), total
 
 
-def arena_lives(manifest: Manifest, roots: Sequence[int]) -> dict[int, tuple[int, int]]:
+def arena_lives(program: ProgramSpec, roots: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Returns the first and last step, inclusive, at which each arena buffer matters, by its number.
 
     Args:
-        manifest: its buffers and steps.
+        program: its buffers and steps.
         roots: for each buffer the one that owns its memory.
     """
     lives: dict[int, tuple[int, int]] = {}
 
     def extend(buffer: int, step: int) -> None:
         root = roots[buffer]
-        if manifest.buffers[root].kind == "arena":
+        if program.buffers[root].kind == "arena":
             first, last = lives.get(root, (step, step))
             lives[root] = (min(first, step), max(last, step))
 
-    for number, step in enumerate(manifest.steps):
+    for number, step in enumerate(program.steps):
         for buffer in step.buffers:
             extend(buffer, number)
-    for number, buffer in enumerate(manifest.buffers):
+    for number, buffer in enumerate(program.buffers):
         for stated in (buffer.first_step, buffer.last_step):
             if stated >= 0:
                 extend(number, stated)
     return lives
 
 
-def arena_bytes(manifest: Manifest, dims: Mapping[str, int]) -> int:
+def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     """Returns the size of the host's arena for these values of the symbolic dims, without loading the artifact.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     from lowerkit.runtimes.binding import bind_model
-    from lowerkit.runtimes.bound_model import WeightPlace
 
-    places = {
-        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in manifest.buffers if buffer.weight
-    }
-    return bind_model(manifest, dims, places).arena_size
+    places = {buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in program.buffers if buffer.weight}
+    return bind_model(program, dims, places).arena_size

@@ -22,14 +22,14 @@ import numpy as np
 from lowerkit.errors import LowerkitError, ResourceError, UsageError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
-from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
+from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, damaged, open_artifact
 from lowerkit.runtimes.binding import bind_model
-from lowerkit.runtimes.bound_model import BoundModel, StepTime, WeightPlace
-from lowerkit.runtimes.cpu.requirements import require_machine
+from lowerkit.runtimes.bound_model import BoundModel, StepTime
+from lowerkit.runtimes.cpu.requirements import choose_program
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
-from lowerkit.runtimes.manifest import CODE_ENTRY, HOST, WEIGHTS_ENTRY, Manifest, Signature
+from lowerkit.runtimes.manifest import HOST, MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.state_memory import StateMemory
@@ -40,11 +40,6 @@ _BOUND_MODELS_KEPT = 64
 _PROBLEMS_SHOWN = 20
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, integrity: Integrity = "checksum") -> Session:
-    """Loads an artifact; see :meth:`Session.load`."""
-    return Session.load(path, threads=threads, integrity=integrity)
-
-
 class Session:
     """An artifact, ready to run. Safe to use from several threads: runs follow one another.
 
@@ -52,12 +47,19 @@ class Session:
     ``fork()`` the child may go on using it.
     """
 
-    def __init__(self, artifact: Artifact, threads: int, integrity: Integrity) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        threads: int,
+        integrity: Integrity,
+        target: str | None = None,
+        program: str = MAIN_PROGRAM,
+    ) -> None:
         self._artifact = artifact
         self._manifest = artifact.manifest
         self._pool = _native.ThreadPool(threads)
-        require_machine(self._manifest)
         self._check_manifest()
+        self._program = choose_program(self._manifest, target, program)
         self._code = self._load_code()
         self._check_weights(integrity)
         self._weights_address = _address(artifact.bytes)
@@ -66,20 +68,27 @@ class Session:
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
             for name, tensor in artifact.weights.items()
         }
-        self._calls = DeviceCalls(artifact)
+        self._calls = DeviceCalls(artifact, self._program, {})
         weakref.finalize(self, self._calls.close)
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena = _native.Memory(0)
         self._scratch = _native.Memory(0)
         blob = artifact.entry_bytes(WEIGHTS_ENTRY)
-        stored = {name: artifact.weights[weight] for name, weight in self._manifest.state_initials.items()}
+        stored = {name: artifact.weights[weight] for name, weight in self._program.state_initials.items()}
         self._states = StateMemory(self.signature, {name: blob[t.begin : t.end] for name, t in stored.items()})
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
         _sessions.add(self)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, threads: int | None = None, integrity: Integrity = "checksum") -> Session:
+    def load(
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        integrity: Integrity = "checksum",
+        target: str | None = None,
+        program: str = MAIN_PROGRAM,
+    ) -> Session:
         """Loads an artifact.
 
         Args:
@@ -88,17 +97,20 @@ class Session:
             integrity: how the weights are checked, beside the structure of the file and the sha-256 of the code, which
                 are always checked. ``checksum``: CRC-32 of all weights (about 10 GB/s a core). ``sha256``: of every
                 entry. ``structure``: the weights are not read.
+            target: which of the programs to run, as they were compiled for targets (``cpu:x86-64-v3``); None is the
+                first one that this machine can run: the artifact names the best ones first.
+            program: which of the programs to run, by name.
 
         Raises:
-            ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 newer than this runtime.
-            RuntimeFault: LK8003 the CPU lacks features, LK8005 another target, LK8016 a device failed.
+            ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 of another format.
+            RuntimeFault: LK8003 the CPU lacks features, LK8005 no program for that target, LK8016 a device failed.
             ResourceError: LK7002, out of memory.
         """
         if threads is not None and not 1 <= threads <= 1024:
             raise UsageError("LK1009", f"threads is {threads}, expected 1 to 1024")
         artifact = open_artifact(path)
         try:
-            return Session(artifact, threads or default_threads(), integrity)
+            return Session(artifact, threads or default_threads(), integrity, target, program)
         except MemoryError as error:
             raise ResourceError("LK7002", f"no memory to load {path}") from error
         finally:
@@ -107,12 +119,17 @@ class Session:
     @property
     def signature(self) -> Signature:
         """Names, dtypes, shapes and dim ranges of inputs, outputs and states."""
-        return self._manifest.signature
+        return self._program.signature
 
     @property
     def manifest(self) -> Manifest:
         """Everything the artifact says about itself."""
         return self._manifest
+
+    @property
+    def program(self) -> ProgramSpec:
+        """The program of the artifact that this session runs."""
+        return self._program
 
     @property
     def path(self) -> Path:
@@ -148,7 +165,7 @@ class Session:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""
-        return rebuild_outputs(self._manifest.output_tree, self.run(*inputs, **named))
+        return rebuild_outputs(self._program.output_tree, self.run(*inputs, **named))
 
     def profile(self, *inputs: Any, **named: Any) -> list[StepTime]:
         """Runs the model once, as :meth:`run`, and returns the time of each step instead of the outputs."""
@@ -191,12 +208,12 @@ class Session:
         inputs = ", ".join(describe(spec) for spec in self.signature.inputs)
         outputs = ", ".join(describe(spec) for spec in self.signature.outputs)
         types = f"({inputs}) -> ({outputs})"
-        return f"Session({str(self.path)!r}, {types}, cpu={self._manifest.cpu}, threads={self.threads})"
+        return f"Session({str(self.path)!r}, {types}, target={self._program.label}, threads={self.threads})"
 
     def _collect(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
         problems: list[str] = []
         names = [spec.name for spec in self.signature.inputs]
-        flat = flatten_arguments(self._manifest.input_tree, names, inputs, named, problems)
+        flat = flatten_arguments(self._program.input_tree, names, inputs, named, problems)
         if problems:
             raise mismatch(problems, self.signature)
         return collect(self.signature, inputs, named) if flat is None else collect(self.signature, (), flat)
@@ -232,7 +249,7 @@ class Session:
         bound = self._bound.get(key)
         if bound is None:
             dims = bind_dims(self.signature, arrays)
-            bound = bind_model(self._manifest, dims, self._weights, self._kernel_address, self._calls)
+            bound = bind_model(self._program, dims, self._weights, self._kernel_address, self._calls)
             self._bound[key] = bound
             if len(self._bound) > _BOUND_MODELS_KEPT:
                 self._bound.popitem(last=False)
@@ -241,8 +258,8 @@ class Session:
         return bound
 
     def _kernel_address(self, kernel: int) -> int:
-        assert self._code is not None, "a manifest with kernels has code"
-        return self._code.entry(self._manifest.kernels[kernel].offset)
+        assert self._code is not None, "a program with kernels has code"
+        return self._code.entry(self._program.kernels[kernel].offset)
 
     def _check_manifest(self) -> None:
         problems = manifest_problems(self._manifest, self._artifact.weights)
@@ -250,16 +267,16 @@ class Session:
             raise damaged(self.path, "its manifest contradicts itself", problems[:_PROBLEMS_SHOWN])
 
     def _load_code(self) -> _native.CodeImage | None:
-        entry = self._artifact.entries.get(CODE_ENTRY)
-        if entry is None:
+        program, file = self._program, self._artifact.file.fileno()
+        if HOST not in program.code:
             return None
-        manifest, file = self._manifest, self._artifact.file.fileno()
+        entry = self._artifact.entries[program.code[HOST]]
         try:
             image = _native.CodeImage(file, entry.offset, entry.size)
-            if hashlib.sha256(image.bytes().data).hexdigest() != manifest.entries[CODE_ENTRY].sha256:
-                raise damaged(self.path, f"the sha-256 of {CODE_ENTRY} differs from the manifest")
-            image.link(file, manifest.imports, manifest.import_table_offset)
-            for kernel in manifest.kernels:
+            if hashlib.sha256(image.bytes().data).hexdigest() != self._manifest.entries[entry.name].sha256:
+                raise damaged(self.path, f"the sha-256 of {entry.name} differs from the manifest")
+            image.link(file, program.imports, program.import_table_offset)
+            for kernel in program.kernels:
                 if kernel.device == HOST:
                     image.entry(kernel.offset)
         except (ValueError, IndexError, RuntimeError) as error:
@@ -289,6 +306,7 @@ def _address(array: Array) -> int:
     return array.__array_interface__["data"][0]
 
 
+load = Session.load
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 

@@ -9,16 +9,53 @@ It tells a kernel that computes something wrong from a memory plan that lets two
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import bind_dims, collect
-from lowerkit.runtimes.binding import bind_steps
-from lowerkit.runtimes.manifest import HOST
+from lowerkit.runtimes.artifact_reader import WeightPlace
+from lowerkit.runtimes.binding import Binder, contradictions
+from lowerkit.runtimes.device_calls import DeviceCalls
+from lowerkit.runtimes.manifest import HOST, ProgramSpec
 from lowerkit.runtimes.run_faults import raise_step_fault
 from lowerkit.runtimes.session import Session
+
+
+@dataclass(frozen=True)
+class SteppedModel:
+    """A bound model whose steps run one at a time.
+
+    ``places`` has for each buffer the base (arena, weights, states, inputs, outputs) and the offset, ``sizes`` its
+    bytes.
+    """
+
+    tables: tuple[_native.StepTable, ...]
+    places: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+
+
+def bind_steps(
+    program: ProgramSpec,
+    dims: Mapping[str, int],
+    weights: Mapping[str, WeightPlace],
+    kernel_address: Callable[[int], int],
+    calls: DeviceCalls | None = None,
+) -> SteppedModel:
+    """Binds ``program`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
+
+    Raises:
+        ArtifactError: LK8001, the manifest contradicts itself for these dims.
+    """
+    with contradictions(dims):
+        binder = Binder(program, dims, weights, kernel_address, calls, {})
+        places, _ = binder.places()
+        tables = [binder.step_table(places, [number]) for number in range(len(program.steps))]
+        return SteppedModel(tuple(tables), tuple(places), tuple(binder.sizes))
 
 
 class StepwiseRun:
@@ -35,10 +72,10 @@ class StepwiseRun:
         self._arrays = collect(session.signature, inputs, named)
         self._bound, self.outputs, self._bases = session._prepare(self._arrays)
         dims = bind_dims(session.signature, self._arrays)
-        self._stepped = bind_steps(session.manifest, dims, session._weights, session._kernel_address, session._calls)
+        self._stepped = bind_steps(session.program, dims, session._weights, session._kernel_address, session._calls)
 
     def run_step(self, number: int) -> None:
-        """Runs step ``number`` of the manifest.
+        """Runs step ``number`` of the program.
 
         Raises:
             RuntimeFault: LK8015, it checks indices, and one is out of range; LK8016, a device failed.
@@ -47,14 +84,14 @@ class StepwiseRun:
         table = self._stepped.tables[number]
         fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
         if fault is not None:
-            raise_step_fault(session.manifest.steps[number], fault, self._bound.dims, session._calls)
+            raise_step_fault(session.program.steps[number], fault, self._bound.dims, session._calls)
 
     def read(self, buffer: int) -> npt.NDArray[np.uint8]:
         """Returns a copy of the bytes of a buffer as they are now."""
         base, offset = self._stepped.places[buffer]
         size = self._stepped.sizes[buffer]
         address = self._bases[base] + offset
-        memory = self._session.manifest.buffers[buffer].memory
+        memory = self._session.program.buffers[buffer].memory
         if memory != HOST:
             data = np.empty(size, np.uint8)
             if size:

@@ -6,20 +6,22 @@ What depends on dims (sizes against shapes, aliases inside their targets) is che
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from lowerkit.runtimes.conditions import condition_symbols
 from lowerkit.runtimes.expressions import symbols
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
     COPY_KERNEL,
-    DEVICE_ENTRY,
+    GOLDEN_INPUTS_ENTRY,
     HOST,
     INDEX_DTYPES,
     ITEM_SIZES,
     JUMP_KERNEL,
+    MAIN_PROGRAM,
     IndexCheck,
     Manifest,
+    ProgramSpec,
     Step,
     TensorSpec,
 )
@@ -32,21 +34,44 @@ DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:
     """Returns one line for each contradiction; empty for a sound manifest."""
-    return [
-        *_signature_problems(manifest),
-        *_buffer_problems(manifest, weights),
-        *_step_problems(manifest),
-        *_state_problems(manifest, weights),
-        *_code_problems(manifest),
-        *_device_problems(manifest),
-        *_import_problems(manifest),
-        *argument_problems(manifest.input_tree, len(manifest.signature.inputs)),
-        *tree_problems(manifest.output_tree, len(manifest.signature.outputs), "outputs"),
-    ]
+    labels = [(program.name, program.label) for program in manifest.programs]
+    problems = [] if MAIN_PROGRAM in dict(labels) else [f"it has no program {MAIN_PROGRAM!r}"]
+    if len(set(labels)) != len(labels):
+        problems.append("two programs have one name and one target")
+    for program in manifest.programs:
+        prefix = f"program {program.name!r} for {program.label}: " if len(labels) > 1 else ""
+        problems += [prefix + problem for problem in _program_problems(program, manifest, weights)]
+    return problems
 
 
-def _signature_problems(manifest: Manifest) -> Iterator[str]:
-    signature = manifest.signature
+def _program_problems(program: ProgramSpec, manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
+    if not f"{program.name}{program.label}".isprintable():
+        yield "it has a name that cannot be printed"
+    yield from _signature_problems(program, manifest.features)
+    yield from _mesh_problems(program, manifest.features)
+    yield from _buffer_problems(program, weights)
+    yield from _step_problems(program, manifest.features)
+    yield from _state_problems(program, weights)
+    yield from _code_problems(program, manifest)
+    yield from _device_problems(program, manifest)
+    yield from _import_problems(program)
+    yield from argument_problems(program.input_tree, len(program.signature.inputs))
+    yield from tree_problems(program.output_tree, len(program.signature.outputs), "outputs")
+
+
+def _mesh_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
+    names = [axis.name for axis in program.mesh]
+    if len(set(names)) != len(names):
+        yield "two axes of the mesh have one name"
+    for axis in program.mesh:
+        if not DEVICE_NAME.fullmatch(axis.name) or not 1 <= axis.size <= 1 << 20:
+            yield f"the axis {axis.name[:40]!r} of the mesh has {axis.size} ranks"
+    if names and "mesh" not in features:
+        yield "it has a mesh and does not list it as a required feature"
+
+
+def _signature_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
+    signature = program.signature
     dims = [dim.name for dim in signature.dims]
     for what, specs in (("input", signature.inputs), ("output", signature.outputs), ("state", signature.states)):
         names = [spec.name for spec in specs]
@@ -64,7 +89,7 @@ def _signature_problems(manifest: Manifest) -> Iterator[str]:
     for guard in signature.guards:
         if any(symbol not in dims for symbol in condition_symbols(guard.condition)):
             yield f"the guard {guard.condition!r} is about what is no dim"
-    if signature.guards and "guards" not in manifest.features:
+    if signature.guards and "guards" not in features:
         yield "it has guards and does not list them as a required feature"
 
 
@@ -79,55 +104,58 @@ def _spec_problems(what: str, spec: TensorSpec, dims: list[str]) -> Iterator[str
             yield f"{what} has the extent {entry!r}"
 
 
-def _buffer_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
-    signature = manifest.signature
+def _buffer_problems(program: ProgramSpec, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
+    signature = program.signature
+    axes = {axis.name for axis in program.mesh}
     counts = {"input": len(signature.inputs), "output": len(signature.outputs), "state": len(signature.states)}
-    for number, buffer in enumerate(manifest.buffers):
+    for number, buffer in enumerate(program.buffers):
         if buffer.kind in counts and not 0 <= buffer.index < counts[buffer.kind]:
             yield f"buffer {number} is {buffer.kind} {buffer.index} of {counts[buffer.kind]}"
         if buffer.kind == "weight" and buffer.weight not in weights:
             yield f"buffer {number} is the weight {buffer.weight!r}, which is not stored"
-        if buffer.kind == "alias" and root_buffer(manifest, number) is None:
+        if buffer.shard and (buffer.kind != "weight" or buffer.shard not in axes):
+            yield f"buffer {number} ({buffer.kind}) is shared along {buffer.shard!r}, which is no axis of the mesh"
+        if buffer.kind == "alias" and root_buffer(program, number) is None:
             yield f"buffer {number} is an alias that leads nowhere"
-    served = {root for step in manifest.steps for root in (root_buffer(manifest, b) for b in step.buffers)}
-    outputs = {manifest.buffers[root].index for root in served if root is not None and _is_output(manifest, root)}
+    served = {root for step in program.steps for root in (root_buffer(program, b) for b in step.buffers)}
+    outputs = {program.buffers[root].index for root in served if root is not None and _is_output(program, root)}
     for index, spec in enumerate(signature.outputs):
         if index not in outputs:
             yield f"output {spec.name!r} is written by no step"
 
 
-def _is_output(manifest: Manifest, buffer: int) -> bool:
-    return manifest.buffers[buffer].kind == "output"
+def _is_output(program: ProgramSpec, buffer: int) -> bool:
+    return program.buffers[buffer].kind == "output"
 
 
-def root_buffer(manifest: Manifest, number: int) -> int | None:
+def root_buffer(program: ProgramSpec, number: int) -> int | None:
     """Follows aliases to the buffer that owns the memory; None where a link leads out of the table or in a circle."""
-    for _ in range(len(manifest.buffers) + 1):
-        if not 0 <= number < len(manifest.buffers):
+    for _ in range(len(program.buffers) + 1):
+        if not 0 <= number < len(program.buffers):
             return None
-        if manifest.buffers[number].kind != "alias":
+        if program.buffers[number].kind != "alias":
             return number
-        number = manifest.buffers[number].target
+        number = program.buffers[number].target
     return None
 
 
-def _step_problems(manifest: Manifest) -> Iterator[str]:
-    for number, step in enumerate(manifest.steps):
+def _step_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
+    for number, step in enumerate(program.steps):
         if not f"{step.name}{step.location}".isprintable():
             yield f"step {number} has a name that cannot be printed"
-        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL) or 0 <= step.kernel < len(manifest.kernels)):
-            yield f"step {number} calls kernel {step.kernel} of {len(manifest.kernels)}"
-        if any(not 0 <= buffer < len(manifest.buffers) for buffer in step.buffers):
-            yield f"step {number} uses buffers {step.buffers} of {len(manifest.buffers)}"
+        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL) or 0 <= step.kernel < len(program.kernels)):
+            yield f"step {number} calls kernel {step.kernel} of {len(program.kernels)}"
+        if any(not 0 <= buffer < len(program.buffers) for buffer in step.buffers):
+            yield f"step {number} uses buffers {step.buffers} of {len(program.buffers)}"
         if step.kernel == COPY_KERNEL and len(step.buffers) != 2:
             yield f"step {number} copies between {len(step.buffers)} buffers"
-        if step.kernel == JUMP_KERNEL and not 0 <= step.target <= len(manifest.steps):
-            yield f"step {number} jumps to step {step.target} of {len(manifest.steps)}"
+        if step.kernel == JUMP_KERNEL and not 0 <= step.target <= len(program.steps):
+            yield f"step {number} jumps to step {step.target} of {len(program.steps)}"
         if step.kernel == JUMP_KERNEL and len(step.buffers) > 1:
             yield f"step {number} jumps by {len(step.buffers)} buffers"
         if step.kernel == CHECK_KERNEL:
             yield from (f"step {number} {problem}" for problem in _check_problems(step, step.check))
-            if "index_checks" not in manifest.features:
+            if "index_checks" not in features:
                 yield f"step {number} checks indices, and they are not listed as a required feature"
 
 
@@ -147,54 +175,61 @@ def _check_problems(step: Step, check: IndexCheck | None) -> Iterator[str]:
         yield "has an operator that cannot be printed"
 
 
-def _state_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
-    names = {spec.name for spec in manifest.signature.states}
-    for state, weight in manifest.state_initials.items():
+def _state_problems(program: ProgramSpec, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
+    names = {spec.name for spec in program.signature.states}
+    for state, weight in program.state_initials.items():
         if state not in names or weight not in weights:
             yield f"state {state!r} starts from the weight {weight!r}: one of them does not exist"
 
 
-def _code_problems(manifest: Manifest) -> Iterator[str]:
+def _code_problems(program: ProgramSpec, manifest: Manifest) -> Iterator[str]:
     """Offsets into the code are checked against its size by the native loader, which takes 64 bits."""
-    for number, kernel in enumerate(manifest.kernels):
+    for memory, entry in program.code.items():
+        if entry not in manifest.entries:
+            yield f"its code for {memory or 'the host'} is the entry {entry!r}, which there is not"
+    if HOST not in program.code and any(kernel.device == HOST for kernel in program.kernels):
+        yield "it has kernels and no code"
+    if program.golden is not None and not {program.golden.entry, GOLDEN_INPUTS_ENTRY} <= manifest.entries.keys():
+        yield f"its golden outputs are the entry {program.golden.entry!r}, or the inputs are missing"
+    for number, kernel in enumerate(program.kernels):
         if kernel.device == HOST and not 0 <= kernel.offset < 1 << 62:
             yield f"kernel {number} starts at {kernel.offset}, outside of the code"
-    if not 0 <= manifest.import_table_offset < 1 << 62:
-        yield f"an import table at {manifest.import_table_offset} does not fit the code"
+    if not 0 <= program.import_table_offset < 1 << 62:
+        yield f"an import table at {program.import_table_offset} does not fit the code"
 
 
-def _device_problems(manifest: Manifest) -> Iterator[str]:
+def _device_problems(program: ProgramSpec, manifest: Manifest) -> Iterator[str]:
     """A kernel of the host touches the host's memory only, a launch only that of its device."""
-    names = [spec.name for spec in manifest.devices]
+    names = [spec.name for spec in program.devices]
     if len(set(names)) != len(names):
         yield "two devices have one name"
-    for spec in manifest.devices:
+    for spec in program.devices:
         if not DEVICE_NAME.fullmatch(spec.name) or not spec.level.isprintable():
             yield f"a device has the name {spec.name[:40]!r}"
     if names and "devices" not in manifest.features:
         yield "it has devices and does not list them as a required feature"
-    for number, kernel in enumerate(manifest.kernels):
+    for number, kernel in enumerate(program.kernels):
         if kernel.device != HOST:
-            entry = manifest.entries.get(DEVICE_ENTRY.format(kernel.device))
+            entry = manifest.entries.get(program.code.get(kernel.device, ""))
             end = kernel.offset + kernel.size
             if kernel.device not in names or entry is None or not 0 <= kernel.offset <= end <= entry.size:
                 yield f"kernel {number} is no part of the code of a device"
-    for number, buffer in enumerate(manifest.buffers):
+    for number, buffer in enumerate(program.buffers):
         if buffer.memory != HOST and (buffer.memory not in names or buffer.kind not in ("arena", "weight", "alias")):
             yield f"buffer {number} is {buffer.kind} in the memory {buffer.memory!r}"
-        target = root_buffer(manifest, number)
-        if target is not None and manifest.buffers[target].memory != buffer.memory:
+        target = root_buffer(program, number)
+        if target is not None and program.buffers[target].memory != buffer.memory:
             yield f"buffer {number} is an alias into another memory"
-    for number, step in enumerate(manifest.steps):
-        if step.kernel != COPY_KERNEL and step.kernel < len(manifest.kernels):
-            memory = manifest.kernels[step.kernel].device if step.kernel >= 0 else HOST
-            inside = [buffer for buffer in step.buffers if 0 <= buffer < len(manifest.buffers)]
-            if any(manifest.buffers[buffer].memory != memory for buffer in inside):
+    for number, step in enumerate(program.steps):
+        if step.kernel != COPY_KERNEL and step.kernel < len(program.kernels):
+            memory = program.kernels[step.kernel].device if step.kernel >= 0 else HOST
+            inside = [buffer for buffer in step.buffers if 0 <= buffer < len(program.buffers)]
+            if any(program.buffers[buffer].memory != memory for buffer in inside):
                 yield f"step {number} runs on {memory or 'the host'} and uses buffers of another memory"
 
 
-def _import_problems(manifest: Manifest) -> Iterator[str]:
-    for site in manifest.import_sites:
-        inside = 0 <= site.offset <= manifest.import_table_offset - 4 and -(1 << 31) <= site.addend < 1 << 31
-        if not (inside and 0 <= site.slot < len(manifest.imports)):
-            yield f"an import site at {site.offset} refers to slot {site.slot} of {len(manifest.imports)}"
+def _import_problems(program: ProgramSpec) -> Iterator[str]:
+    for site in program.import_sites:
+        inside = 0 <= site.offset <= program.import_table_offset - 4 and -(1 << 31) <= site.addend < 1 << 31
+        if not (inside and 0 <= site.slot < len(program.imports)):
+            yield f"an import site at {site.offset} refers to slot {site.slot} of {len(program.imports)}"

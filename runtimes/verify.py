@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from lowerkit.errors import ArtifactError
-from lowerkit.runtimes.artifact_reader import damaged, open_artifact
+from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
+from lowerkit.runtimes.cpu.requirements import choose_program, missing_features, programs_for
 from lowerkit.runtimes.cpu.topology import default_threads
-from lowerkit.runtimes.manifest import GOLDEN_INPUTS_ENTRY, GOLDEN_OUTPUTS_ENTRY, GoldenSpec, TensorSpec
+from lowerkit.runtimes.manifest import GOLDEN_INPUTS_ENTRY, GoldenSpec, ProgramSpec, TensorSpec
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.session import Session
 
@@ -30,19 +31,47 @@ class GoldenCheck:
 
 
 @dataclass(frozen=True)
+class ProgramCheck:
+    """One program of an artifact.
+
+    Attributes:
+        program, target: its name, and what it was compiled for.
+        comparison: ``bitwise``, ``tolerance``, or ``none`` where it was not run.
+        golden: one for each output.
+        not_run: why it was not run; empty where it was.
+    """
+
+    program: str
+    target: str
+    comparison: str
+    golden: list[GoldenCheck]
+    not_run: str = ""
+
+    def render(self) -> list[str]:
+        """Returns lines for people."""
+        if self.not_run:
+            return [f"  {self.program} for {self.target}: not run: {self.not_run}"]
+        lines = [f"  {self.program} for {self.target}:"]
+        for check in self.golden:
+            verdict = "as stored" if check.mismatches == 0 else f"{check.mismatches} of {check.elements} differ"
+            measured = f"{self.comparison}, largest error {check.largest_error:.3g}"
+            lines.append(f"    output {check.output}: {verdict} ({measured})")
+        return lines
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What ``verify`` found. The hashes of ``entries`` are right, or there would be no report."""
 
     path: str
     content_id: str
     entries: dict[str, int]
-    comparison: str
-    golden: list[GoldenCheck]
+    programs: list[ProgramCheck]
 
     @property
     def passed(self) -> bool:
         """Whether every golden output was met; true where the artifact holds none."""
-        return all(check.mismatches == 0 for check in self.golden)
+        return all(check.mismatches == 0 for program in self.programs for check in program.golden)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON-ready values."""
@@ -52,21 +81,23 @@ class VerifyReport:
         """Returns the report for people."""
         lines = [f"{self.path}: content id {self.content_id}"]
         lines += [f"  {name}: {size} bytes, sha-256 as stated" for name, size in self.entries.items()]
-        for check in self.golden:
-            verdict = "as stored" if check.mismatches == 0 else f"{check.mismatches} of {check.elements} differ"
-            measured = f"{self.comparison}, largest error {check.largest_error:.3g}"
-            lines.append(f"  output {check.output}: {verdict} ({measured})")
-        if not self.golden:
-            lines.append("  no golden outputs inside: only the hashes were checked")
+        lines += [line for program in self.programs for line in program.render()]
         return "\n".join(lines)
 
 
-def verify_artifact(path: str | os.PathLike[str], *, threads: int | None = None) -> VerifyReport:
-    """Checks every hash of an artifact and runs its golden inputs.
+def verify_artifact(
+    path: str | os.PathLike[str], *, threads: int | None = None, target: str | None = None
+) -> VerifyReport:
+    """Checks every hash of an artifact and runs the golden inputs of each program that this machine can run.
+
+    Args:
+        path: the ``.lk`` file.
+        threads: threads of a run; None: the physical cores this process may use.
+        target: only the programs that were compiled for it, which must run here; None is all.
 
     Raises:
         ArtifactError: as :func:`~lowerkit.runtimes.session.load`; LK8001 names every entry whose hash differs.
-        RuntimeFault: this machine cannot run the artifact.
+        RuntimeFault: LK8003, this machine can run none of the programs; LK8005, there is none for ``target``.
     """
     path = Path(path)
     artifact = open_artifact(path)
@@ -75,28 +106,38 @@ def verify_artifact(path: str | os.PathLike[str], *, threads: int | None = None)
         if mismatches:
             raise damaged(path, "entries differ from the manifest", mismatches)
         manifest = artifact.manifest
-        session = Session(artifact, threads or default_threads(), "structure")
-        checks: list[GoldenCheck] = []
-        if manifest.golden is not None:
-            signature = manifest.signature
-            blobs = [
-                _golden_tensors(path, artifact.entry_bytes(name), artifact.tensors(name), specs)
-                for name, specs in ((GOLDEN_INPUTS_ENTRY, signature.inputs), (GOLDEN_OUTPUTS_ENTRY, signature.outputs))
-            ]
-            results = session.run(*blobs[0])
-            checks = [
-                _compare(spec, result, golden, manifest.golden)
-                for spec, result, golden in zip(signature.outputs, results, blobs[1], strict=True)
-            ]
+        programs = programs_for(manifest, target, None)
+        if target is not None or all(missing_features(program) for program in programs):
+            choose_program(manifest, target, programs[0].name)  # raises, and names what is missing
         return VerifyReport(
             path=str(path),
             content_id=manifest.content_id,
             entries={name: info.size for name, info in manifest.entries.items()},
-            comparison=manifest.golden.comparison if manifest.golden else "none",
-            golden=checks,
+            programs=[_check_program(artifact, program, threads or default_threads()) for program in programs],
         )
     finally:
         artifact.close()
+
+
+def _check_program(artifact: Artifact, program: ProgramSpec, threads: int) -> ProgramCheck:
+    missing = missing_features(program)
+    if missing:
+        reason = f"this machine lacks {', '.join(missing)}"
+        return ProgramCheck(program.name, program.label, "none", [], reason)
+    session = Session(artifact, threads, "structure", program.label, program.name)
+    if program.golden is None:
+        reason = "no golden outputs inside: only the hashes were checked"
+        return ProgramCheck(program.name, program.label, "none", [], reason)
+    signature = program.signature
+    inputs, outputs = (
+        _golden_tensors(artifact.path, artifact.entry_bytes(name), artifact.tensors(name), specs)
+        for name, specs in ((GOLDEN_INPUTS_ENTRY, signature.inputs), (program.golden.entry, signature.outputs))
+    )
+    checks = [
+        _compare(spec, result, golden, program.golden)
+        for spec, result, golden in zip(signature.outputs, session.run(*inputs), outputs, strict=True)
+    ]
+    return ProgramCheck(program.name, program.label, program.golden.comparison, checks)
 
 
 def _golden_tensors(path: Path, blob: Any, tensors: Any, specs: list[TensorSpec]) -> list[Array]:

@@ -1,7 +1,6 @@
 """Writes ``model.lk``: one stored zip with code, weights, side-car entries and, last, the manifest.
 
-    code.bin              at a multiple of 4096, so that it can be mapped executable
-    device/NAME.bin       the code of a device, likewise
+    code/....bin          of each program and its devices, at a multiple of 4096, so that it can be mapped executable
     weights.safetensors   at a multiple of 64, its tensors too, so that kernels read them where they lie
     debug/..., golden/... side-car, sorted by name
     manifest.json         canonical JSON with the sha-256 of each entry above and the content id
@@ -19,7 +18,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,15 +31,10 @@ from lowerkit.artifact.safetensors_blob import ALIGNMENT, TensorSource, blob_chu
 from lowerkit.errors import CodegenError
 from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.manifest import (
-    CODE_ENTRY,
-    DEVICE_ENTRY,
     GOLDEN_INPUTS_ENTRY,
-    GOLDEN_OUTPUTS_ENTRY,
-    HOST,
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     EntryInfo,
-    GoldenSpec,
     Manifest,
 )
 from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
@@ -66,8 +60,9 @@ def write_artifact(
 
     Args:
         path: where to.
-        manifest: without ``entries`` and ``content_id``.
-        code: of the host (:data:`~lowerkit.runtimes.manifest.HOST`) and of each device, by its name; may be empty.
+        manifest: without ``entries`` and ``content_id``; ``golden`` of a program stands there where it is asked for,
+            and is left out where its entry is not among the side-car entries.
+        code: by the entries that the programs name.
         weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
         side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`), or a
             function that makes them from the artifact without them, which has no file of its own yet and can be run.
@@ -86,22 +81,21 @@ def write_artifact(
     with replace_file(path) as file:
         entries: dict[str, EntryInfo] = {}
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for memory in sorted(code):
-                name = CODE_ENTRY if memory == HOST else DEVICE_ENTRY.format(memory)
-                if code[memory]:
-                    entries[name] = _add(archive, file, name, len(code[memory]), [code[memory]], PAGE)
+            for name in sorted(code):
+                entries[name] = _add(archive, file, name, len(code[name]), [code[name]], PAGE)
             if sources:
                 layout = lay_out(sources)
                 chunks = blob_chunks(layout, sources)
                 entries[WEIGHTS_ENTRY] = _add(archive, file, WEIGHTS_ENTRY, layout.size, chunks, ALIGNMENT)
             if callable(side_car):
-                side_car = side_car(_so_far(Path(path), file, archive, replace(manifest, entries=entries, golden=None)))
+                side_car = side_car(
+                    _so_far(Path(path), file, archive, replace(_with_golden(manifest, ()), entries=entries))
+                )
                 _check_side_car(side_car)
             side_car = side_car or {}
             for name in sorted(side_car):
                 entries[name] = _add(archive, file, name, len(side_car[name]), [side_car[name]], ALIGNMENT)
-            golden = (manifest.golden or GoldenSpec()) if GOLDEN_INPUTS_ENTRY in side_car else None
-            encoded = encode_manifest(replace(manifest, entries=entries, golden=golden))
+            encoded = encode_manifest(replace(_with_golden(manifest, side_car), entries=entries))
             _add(archive, file, MANIFEST_ENTRY, len(encoded), [encoded], 1)
     return decode_manifest(encoded)
 
@@ -129,8 +123,18 @@ def _check_side_car(side_car: Mapping[str, bytes]) -> None:
     bad = [name for name in side_car if not _SIDE_CAR_NAME.fullmatch(name) or len(name) > 200]
     if bad:
         raise CodegenError("LK5002", f"side-car entries must be named debug/... or golden/..., not {', '.join(bad)}")
-    if (GOLDEN_INPUTS_ENTRY in side_car) != (GOLDEN_OUTPUTS_ENTRY in side_car):
+    golden = {name for name in side_car if name.startswith("golden/")}
+    if (GOLDEN_INPUTS_ENTRY in golden) != bool(golden - {GOLDEN_INPUTS_ENTRY}):
         raise CodegenError("LK5002", "golden inputs and outputs go together")
+
+
+def _with_golden(manifest: Manifest, side_car: Collection[str]) -> Manifest:
+    """Leaves out the golden outputs of each program that are not there."""
+    programs = [
+        program if program.golden is None or program.golden.entry in side_car else replace(program, golden=None)
+        for program in manifest.programs
+    ]
+    return replace(manifest, programs=programs)
 
 
 def _add(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lowerkit.runtimes.manifest import Manifest
+from lowerkit.runtimes.manifest import ProgramSpec
 
 
-def checked_places(manifest: Manifest) -> list[str]:
+def checked_places(program: ProgramSpec) -> list[str]:
     """Returns the op and the source line of each check of indices, in the order of the steps."""
-    steps = [(step.check.operator, step.location) for step in manifest.steps if step.check is not None]
+    steps = [(step.check.operator, step.location) for step in program.steps if step.check is not None]
     return [f"{operator} at {location}" if location else operator for operator, location in steps]
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from lowerkit.c_interface.bad_index_text import BAD_INDEX_STATUS, RUN, RUN_WITH_CHECKS, bad_index_text, checked_places
 from lowerkit.c_interface.layout import Layout
+from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import Expr, to_text
-from lowerkit.runtimes.manifest import ITEM_SIZES, Manifest, TensorSpec
+from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec, TensorSpec
 
 _TYPES = {
     "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "i64": "int64_t", "i32": "int32_t",
@@ -42,7 +43,7 @@ class Names:
     outputs: list[str]
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Names:
+    def of(cls, program: ProgramSpec) -> Names:
         """Names the fields after the signature."""
         taken: set[str] = set(_RESERVED)
 
@@ -54,7 +55,7 @@ class Names:
             taken.add(name)
             return name
 
-        signature = manifest.signature
+        signature = program.signature
         return cls(
             {dim.name: unique(dim.name) for dim in signature.dims},
             [unique(spec.name) for spec in signature.inputs],
@@ -62,10 +63,10 @@ class Names:
         )
 
 
-def header_text(name: str, manifest: Manifest, layout: Layout, source: str) -> str:
+def header_text(name: str, artifact: Artifact, program: ProgramSpec, layout: Layout) -> str:
     """Returns ``NAME.h``: sizes, the struct of arguments, the functions, each with what a caller must know."""
-    names, upper = Names.of(manifest), name.upper()
-    signature = manifest.signature
+    names, upper = Names.of(program), name.upper()
+    signature = program.signature
     fields: list[str] = []
     for dim, (low, high) in layout.ranges.items():
         fields.append(f"    int64_t {names.dims[dim]}; /* {low} to {high} */")
@@ -80,7 +81,7 @@ def header_text(name: str, manifest: Manifest, layout: Layout, source: str) -> s
         f"    {name}_parallel *parallel; /* NULL: the thread that calls does all the work */",
         "    void *pool; /* handed to parallel as it is */",
     ]
-    checks = checked_places(manifest)
+    checks = checked_places(program)
     if checks:
         fields.append(f"    {name}_bad_index *bad_index; /* NULL, or written where a run returns 3 */")
     sizes = [
@@ -96,25 +97,25 @@ def header_text(name: str, manifest: Manifest, layout: Layout, source: str) -> s
     return _HEADER.format(
         name=name,
         upper=upper,
-        source=source,
-        content_id=manifest.content_id,
-        cpu=manifest.cpu,
+        source=artifact.path.name,
+        content_id=artifact.manifest.content_id,
+        cpu=program.level,
         arena=layout.arena_bytes,
         scratch=layout.scratch_bytes,
         fields="\n".join(fields),
         sizes="\n".join(sizes),
-        guards=_guards(manifest),
+        guards=_guards(program),
         statuses=BAD_INDEX_STATUS if checks else ".",
         bad_index=bad_index_text(name, checks),
-        arithmetic=_ARITHMETIC.format(name=name) if _divides(manifest) else "",
+        arithmetic=_ARITHMETIC.format(name=name) if _divides(program) else "",
         states=states,
-        supported=_supported(name, manifest),
+        supported=_supported(name, program),
     )
 
 
-def example_text(name: str, manifest: Manifest) -> str:
+def example_text(name: str, program: ProgramSpec) -> str:
     """Returns ``example.c``: reads each input from a file of raw values, runs once, writes each output to a file."""
-    names, upper = Names.of(manifest), name.upper()
+    names, upper = Names.of(program), name.upper()
     fields = [*names.dims.values(), *names.inputs]
     arguments = " ".join([*(field.upper() for field in names.dims.values()), *(f"{x}.bin" for x in names.inputs)])
     body = [f"    a.{field} = atoll(argv[{number + 1}]);" for number, field in enumerate(names.dims.values())]
@@ -125,7 +126,7 @@ def example_text(name: str, manifest: Manifest) -> str:
     ]
     body += [f"    a.{field} = malloc({upper}_{field.upper()}_BYTES(a) + 1);" for field in names.outputs]
     body.append(f"    a.arena = aligned_alloc(128, {upper}_ARENA_BYTES(1) + 128);")
-    if manifest.signature.states:
+    if program.signature.states:
         body += [f"    a.state = aligned_alloc(128, {upper}_STATE_BYTES);", f"    {name}_reset(a.state);"]
     writes = [
         f'    write_values("{field}.bin", a.{field}, {upper}_{field.upper()}_BYTES(a));' for field in names.outputs
@@ -135,7 +136,7 @@ def example_text(name: str, manifest: Manifest) -> str:
         count=len(fields) + 1,
         arguments=arguments,
         body="\n".join(body),
-        run=(RUN_WITH_CHECKS if checked_places(manifest) else RUN).format(name=name),
+        run=(RUN_WITH_CHECKS if checked_places(program) else RUN).format(name=name),
         writes="\n".join(writes),
     )
 
@@ -164,8 +165,8 @@ def _c_expression(expr: Expr, name: str, names: Names) -> str:
     return f"({left} {infix} {right})" if infix else f"{name}_{expr[0]}({left}, {right})"
 
 
-def _divides(manifest: Manifest) -> bool:
-    specs: Sequence[TensorSpec] = [*manifest.signature.inputs, *manifest.signature.outputs]
+def _divides(program: ProgramSpec) -> bool:
+    specs: Sequence[TensorSpec] = [*program.signature.inputs, *program.signature.outputs]
     return any(_has_call(extent) for spec in specs for extent in spec.shape)
 
 
@@ -175,22 +176,22 @@ def _has_call(expr: Expr) -> bool:
     return expr[0] not in ("add", "sub", "mul") or _has_call(expr[1]) or _has_call(expr[2])
 
 
-def _guards(manifest: Manifest) -> str:
+def _guards(program: ProgramSpec) -> str:
     """Returns the conditions on dims as a part of a sentence."""
-    texts = [condition_text(guard.condition) for guard in manifest.signature.guards]
+    texts = [condition_text(guard.condition) for guard in program.signature.guards]
     return f" or one of these does not hold:\n   {_safe('; '.join(texts))};\n   " if texts else ""
 
 
-def _supported(name: str, manifest: Manifest) -> str:
+def _supported(name: str, program: ProgramSpec) -> str:
     """Returns the inline function that asks the CPU for the features that the code uses."""
-    features = sorted(feature.lstrip("+") for feature in manifest.cpu_features)
+    features = sorted(feature.lstrip("+") for feature in program.requires)
     tests = [f'__builtin_cpu_supports("{f}")' for f in features if f not in _NOT_IN_GCC]
     if any(feature.startswith("amx-") for feature in features):
         # Linux hands out the tile registers on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
         tests.append("syscall(158, 0x1023, 18) == 0")
     condition = " &&\n           ".join(tests) or "1"
     return (
-        f"/* Whether this CPU has what the code uses ({manifest.cpu}). */\n"
+        f"/* Whether this CPU has what the code uses ({program.level}). */\n"
         f"static inline int {name}_supported(void) {{\n    __builtin_cpu_init();\n    return {condition};\n}}\n"
     )
 

@@ -18,7 +18,8 @@ from lowerkit.c_interface.layout import plan_layout
 from lowerkit.c_interface.run_function import RunFunction
 from lowerkit.errors import UnsupportedError
 from lowerkit.runtimes.artifact_reader import Artifact
-from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY
+from lowerkit.runtimes.cpu.requirements import programs_for
+from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY
 from lowerkit.runtimes.memory_plan import arena_bytes
 from lowerkit.targets.cpu.levels import cpu_features
 from lowerkit.targets.cpu.objects.lower import llvm_ir_to_object
@@ -38,59 +39,63 @@ class EmittedC:
     arena_bytes: int
 
 
-def emit_c(artifact: Artifact, name: str | None = None, maxima: Mapping[str, int] | None = None) -> EmittedC:
+def emit_c(
+    artifact: Artifact, name: str | None = None, maxima: Mapping[str, int] | None = None, target: str | None = None
+) -> EmittedC:
     """Makes the contents of the files.
 
     Args:
         artifact: opened and checked.
         name: prefix of files and symbols; None takes the artifact's stem.
         maxima: greatest values of dims that the signature leaves open.
+        target: which of the programs, as it was compiled for a target; None is the first one.
 
     Raises:
         UsageError: LK1009, a dim has no maximum.
-        UnsupportedError: LK4005, the artifact is too large, or older than format 1.1.
+        UnsupportedError: LK4005, the artifact is too large, or runs on a device.
+        RuntimeFault: LK8005, it has no program for the target.
     """
-    manifest = artifact.manifest
+    program = programs_for(artifact.manifest, target)[0]
+    if program.devices:
+        raise UnsupportedError(
+            "LK4005",
+            f"{artifact.path} runs on {', '.join(device.name for device in program.devices)}, a C object on the CPU",
+            hint="compile the model with --target cpu",
+        )
     name = identifier(name or artifact.path.stem)
-    code, weights = artifact.entry_bytes(CODE_ENTRY), artifact.entry_bytes(WEIGHTS_ENTRY)
+    code, weights = artifact.entry_bytes(program.code.get(HOST, "")), artifact.entry_bytes(WEIGHTS_ENTRY)
     if code.size + weights.size > _GREATEST_OBJECT:
         raise UnsupportedError(
             "LK4005", f"{artifact.path} holds {code.size + weights.size} bytes, a C object at most 2 GiB"
         )
-    if manifest.imports and not manifest.import_sites:
-        raise UnsupportedError(
-            "LK4005",
-            f"{artifact.path} has format {manifest.format_major}.{manifest.format_minor}, emit-c needs 1.1",
-            hint="compile the model again",
-        )
-    layout = plan_layout(manifest, maxima or {})
+    layout = plan_layout(program, maxima or {})
     for end in (0, 1):  # contradictions show at the ends of the ranges: the runtime would find them at a run
-        arena_bytes(manifest, {dim: found[end] for dim, found in layout.ranges.items()})
-    routines, symbols = routine_ir(manifest.imports, f"{name}_")
-    targets = [symbols[imported] for imported in manifest.imports]
+        arena_bytes(program, {dim: found[end] for dim, found in layout.ranges.items()})
+    routines, symbols = routine_ir(program.imports, f"{name}_")
+    targets = [symbols[imported] for imported in program.imports]
     offsets = {tensor: stored.begin for tensor, stored in artifact.weights.items()}
-    functions = RunFunction(name, manifest, layout, offsets).text()
+    functions = RunFunction(name, program, layout, offsets).text()
     with tempfile.TemporaryDirectory(prefix="lowerkit-") as temporary:
         code_file, weights_file = Path(temporary) / "code.bin", Path(temporary) / "weights.bin"
-        end = manifest.import_table_offset if manifest.imports else code.size
+        end = program.import_table_offset if program.imports else code.size
         code_file.write_bytes(code[:end].data)
         weights_file.write_bytes(weights.data)
         assembly = [
             f'.section .text.{name}_code,"ax",@progbits', ".p2align 12", f"{name}_code:", f'.incbin "{code_file}"',
             *(
                 f".reloc {name}_code+{site.offset}, R_X86_64_GOTPCREL, {targets[site.slot]}{site.addend:+d}"
-                for site in manifest.import_sites
+                for site in program.import_sites
             ),
             f'.section .rodata.{name}_weights,"a",@progbits', ".p2align 6", f"{name}_weights:",
             f'.incbin "{weights_file}"', ".byte 0",
         ]  # fmt: skip
         module = "".join(f'module asm "{line.replace(chr(34), chr(92) + "22")}"\n' for line in assembly)
-        public = (f"{name}_run", f"{name}_reset", *(symbols[i] for i in manifest.imports if symbols[i] != i))
-        data = llvm_ir_to_object(module + routines + functions, cpu_features(manifest.cpu), public)
+        public = (f"{name}_run", f"{name}_reset", *(symbols[i] for i in program.imports if symbols[i] != i))
+        data = llvm_ir_to_object(module + routines + functions, cpu_features(program.level), public)
     return EmittedC(
         name,
         data,
-        header_text(name, manifest, layout, artifact.path.name),
-        example_text(name, manifest),
+        header_text(name, artifact, program, layout),
+        example_text(name, program),
         layout.arena_bytes + layout.scratch_bytes,
     )

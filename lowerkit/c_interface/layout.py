@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.expression_bounds import Range, bounds
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import ITEM_SIZES, Buffer, Manifest
+from lowerkit.runtimes.manifest import ITEM_SIZES, Buffer, ProgramSpec
 from lowerkit.runtimes.memory_plan import arena_lives, plan_memory
 
 _ALIGNMENT = 128  # of the scratch of a thread: two cache lines
@@ -49,20 +49,20 @@ class Layout:
     state_bytes: int
 
 
-def plan_layout(manifest: Manifest, maxima: Mapping[str, int]) -> Layout:
+def plan_layout(program: ProgramSpec, maxima: Mapping[str, int]) -> Layout:
     """Plans the memory of a C program.
 
     Args:
-        manifest: of an artifact that was opened and checked.
+        program: of an artifact that was opened and checked.
         maxima: the greatest values of dims, which the signature may leave open.
 
     Raises:
         UsageError: LK1009, a dim has no maximum, or one outside its range; all of them at once.
     """
-    ranges = _ranges(manifest, maxima)
-    sizes = [max(0, bounds(buffer.size, ranges)[1]) for buffer in manifest.buffers]
-    roots = [_root(manifest, number) for number in range(len(manifest.buffers))]
-    lives = arena_lives(manifest, [root for root, _ in roots])
+    ranges = _ranges(program, maxima)
+    sizes = [max(0, bounds(buffer.size, ranges)[1]) for buffer in program.buffers]
+    roots = [_root(program, number) for number in range(len(program.buffers))]
+    lives = arena_lives(program, [root for root, _ in roots])
     offsets, total = plan_memory(
         [sizes[number] for number in lives],
         [first for first, _ in lives.values()],
@@ -71,7 +71,7 @@ def plan_layout(manifest: Manifest, maxima: Mapping[str, int]) -> Layout:
     starts = dict(zip(lives, offsets, strict=True))
     state_starts: list[int] = []
     state_bytes = 0
-    for spec in manifest.signature.states:
+    for spec in program.signature.states:
         state_starts.append(state_bytes)
         count = ITEM_SIZES[spec.dtype]
         for extent in spec.shape:
@@ -79,10 +79,10 @@ def plan_layout(manifest: Manifest, maxima: Mapping[str, int]) -> Layout:
         state_bytes += -(-count // _ALIGNMENT) * _ALIGNMENT
     places: list[Place] = []
     for root, offset in roots:
-        buffer = manifest.buffers[root]
+        buffer = program.buffers[root]
         start = state_starts[buffer.index] if buffer.kind == "state" else starts.get(root, 0)
         places.append(Place(buffer.kind, buffer.index, buffer.weight, start, offset))
-    scratch = max((bounds(step.scratch_bytes, ranges)[1] for step in manifest.steps), default=0)
+    scratch = max((bounds(step.scratch_bytes, ranges)[1] for step in program.steps), default=0)
     return Layout(ranges, places, _aligned(total), _aligned(scratch), state_starts, state_bytes)
 
 
@@ -90,21 +90,21 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _root(manifest: Manifest, number: int) -> tuple[int, Expr]:
+def _root(program: ProgramSpec, number: int) -> tuple[int, Expr]:
     """Returns the buffer that owns the memory of buffer ``number``, and the offset in it."""
     offset: Expr = 0
-    buffer: Buffer = manifest.buffers[number]
+    buffer: Buffer = program.buffers[number]
     while buffer.kind == "alias":
         offset = buffer.offset if offset == 0 else ("add", offset, buffer.offset)
         number = buffer.target
-        buffer = manifest.buffers[number]
+        buffer = program.buffers[number]
     return number, offset
 
 
-def _ranges(manifest: Manifest, maxima: Mapping[str, int]) -> dict[str, Range]:
-    problems = [f"the model has no dim {name!r}" for name in maxima.keys() - {d.name for d in manifest.signature.dims}]
+def _ranges(program: ProgramSpec, maxima: Mapping[str, int]) -> dict[str, Range]:
+    problems = [f"the model has no dim {name!r}" for name in maxima.keys() - {d.name for d in program.signature.dims}]
     ranges: dict[str, Range] = {}
-    for dim in manifest.signature.dims:
+    for dim in program.signature.dims:
         most = maxima.get(dim.name, dim.maximum)
         if most is None:
             problems.append(f"the dim {dim.name!r} has no maximum")

@@ -25,7 +25,7 @@ from lowerkit.runtimes.manifest import (
     ITEM_SIZES,
     JUMP_KERNEL,
     IndexCheck,
-    Manifest,
+    ProgramSpec,
     Signature,
     Step,
 )
@@ -85,30 +85,30 @@ class RunFunction:
 
     Args:
         name: prefix of every symbol.
-        manifest: of the artifact.
+        program: of the artifact.
         layout: its memory.
         weight_offsets: weight name -> offset in ``@NAME_weights``.
     """
 
-    def __init__(self, name: str, manifest: Manifest, layout: Layout, weight_offsets: dict[str, int]) -> None:
+    def __init__(self, name: str, program: ProgramSpec, layout: Layout, weight_offsets: dict[str, int]) -> None:
         self.name = name
-        self.manifest = manifest
+        self.program = program
         self.layout = layout
         self.weight_offsets = weight_offsets
-        self.arguments = Arguments.of(manifest.signature)
+        self.arguments = Arguments.of(program.signature)
         self.writer = _Writer()
         self.known: dict[Expr, str] = {}
 
     def text(self) -> str:
         """Returns the IR of both functions and of what they need."""
-        checked = any(step.check is not None for step in self.manifest.steps)
+        checked = any(step.check is not None for step in self.program.steps)
         shared = SHARED.format(name=self.name, scratch=self.layout.scratch_bytes)
         return shared + (SEARCH.format(name=self.name) if checked else "") + self._run() + self._reset()
 
     def _run(self) -> str:
         writer = self.writer = _Writer()
-        most_buffers = max((len(step.buffers) for step in self.manifest.steps), default=1)
-        most_dims = max((len(_dims(step)) for step in self.manifest.steps), default=1)
+        most_buffers = max((len(step.buffers) for step in self.program.steps), default=1)
+        most_dims = max((len(_dims(step)) for step in self.program.steps), default=1)
         writer.line(f"%buffers = alloca [{max(1, most_buffers)} x ptr], align 8")
         writer.line(f"%dims = alloca [{max(1, most_dims)} x i64], align 8")
         arguments = self.arguments
@@ -118,7 +118,7 @@ class RunFunction:
             below = writer.value(f"icmp slt i64 {found}, {low}")
             above = writer.value(f"icmp sgt i64 {found}, {high}")
             self._leave_if(writer.value(f"or i1 {below}, {above}"), BAD_DIM)
-        for guard in self.manifest.signature.guards:
+        for guard in self.program.signature.guards:
             for failed in failures(guard.condition, self._expression, writer.value):
                 self._leave_if(failed, BAD_DIM)
         self.inputs = [self._slot(slot, "ptr") for slot in arguments.inputs]
@@ -132,9 +132,9 @@ class RunFunction:
         self.parallel, self.pool = self._slot(arguments.parallel, "ptr"), self._slot(arguments.pool, "ptr")
         self.scratch = writer.offset(self.arena, str(self.layout.arena_bytes))
         self.checks = 0
-        checked = any(step.check is not None for step in self.manifest.steps)
+        checked = any(step.check is not None for step in self.program.steps)
         self.bad_index = self._slot(arguments.bad_index, "ptr") if checked else ""
-        steps = self.manifest.steps
+        steps = self.program.steps
         if any(step.kernel == JUMP_KERNEL for step in steps):
             self._steps_with_jumps(steps)
         else:
@@ -161,7 +161,7 @@ class RunFunction:
             for number in step.buffers:
                 self._pointer(number)
             if step.kernel in (COPY_KERNEL, CHECK_KERNEL):
-                self._expression(self.manifest.buffers[step.buffers[0]].size)
+                self._expression(self.program.buffers[step.buffers[0]].size)
             for expression in (*_dims(step), step.tasks):
                 self._expression(expression)
         for number, step in enumerate(steps):
@@ -184,7 +184,7 @@ class RunFunction:
         writer = self.writer
         pointers = [self._pointer(number) for number in step.buffers]
         if step.kernel == COPY_KERNEL:
-            size = self._expression(self.manifest.buffers[step.buffers[0]].size)
+            size = self._expression(self.program.buffers[step.buffers[0]].size)
             writer.line(
                 f"call void @llvm.memmove.p0.p0.i64(ptr {pointers[1]}, ptr {pointers[0]}, i64 {size}, i1 false)"
             )
@@ -197,7 +197,7 @@ class RunFunction:
         for number, dim in enumerate(step.dims):
             value = self._expression(dim)
             writer.line(f"store i64 {value}, ptr {writer.offset('%dims', str(8 * number))}, align 8")
-        kernel = writer.offset(f"@{self.name}_code", str(self.manifest.kernels[step.kernel].offset))
+        kernel = writer.offset(f"@{self.name}_code", str(self.program.kernels[step.kernel].offset))
         writer.line(
             f"call void @{self.name}_dispatch(ptr {kernel}, ptr %buffers, ptr %dims, "
             f"i64 {self._expression(step.tasks)}, ptr {self.scratch}, ptr {self.parallel}, ptr {self.pool})"
@@ -210,7 +210,7 @@ class RunFunction:
             value = self._expression(extent)
             writer.line(f"store i64 {value}, ptr {writer.offset('%dims', str(8 * number))}, align 8")
         item, count = ITEM_SIZES[check.dtype], len(check.extents)
-        size = self._expression(self.manifest.buffers[step.buffers[0]].size)
+        size = self._expression(self.program.buffers[step.buffers[0]].size)
         exempt = "i1 false, i64 0" if check.exempt is None else f"i1 true, i64 {check.exempt}"
         elements = writer.value(f"sdiv i64 {size}, {item}")
         fault = writer.value(
@@ -273,19 +273,19 @@ class RunFunction:
 
     def _reset(self) -> str:
         """Returns ``void NAME_reset(void *state)``, where the model has states."""
-        if not self.manifest.signature.states:
+        if not self.program.signature.states:
             return ""
         lines: list[str] = []
-        for number, spec in enumerate(self.manifest.signature.states):
+        for number, spec in enumerate(self.program.signature.states):
             start = self.layout.state_starts[number]
             ends = [*self.layout.state_starts[number + 1 :], self.layout.state_bytes]
             target = f"%s{number}"
             lines.append(f"  {target} = getelementptr i8, ptr %state, i64 {start}")
-            initial = self.manifest.state_initials.get(spec.name)
+            initial = self.program.state_initials.get(spec.name)
             if initial is None:
                 lines.append(f"  call void @llvm.memset.p0.i64(ptr {target}, i8 0, i64 {ends[0] - start}, i1 false)")
             else:
-                size = next(b.size for b in self.manifest.buffers if b.kind == "state" and b.index == number)
+                size = next(b.size for b in self.program.buffers if b.kind == "state" and b.index == number)
                 source = f"getelementptr (i8, ptr @{self.name}_weights, i64 {self.weight_offsets[initial]})"
                 lines.append(f"  call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
         body = "\n".join(lines)

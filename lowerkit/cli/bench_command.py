@@ -97,7 +97,7 @@ def command(
     }
     ours_json = {**timings["lowerkit"].to_json(), "setup_seconds": setup_seconds["lowerkit"]}
     if as_json:
-        document = {"model": model, "dtype": dtype, "threads": threads, "cpu": compiled.parts.manifest.cpu}
+        document = {"model": model, "dtype": dtype, "threads": threads, "target": session.program.label}
         print_json("bench", {**document, "lowerkit": ours_json, "peers": peers_json, "refused": refused})
     else:
         best = timings["lowerkit"].median_ms

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, print_json
+from lowerkit.cli.target_options import program_option
 from lowerkit.errors import UsageError
 
 
@@ -15,8 +16,11 @@ from lowerkit.errors import UsageError
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The folder to write to.")
 @click.option("--name", help="Prefix of the files and symbols. [default: ARTIFACT's stem]")
 @click.option("--maximum", "maxima", multiple=True, metavar="DIM=VALUE", help="The greatest value of a symbolic dim.")
+@program_option
 @json_option
-def command(artifact: Path, output: Path, name: str | None, maxima: tuple[str, ...], as_json: bool) -> None:
+def command(
+    artifact: Path, output: Path, name: str | None, maxima: tuple[str, ...], target: str | None, as_json: bool
+) -> None:
     """Write ARTIFACT as NAME.o, NAME.h and example.c: it runs from C, without Python."""
     from lowerkit.c_interface.emit import emit_c
     from lowerkit.c_interface.write_files import write_c
@@ -24,7 +28,7 @@ def command(artifact: Path, output: Path, name: str | None, maxima: tuple[str, .
 
     opened = open_artifact(artifact)
     try:
-        emitted = emit_c(opened, name, dict(_maximum(text) for text in maxima))
+        emitted = emit_c(opened, name, dict(_maximum(text) for text in maxima), target)
     finally:
         opened.close()
     files = write_c(emitted, output)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lowerkit.cli.ledger_table import print_ledger, read_placements
-from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
+from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, is_given, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
@@ -18,7 +18,7 @@ from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import ITEM_SIZES
 
 if TYPE_CHECKING:
-    from lowerkit.runtimes.manifest import Manifest, TensorSpec
+    from lowerkit.runtimes.manifest import ProgramSpec, TensorSpec
 
 _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 
@@ -49,31 +49,33 @@ def command(
 ) -> None:
     """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
 
-    JSON fields: source, cpu, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes, weight_bytes,
-    state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name, kind, family,
-    flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}], placements [{op,
-    node, location, flops, crossing_bytes, target, function, refusals}].
+    JSON fields: source, target, targets, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes,
+    weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name,
+    kind, family, flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}],
+    placements [{op, node, location, flops, crossing_bytes, target, function, refusals}].
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
         from lowerkit.runtimes.artifact_reader import open_artifact
+        from lowerkit.runtimes.cpu.requirements import programs_for
 
-        refuse_given([*MODEL_OPTIONS, "target", "meta"], "on an artifact: it is compiled already")
+        refuse_given([*MODEL_OPTIONS, "meta"], "on an artifact: it is compiled already")
         artifact = open_artifact(Path(model))
         manifest = artifact.manifest
+        shown = programs_for(manifest, target if is_given("target") else None)[0]
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
         code_bytes = sum(info.size for name, info in manifest.entries.items() if name.endswith(".bin"))
     else:
         from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
-        program = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
+        captured = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
         options = CompileOptions(target=target, golden=False)
         if meta:
-            parts, code_bytes = plan_program(program, options), 0
+            parts = plan_program(captured, options)
         else:
-            parts = compile_program(program, options).parts
-            code_bytes = sum(len(code.data) for code in parts.code.values())
-        manifest, weight_bytes = parts.manifest, parts.weight_bytes
+            parts = compile_program(captured, options).parts
+        manifest, shown = parts.manifest, parts.program
+        weight_bytes, code_bytes = parts.weight_bytes, parts.code_bytes
         ledger = [
             {
                 "name": e.name,
@@ -84,9 +86,10 @@ def command(
             }
             for e in parts.ledger
         ]
-    values = _dim_values(manifest, dims)
-    placements = read_placements(manifest.metadata)
-    document = describe(manifest, values, weight_bytes, code_bytes)
+    values = _dim_values(shown, dims)
+    placements = read_placements(shown.metadata)
+    document = describe(shown, values, weight_bytes, code_bytes)
+    document["targets"] = [program.label for program in manifest.programs]
     if as_json:
         print_json("inspect", {"source": model, **document, "ledger": ledger, "placements": placements})
     elif show_ledger:
@@ -99,7 +102,7 @@ def command(
                 click.echo(f"    not {family}: {reason}")
 
 
-def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code_bytes: int) -> dict[str, Any]:
+def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, code_bytes: int) -> dict[str, Any]:
     """Returns the document of the ``inspect`` schema for one choice of the symbolic dims."""
     from lowerkit.runtimes.memory_plan import arena_bytes
 
@@ -113,11 +116,11 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
             "tasks": evaluate(step.tasks, values),
             "location": step.location,
         }
-        for step in manifest.steps
+        for step in program.steps
     ]
-    signature = manifest.signature
+    signature = program.signature
     return {
-        "cpu": manifest.cpu,
+        "target": program.label,
         "inputs": [_spec(spec) for spec in signature.inputs],
         "outputs": [_spec(spec) for spec in signature.outputs],
         "states": [_spec(spec) for spec in signature.states],
@@ -127,12 +130,12 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
         ],
         "totals": {
             "steps": len(steps),
-            "kernels": len(manifest.kernels),
-            "flops": sum(evaluate(step.flops, values) for step in manifest.steps),
-            "bytes": sum(evaluate(step.bytes, values) for step in manifest.steps),
+            "kernels": len(program.kernels),
+            "flops": sum(evaluate(step.flops, values) for step in program.steps),
+            "bytes": sum(evaluate(step.bytes, values) for step in program.steps),
             "weight_bytes": weight_bytes,
             "state_bytes": sum(_bytes(spec, values) for spec in signature.states),
-            "arena_bytes": arena_bytes(manifest, values),
+            "arena_bytes": arena_bytes(program, values),
             "code_bytes": code_bytes,
         },
         "kinds": dict(Counter(step["kind"] for step in steps).most_common()),
@@ -141,8 +144,8 @@ def describe(manifest: Manifest, values: dict[str, int], weight_bytes: int, code
     }
 
 
-def _dim_values(manifest: Manifest, texts: tuple[str, ...]) -> dict[str, int]:
-    values = {dim.name: dim.minimum for dim in manifest.signature.dims}
+def _dim_values(program: ProgramSpec, texts: tuple[str, ...]) -> dict[str, int]:
+    values = {dim.name: dim.minimum for dim in program.signature.dims}
     for text in texts:
         name, _, value = text.partition("=")
         if name not in values or not value.isdigit():
@@ -168,11 +171,14 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     for guard in document["guards"]:
         click.echo("only if " + " at ".join(filter(None, (guard["condition"], guard["location"]))))
     click.echo(
-        f"{model} for {document['cpu']}: {totals['steps']} steps, {totals['kernels']} kernels, "
+        f"{model} for {document['target']}: {totals['steps']} steps, {totals['kernels']} kernels, "
         f"{totals['flops'] / 1e9:.3f} GFLOP, weights {totals['weight_bytes'] / 1e6:.1f} MB, "
         f"states {totals['state_bytes'] / 1e6:.1f} MB, activations {totals['arena_bytes'] / 1e6:.1f} MB, "
         f"code {totals['code_bytes'] / 1e3:.0f} kB"
     )
+    others = [label for label in document["targets"] if label != document["target"]]
+    if others:
+        click.echo(f"also for {', '.join(others)}: --target shows it; weights and code are those of all programs")
     print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
     print_table("kernels by family", ["family", "count"], list(document["families"].items()))
     steps = document["steps"]

@@ -44,19 +44,19 @@ MODEL_OPTIONS = ("inputs", "dynamic", "seed")
 """What :func:`model_options` adds, as parameters of a command."""
 
 
+def is_given(parameter: str) -> bool:
+    """Whether an option of the command that runs was written on its command line."""
+    return click.get_current_context().get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
+
+
 def refuse_given(parameters: Sequence[str], why: str) -> None:
     """Raises where an option was given that has no effect here: it would be dropped without a word.
 
     Raises:
         UsageError: LK1004, with each of them.
     """
-    context = click.get_current_context()
-    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    given = [
-        options[name]
-        for name in parameters
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]
+    options = {parameter.name: parameter.opts[0] for parameter in click.get_current_context().command.params}
+    given = [options[name] for name in parameters if is_given(name)]
     if given:
         raise UsageError("LK1004", f"{', '.join(given)} has no effect {why}", hint="leave it out")
 

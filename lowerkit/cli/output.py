@@ -12,7 +12,7 @@ import click
 
 from lowerkit.interrupts import heed_interrupts
 
-JSON_SCHEMA_VERSION = 1
+JSON_SCHEMA_VERSION = 2
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print remarks of the passes and timings.")

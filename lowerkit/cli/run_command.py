@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.cli.target_options import program_option
 
 
 @click.command("run")
@@ -22,6 +23,7 @@ from lowerkit.cli.output import json_option, print_json, print_table
     type=click.Path(path_type=Path),
     help="A folder of NAME.npy files, one a state: where the run takes up, and where its final states go.",
 )
+@program_option
 @json_option
 def command(
     artifact: Path,
@@ -30,6 +32,7 @@ def command(
     seed: int,
     threads: int | None,
     state: Path | None,
+    target: str | None,
     as_json: bool,
 ) -> None:
     """Run ARTIFACT once; inputs that are not given are an error."""
@@ -38,7 +41,7 @@ def command(
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.session import load
 
-    session = load(artifact, threads=threads)
+    session = load(artifact, threads=threads, target=target)
     if state is not None:
         session.set_state(read_states(session.signature, state))
     results = session.run(**read_inputs(session.signature, inputs, seed))

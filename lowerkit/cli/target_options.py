@@ -9,7 +9,14 @@ target_option = click.option(
     default="cpu",
     show_default=True,
     metavar="NAME[:LEVEL][+...]",
-    help="Accelerators in order and the CPU: acme_npu, cpu:x86-64-v3, acme_npu+cpu. `lowerkit targets` lists them.",
+    help="Accelerators in order and the CPU: acme_npu, cpu:x86-64-v3, acme_npu+cpu. `lowerkit targets` lists them. "
+    "Several levels of the CPU make one file for all: cpu:x86-64-v3,x86-64-v4.",
+)
+
+program_option = click.option(
+    "--target",
+    metavar="NAME[:LEVEL][+...]",
+    help="Which program of the artifact, by what it was compiled for. [default: the best that this machine can run]",
 )
 
 

@@ -7,17 +7,19 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, print_json
+from lowerkit.cli.target_options import program_option
 from lowerkit.errors import ParityError
 
 
 @click.command("verify")
 @click.argument("artifact", type=click.Path(path_type=Path))
+@program_option
 @json_option
-def command(artifact: Path, as_json: bool) -> None:
+def command(artifact: Path, target: str | None, as_json: bool) -> None:
     """Check every checksum in ARTIFACT and run its golden inputs again."""
     from lowerkit.runtimes.verify import verify_artifact
 
-    report = verify_artifact(artifact)
+    report = verify_artifact(artifact, target=target)
     if as_json:
         print_json("verify", report.to_json())
     else:

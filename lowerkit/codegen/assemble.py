@@ -7,6 +7,7 @@ all in a manifest.
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,19 @@ from msgspec.structs import replace
 
 from lowerkit.codegen.offload import placement_entry
 from lowerkit.codegen.schedule import Schedule, build_schedule
-from lowerkit.codegen.weight_table import StoredWeight
+from lowerkit.codegen.weight_table import StoredWeight, WeightTable
 from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.passes.partition.accelerator import Placement
-from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, DeviceSpec, KernelEntry, Manifest
+from lowerkit.runtimes.manifest import (
+    CHECK_KERNEL,
+    HOST,
+    JUMP_KERNEL,
+    DeviceSpec,
+    GoldenSpec,
+    KernelEntry,
+    Manifest,
+    ProgramSpec,
+)
 from lowerkit.targets.asking import ask, require
 from lowerkit.targets.ledger import Compile, LedgerEntry
 from lowerkit.targets.plan import DeviceCode, Refusal
@@ -38,24 +48,34 @@ class CompiledParts:
 
     Attributes:
         manifest: without entries and content id.
-        code: of the host, and of each accelerator by its name.
-        weights: the stored tensors, made when they are read.
-        ledger: which family took each region, and why others did not.
+        code: by the entries that the programs of the manifest name.
+        weights: the stored tensors of all programs, made when they are read.
+        ledger: of the first program: which family took each region, and why others did not.
         seconds: time of each phase: plan, link.
         remarks: what a user should know.
     """
 
     manifest: Manifest
-    code: Mapping[str, LinkedCode]
+    code: Mapping[str, bytes]
     weights: Mapping[str, StoredWeight]
     ledger: list[LedgerEntry]
     seconds: dict[str, float]
     remarks: list[str] = field(default_factory=list[str])
 
     @property
+    def program(self) -> ProgramSpec:
+        """The first program."""
+        return self.manifest.programs[0]
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all stored tensors."""
         return sum(weight.nbytes for weight in self.weights.values())
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of the code of all programs."""
+        return sum(map(len, self.code.values()))
 
 
 @dataclass(frozen=True)
@@ -65,11 +85,17 @@ class PlannedParts:
     manifest: Manifest
     weight_bytes: int
     ledger: list[LedgerEntry]
+    code_bytes: int = 0
+
+    @property
+    def program(self) -> ProgramSpec:
+        """The first program."""
+        return self.manifest.programs[0]
 
 
 def compile_parts(
     program: Program,
-    host: Target,
+    hosts: Sequence[Target],
     accelerators: Sequence[Target],
     settings: LinkSettings,
     placements: Sequence[Placement] = (),
@@ -78,7 +104,7 @@ def compile_parts(
 
     Args:
         program: it is not changed.
-        host: takes every region that is in no function of an accelerator.
+        hosts: each takes every region that is in no function of an accelerator, in a program of its own.
         accelerators: whose functions the program may hold.
         settings: how targets link.
         placements: where each op runs, for the ledger of the artifact.
@@ -87,30 +113,34 @@ def compile_parts(
         UnsupportedError: LK4001/LK4002, an op or a shape is not supported.
         CodegenError: LK5001/LK5002, code could not be made; LK5003, an accelerator's package failed.
     """
-    started = time.perf_counter()
-    targets = _by_memory(host, accelerators)
-    schedule = _schedule(program, targets, settings.on_progress)
-    planned = time.perf_counter()
-    code: dict[str, LinkedCode] = {}
-    for memory, target in targets.items():
-        mine = [plan.code for plan in schedule.plans if plan.device == memory]
-        if mine or memory == HOST:
-            code[memory] = _link(target, mine, settings)
-    linked = time.perf_counter()
-    remarks = [remark for each in code.values() for remark in each.remarks]
-    return CompiledParts(
-        replace(_manifest(program, schedule, targets, code, placements), **code[HOST].fields),
-        code,
-        schedule.weights,
-        schedule.ledger,
-        {"plan": planned - started, "link": linked - planned},
-        [*_slow_regions(schedule), *remarks],
-    )
+    weights = WeightTable(program.weights)
+    specs: list[ProgramSpec] = []
+    code: dict[str, bytes] = {}
+    remarks: dict[str, None] = {}
+    ledgers: list[list[LedgerEntry]] = []
+    seconds = {"plan": 0.0, "link": 0.0}
+    for host in hosts:
+        started = time.perf_counter()
+        targets = _by_memory(host, accelerators)
+        schedule = _schedule(program, targets, weights, settings.on_progress)
+        planned = time.perf_counter()
+        linked: dict[str, LinkedCode] = {}
+        for memory, target in targets.items():
+            mine = [plan.code for plan in schedule.plans if plan.device == memory]
+            if mine or memory == HOST:
+                linked[memory] = _link(target, mine, settings)
+        seconds["plan"] += planned - started
+        seconds["link"] += time.perf_counter() - planned
+        spec = _program(program, schedule, targets, linked, placements)
+        specs.append(replace(spec, code=_store(code, spec, linked), **linked[HOST].fields))
+        ledgers.append(schedule.ledger)
+        remarks |= dict.fromkeys([*_slow_regions(schedule), *(r for each in linked.values() for r in each.remarks)])
+    return CompiledParts(_manifest(specs), code, weights.entries, ledgers[0], seconds, list(remarks))
 
 
 def plan_parts(
     program: Program,
-    host: Target,
+    hosts: Sequence[Target],
     accelerators: Sequence[Target],
     placements: Sequence[Placement] = (),
     on_progress: Callable[[str], None] | None = None,
@@ -122,11 +152,33 @@ def plan_parts(
     Raises:
         UnsupportedError, CodegenError: as :func:`compile_parts`.
     """
-    targets = _by_memory(host, accelerators)
-    schedule = _schedule(program, targets, on_progress)
-    nothing = {memory: LinkedCode(b"", [0] * len(schedule.plans), [0] * len(schedule.plans)) for memory in targets}
-    manifest = _manifest(program, schedule, targets, nothing, placements)
-    return PlannedParts(manifest, sum(weight.nbytes for weight in schedule.weights.values()), schedule.ledger)
+    weights = WeightTable(program.weights)
+    specs: list[ProgramSpec] = []
+    ledgers: list[list[LedgerEntry]] = []
+    for host in hosts:
+        targets = _by_memory(host, accelerators)
+        schedule = _schedule(program, targets, weights, on_progress)
+        nothing = {memory: LinkedCode(b"", [0] * len(schedule.plans), [0] * len(schedule.plans)) for memory in targets}
+        specs.append(_program(program, schedule, targets, nothing, placements))
+        ledgers.append(schedule.ledger)
+    return PlannedParts(_manifest(specs), sum(weight.nbytes for weight in weights.entries.values()), ledgers[0])
+
+
+def _store(code: dict[str, bytes], spec: ProgramSpec, linked: Mapping[str, LinkedCode]) -> dict[str, str]:
+    """Gives the code of each memory an entry, equal code one and the same; returns the entries by memory."""
+    entries: dict[str, str] = {}
+    for memory, each in linked.items():
+        if each.data:
+            name = f"code/{'-'.join([*_stem(spec), *([memory] if memory != HOST else [])])}.bin"
+            same = (entry for entry, data in code.items() if data == each.data)
+            entries[memory] = next(same, name)
+            code[entries[memory]] = each.data
+    return entries
+
+
+def _stem(spec: ProgramSpec) -> list[str]:
+    """What the entries of a program are named by."""
+    return [re.sub(r"[^A-Za-z0-9_.]", "-", part) for part in (spec.name, spec.target, spec.level) if part]
 
 
 def _link(target: Target, codes: list[DeviceCode], settings: LinkSettings) -> LinkedCode:
@@ -146,9 +198,14 @@ def _by_memory(host: Target, accelerators: Sequence[Target]) -> dict[str, Target
     return {HOST: host, **{target.name: target for target in accelerators}}
 
 
-def _schedule(program: Program, targets: Mapping[str, Target], on_progress: Callable[[str], None] | None) -> Schedule:
+def _schedule(
+    program: Program,
+    targets: Mapping[str, Target],
+    weights: WeightTable,
+    on_progress: Callable[[str], None] | None,
+) -> Schedule:
     compilers = {memory: _compiler(target) for memory, target in targets.items()}
-    return build_schedule(program.module, program.signature, program.weights, compilers, on_progress)
+    return build_schedule(program.module, program.signature, weights, compilers, on_progress)
 
 
 def _compiler(target: Target) -> Compile:
@@ -164,13 +221,18 @@ def _compiler(target: Target) -> Compile:
     return compile_one
 
 
-def _manifest(
+def _manifest(programs: list[ProgramSpec]) -> Manifest:
+    features = dict.fromkeys(feature for program in programs for feature in _features(program))
+    return Manifest(programs=programs, features=list(features), producer=_producer())
+
+
+def _program(
     program: Program,
     schedule: Schedule,
     targets: Mapping[str, Target],
     code: Mapping[str, LinkedCode],
     placements: Sequence[Placement],
-) -> Manifest:
+) -> ProgramSpec:
     numbers = dict.fromkeys(targets, 0)
     kernels: list[KernelEntry] = []
     for number, plan in enumerate(schedule.plans):
@@ -179,17 +241,15 @@ def _manifest(
         symbol = f"{plan.code.family}_{number}"
         kernels.append(KernelEntry(linked.entries[place], symbol, plan.device, linked.sizes[place]))
     host = targets[HOST]
-    return Manifest(
+    spec = ProgramSpec(
         signature=replace(program.signature, guards=[*program.signature.guards, *schedule.guards]),
         buffers=schedule.buffers,
         steps=schedule.steps,
         kernels=kernels,
-        features=_features(program, schedule),
         target=host.name,
-        cpu=host.level,
-        cpu_features=list(host.features()),
+        level=host.level,
+        requires=list(host.features()),
         devices=[DeviceSpec(name, target.level) for name, target in targets.items() if name != HOST and numbers[name]],
-        producer=_producer(),
         state_initials=schedule.state_initials,
         output_tree=program.output_tree,
         input_tree=program.input_tree,
@@ -198,19 +258,18 @@ def _manifest(
             **({"placements": list(map(placement_entry, placements))} if placements else {}),
         },
     )
+    return replace(spec, golden=GoldenSpec(f"golden/{'-'.join(['outputs', *_stem(spec)])}.safetensors"))
 
 
-def _features(program: Program, schedule: Schedule) -> list[str]:
+def _features(program: ProgramSpec) -> list[str]:
     """What a runtime must be able to do, beyond running steps in order."""
-    jumps = any(step.kernel == JUMP_KERNEL for step in schedule.steps)
-    guards = [*program.signature.guards, *schedule.guards]
-    checks = any(step.kernel == CHECK_KERNEL for step in schedule.steps)
     needed = {
         "states": program.signature.states,
-        "control_flow": jumps,
-        "guards": guards,
-        "index_checks": checks,
-        "devices": any(plan.device != HOST for plan in schedule.plans),
+        "control_flow": any(step.kernel == JUMP_KERNEL for step in program.steps),
+        "guards": program.signature.guards,
+        "index_checks": any(step.kernel == CHECK_KERNEL for step in program.steps),
+        "devices": program.devices,
+        "mesh": program.mesh,
     }
     return [feature for feature, present in needed.items() if present]
 

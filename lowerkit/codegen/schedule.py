@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lowerkit.codegen.accelerator_call import call
 from lowerkit.codegen.control_flow import branch, loop
@@ -38,9 +37,6 @@ from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import substitute
 from lowerkit.runtimes.manifest import HOST, Buffer, Guard, Signature, Step
 from lowerkit.targets.ledger import Compile, LedgerEntry
-
-if TYPE_CHECKING:
-    from lowerkit.program.weights import WeightStore
 
 _IGNORED = ("tensor.dim", "tensor.from_elements", "tensor.extract", "affine.apply", "affine.min", "affine.max")
 
@@ -70,7 +66,7 @@ class Schedule:
 def build_schedule(
     module: ir.Module,
     signature: Signature,
-    weights: WeightStore,
+    table: WeightTable,
     compilers: Mapping[str, Compile],
     on_progress: Callable[[str], None] | None = None,
 ) -> Schedule:
@@ -79,7 +75,7 @@ def build_schedule(
     Args:
         module: stage ``fused``; it is not changed.
         signature: of the program.
-        weights: the data behind ``lk.weight``; nothing of it is read.
+        table: where the data behind ``lk.weight`` are stored; nothing of it is read.
         compilers: makes the code of a region of the host (:data:`HOST`), of a function or region of an accelerator.
         on_progress: called with a line for people.
 
@@ -87,7 +83,7 @@ def build_schedule(
         UnsupportedError: LK4001/LK4002, an op has no kernel, or a shape depends on data.
         CodegenError: LK5001/LK5002, a kernel cannot be planned, or the module is not fused.
     """
-    builder = Walker(module, signature, weights, compilers, on_progress)
+    builder = Walker(module, signature, table, compilers, on_progress)
     with module.context, ir.Location.unknown():
         return builder.build()
 
@@ -111,7 +107,7 @@ class Walker:
         self,
         module: ir.Module,
         signature: Signature,
-        weights: WeightStore,
+        table: WeightTable,
         compilers: Mapping[str, Compile],
         on_progress: Callable[[str], None] | None,
     ) -> None:
@@ -125,8 +121,8 @@ class Walker:
             raise CodegenError("LK5002", "the fused module has no function @main")
         self.signature = signature
         self.on_progress = on_progress
-        self.store = weights
-        self.draft = StepDraft(WeightTable(weights))
+        self.store = table.store
+        self.draft = StepDraft(table)
         self.shapes = ShapeTable({})
         self.places = Places(self.draft)
         self._own_buffers = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,19 +43,21 @@ class StoredWeight:
 class WeightTable:
     """Names and makers of the stored tensors.
 
-    A weight used as it is and in two packed layouts is three tensors; used twice in one layout it is one.
+    A weight used as it is and in two packed layouts is three tensors; used twice in one layout it is one, also where
+    two programs of an artifact use it.
     """
 
     def __init__(self, store: WeightStore) -> None:
-        self._store = store
+        self.store = store
         self.entries: dict[str, StoredWeight] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def plain(self, name: str) -> str:
         """Stores a weight as it is; returns the tensor's name."""
         if name not in self.entries:
-            dtype, shape = self._store.spec(name)
+            dtype, shape = self.store.spec(name)
             self.entries[name] = StoredWeight(
-                NUMPY_DTYPES[dtype], shape, lambda: np.ascontiguousarray(self._store.get(name)).reshape(shape)
+                NUMPY_DTYPES[dtype], shape, lambda: np.ascontiguousarray(self.store.get(name)).reshape(shape)
             )
         return name
 
@@ -64,19 +67,23 @@ class WeightTable:
         view = "x".join(map(str, shape))
         key = f"{name}|{view}|{packing.kind}({parameters})"
         if key not in self.entries:
-            dtype = NUMPY_DTYPES[self._store.spec(name)[0]]
+            dtype = NUMPY_DTYPES[self.store.spec(name)[0]]
             seen_as = tuple(shape)
             self.entries[key] = StoredWeight(
                 dtype,
                 tuple(packing.packed_shape(seen_as)),
-                lambda: packing.apply(np.ascontiguousarray(self._store.get(name)).reshape(seen_as)),
+                lambda: packing.apply(np.ascontiguousarray(self.store.get(name)).reshape(seen_as)),
             )
         return key
 
     def constant(self, array: Array) -> str:
-        """Stores a literal of the IR; returns the tensor's name."""
+        """Stores a literal of the IR, equal ones once; returns the tensor's name."""
+        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).data).digest())
+        if key in self._constants:
+            return self._constants[key]
         name = f"constant.{sum(key.startswith('constant.') for key in self.entries)}"
-        while name in self.entries or name in self._store:
+        while name in self.entries or name in self.store:
             name += "_"
         self.entries[name] = StoredWeight(array.dtype, array.shape, lambda: array)
+        self._constants[key] = name
         return name

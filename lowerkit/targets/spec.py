@@ -1,4 +1,4 @@
-"""How a user names what to compile for: ``cpu``, ``cpu:x86-64-v4``, ``acme_npu:v2+cpu:x86-64-v3``."""
+"""How a user names what to compile for: ``cpu:x86-64-v4``, ``acme_npu:v2+cpu``, ``cpu:x86-64-v3,x86-64-v4``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ class TargetSpec:
 
     Attributes:
         accelerators: (name, level) of each, level ``""`` where none was named.
-        host: level of the CPU; ``host`` is the widest level that this machine has.
+        hosts: levels of the CPU, a program of the artifact for each; ``host`` is the widest that this machine has.
     """
 
     accelerators: tuple[tuple[str, str], ...] = ()
-    host: str = "host"
+    hosts: tuple[str, ...] = ("host",)
 
     @classmethod
     def parse(cls, text: str) -> TargetSpec:
-        """Reads ``name[:level][+name[:level]...]``; the CPU stands last and may be left out.
+        """Reads ``name[:level][+name[:level]...]``; the CPU stands last, may have several levels, and may be left out.
 
         Raises:
-            UnsupportedError: LK4003, the text names no target, one twice, or the CPU before an accelerator.
+            UnsupportedError: LK4003, the text names no target, one twice, the CPU before an accelerator, or several
+                levels of an accelerator.
         """
         parts = [(name, level) for name, _, level in (part.strip().partition(":") for part in text.split("+"))]
         names = [name for name, _ in parts]
@@ -38,24 +39,39 @@ class TargetSpec:
                 hint="write accelerators first and the CPU last, each once: acme_npu:v2+cpu:x86-64-v4",
             )
         if names[-1] == HOST_TARGET:
-            return cls(tuple(parts[:-1]), parts[-1][1] or "host")
-        return cls(tuple(parts))
+            hosts = tuple(dict.fromkeys(level.strip() or "host" for level in parts.pop()[1].split(",")))
+        else:
+            hosts = ("host",)
+        several = next((part for part in parts if "," in part[1]), None)
+        if several is not None:
+            raise UnsupportedError(
+                "LK4003",
+                f"the target {text!r} asks for several levels of {several[0]!r}; only the CPU can have several",
+                hint=f"compile one artifact for each level of {several[0]!r}",
+            )
+        return cls(tuple(parts), hosts)
 
     def __str__(self) -> str:
         return "+".join(f"{name}:{level}" if level else name for name, level in (*self.accelerators, self._host))
 
     @property
     def _host(self) -> tuple[str, str]:
-        return HOST_TARGET, "" if self.host == "host" else self.host
+        return HOST_TARGET, "" if self.hosts == ("host",) else ",".join(self.hosts)
 
     @cached_property
-    def host_target(self) -> Target:
-        """The target of the host.
+    def host_targets(self) -> tuple[Target, ...]:
+        """The targets of the host, the one with most features first: the order in which a loader tries their programs.
 
         Raises:
             UnsupportedError: LK4003, there is no such level.
         """
-        return find_target(HOST_TARGET, self.host)
+        targets = {target.level: target for target in (find_target(HOST_TARGET, level) for level in self.hosts)}
+        return tuple(sorted(targets.values(), key=lambda target: -len(target.features())))
+
+    @property
+    def host_target(self) -> Target:
+        """The first of :attr:`host_targets`: what accelerators are weighed against."""
+        return self.host_targets[0]
 
     @cached_property
     def accelerator_targets(self) -> tuple[Target, ...]:

@@ -1,31 +1,77 @@
-"""Checks that this machine can execute an artifact's code, before any of it runs."""
+"""Which program of an artifact this machine runs, and that it can, before any code of it is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.manifest import Manifest
+from lowerkit.runtimes.manifest import MAIN_PROGRAM, Manifest, ProgramSpec
 
 
-def require_machine(manifest: Manifest) -> None:
-    """Refuses an artifact for another target or with CPU features that this machine lacks; enables AMX tiles.
+def choose_program(manifest: Manifest, target: str | None = None, name: str = MAIN_PROGRAM) -> ProgramSpec:
+    """Returns the program that a session runs; enables AMX tiles where it uses them.
+
+    Args:
+        manifest: of the artifact; of one name, its programs stand best first.
+        target: what the program was compiled for (``cpu:x86-64-v3``), or a part of that (``cpu``); None is the first
+            one that this machine can run.
+        name: of the program.
 
     Raises:
-        RuntimeFault: LK8005 another target, LK8003 missing CPU features (all are named).
+        RuntimeFault: LK8005 there is no such program, LK8003 missing CPU features (all are named).
     """
-    if manifest.target != "cpu":
-        raise RuntimeFault(
-            "LK8005",
-            f"the artifact was compiled for target {manifest.target!r}, this runtime runs 'cpu'",
-            hint="compile the model again with --target cpu",
-        )
-    needed = {feature.lstrip("+") for feature in manifest.cpu_features}
+    fitting = programs_for(manifest, target, name)
+    missing = {program.label: missing_features(program) for program in fitting}
+    for program in fitting:
+        if not missing[program.label]:
+            return program
+    lacks = "; ".join(f"{label}: this CPU lacks {', '.join(features)}" for label, features in missing.items())
+    raise RuntimeFault(
+        "LK8003",
+        f"the artifact was compiled for {lacks}",
+        hint="compile the model again with --target cpu on this machine, or for a lower level: "
+        "--target cpu:x86-64-v3; several levels make one file for all: --target cpu:x86-64-v3,x86-64-v4",
+    )
+
+
+def programs_for(manifest: Manifest, target: str | None, name: str | None = MAIN_PROGRAM) -> list[ProgramSpec]:
+    """Returns the programs called ``name`` (None: of any name) that were compiled for ``target`` (None: for any).
+
+    Raises:
+        RuntimeFault: LK8005, there is none.
+    """
+    named = [program for program in manifest.programs if name in (None, program.name)]
+    if not named:
+        raise _unknown("program", str(name), list(dict.fromkeys(program.name for program in manifest.programs)))
+    fitting = [program for program in named if target is None or _is_for(program, target)]
+    if not fitting:
+        raise _unknown("target", str(target), [program.label for program in named])
+    return fitting
+
+
+def missing_features(program: ProgramSpec) -> list[str]:
+    """Returns what the code of ``program`` uses and this machine has not; empty where it can run."""
+    if program.target != "cpu":
+        return [f"the target {program.target!r}: this runtime runs 'cpu'"]
+    needed = {feature.lstrip("+") for feature in program.requires}
     missing = sorted(needed - set(_native.cpu_features()))
     if not missing and any(feature.startswith("amx-") for feature in needed) and not _native.request_amx():
-        missing = ["amx-tile (Linux refuses the tile registers to this process)"]
-    if missing:
-        raise RuntimeFault(
-            "LK8003",
-            f"the artifact was compiled for {manifest.cpu}; this CPU lacks {', '.join(missing)}",
-            hint="compile the model again with --cpu host on this machine, or with a lower level: --cpu x86-64-v3",
-        )
+        return ["amx-tile (Linux refuses the tile registers to this process)"]
+    return missing
+
+
+def _is_for(program: ProgramSpec, target: str) -> bool:
+    """Whether each part of ``target`` names a part of what the program was compiled for."""
+    parts = program.label.split("+")
+    return all(any(have == part or have.partition(":")[0] == part for have in parts) for part in target.split("+"))
+
+
+def _unknown(what: str, given: str, known: Sequence[str]) -> RuntimeFault:
+    near = get_close_matches(given, known, n=1)
+    return RuntimeFault(
+        "LK8005",
+        f"the artifact holds no program for the {what} {given!r}; it has {', '.join(known)}",
+        hint=f"did you mean {near[0]}?" if near else "name one of these, or compile the model again",
+    )

@@ -67,10 +67,10 @@ def test_no_token_moves_a_cache(name: str) -> None:
         module = decoders().decoder(name, tiny=True, cache=cache)
         compiled = lowerkit.compile(module, (), kwargs=decoders().example())
         steps[cache] = [
-            (step.name, step.bytes) for step in compiled.parts.manifest.steps if step.kind in ("scatter", "copy")
+            (step.name, step.bytes) for step in compiled.parts.program.steps if step.kind in ("scatter", "copy")
         ]
     assert steps[64] == steps[128]
-    assert sum(step.kind == "scatter" for step in compiled.parts.manifest.steps) == 4
+    assert sum(step.kind == "scatter" for step in compiled.parts.program.steps) == 4
 
 
 def test_check_compares_the_caches() -> None:

@@ -49,11 +49,11 @@ def test_ragged_lengths_in_one_artifact() -> None:
     module, _ = benchmark_models().tiny("llama")
     shapes = ({1: Dim("length", min=1, max=60)},)
     compiled = lowerkit.compile(module, (torch.zeros((1, 7), dtype=torch.int64),), dynamic_shapes=shapes)
-    manifest = compiled.parts.manifest
+    program = compiled.parts.program
     for length in (13, 1, 60, 2, 37, 3, 8, 59):
         assert_as_eager(compiled, module, torch.randint(0, 100, (1, length)))
-        bound = arena_use(manifest.buffers, {"length": length}).peak_bytes
-        assert arena_bytes(manifest, {"length": length}) <= 1.2 * bound, length
+        bound = arena_use(program.buffers, {"length": length}).peak_bytes
+        assert arena_bytes(program, {"length": length}) <= 1.2 * bound, length
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -33,7 +33,7 @@ def test_int8_keeps_the_ranking() -> None:
     assert report.passed
     assert len(report.kept) == 7
     assert report.products == 36
-    steps = quantized.compiled.parts.manifest.steps
+    steps = quantized.compiled.parts.program.steps
     assert sum(step.kind in ("integer_matmul", "matmul") for step in steps) >= 36
     texts = tools.sentences()
     eager = tools.embed(tools.run_eager(module), texts, 1)

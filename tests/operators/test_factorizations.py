@@ -110,7 +110,7 @@ def test_vectors_that_are_not_unique_are_refused() -> None:
 
 def test_a_large_matrix_is_as_short_a_program_as_a_small_one() -> None:
     steps = [
-        len(lowerkit.compile(Function(linalg.inv).eval(), (torch.eye(size),)).session.manifest.steps)
+        len(lowerkit.compile(Function(linalg.inv).eval(), (torch.eye(size),)).session.program.steps)
         for size in (3, 120)
     ]
     assert steps[0] == steps[1]

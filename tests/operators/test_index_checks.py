@@ -253,13 +253,13 @@ def test_a_refused_call_changes_no_state(kind: str) -> None:
 
 def test_one_check_for_equal_indices() -> None:
     compiled = _with_cache("same")
-    manifest = compiled.parts.manifest
-    kinds = [step.kind for step in manifest.steps]
+    program = compiled.parts.program
+    kinds = [step.kind for step in program.steps]
     assert kinds.count("index check") == 1
     assert kinds[0] == "index check"
-    updates = [step for step in manifest.steps if step.kind == "scatter"]
+    updates = [step for step in program.steps if step.kind == "scatter"]
     assert len(updates) == 2
-    assert all(manifest.buffers[step.buffers[-1]].kind == "state" for step in updates), "they are made in place"
+    assert all(program.buffers[step.buffers[-1]].kind == "state" for step in updates), "they are made in place"
 
 
 class Branches(nn.Module):
@@ -304,7 +304,7 @@ class Constants(nn.Module):
 
 def test_constant_indices() -> None:
     compiled = lowerkit.compile(Constants(3).eval(), (X,))
-    assert all(step.check is None for step in compiled.parts.manifest.steps)
+    assert all(step.check is None for step in compiled.parts.program.steps)
     np.testing.assert_array_equal(compiled(X), Constants(3)(X).numpy())
 
 

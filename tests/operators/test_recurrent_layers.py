@@ -41,7 +41,7 @@ def test_sequences_of_known_length(layer: nn.RNNBase, shape: tuple[int, ...]) ->
 
 def test_a_program_is_as_large_for_every_length() -> None:
     short, long = (lowerkit.compile(nn.RNN(4, 4).eval(), (torch.randn(length, 1, 4),)) for length in (16, 400))
-    assert len(short.session.manifest.steps) == len(long.session.manifest.steps)
+    assert len(short.session.program.steps) == len(long.session.program.steps)
 
 
 def test_a_batch_may_be_symbolic() -> None:

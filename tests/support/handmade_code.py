@@ -14,9 +14,23 @@ from msgspec.structs import replace
 from lowerkit.artifact.golden import golden_entries
 from lowerkit.artifact.writer import write_artifact
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.runtimes.manifest import HOST, Buffer, Dim, ImportSite, KernelEntry, Manifest, Signature, Step, TensorSpec
+from lowerkit.runtimes.manifest import (
+    HOST,
+    Buffer,
+    Dim,
+    GoldenSpec,
+    ImportSite,
+    KernelEntry,
+    Manifest,
+    ProgramSpec,
+    Signature,
+    Step,
+    TensorSpec,
+)
 
 PAGE = 4096
+CODE_ENTRY = "code/main-cpu.bin"
+GOLDEN_OUTPUTS_ENTRY = "golden/outputs-main-cpu.safetensors"
 
 # The arguments of a kernel: buffers in rdi, dims in rsi, task_begin in rdx, task_end in rcx, scratch in r8.
 # A task is one element.
@@ -85,7 +99,7 @@ def handmade_image() -> HandmadeImage:
 
 def handmade_code() -> dict[str, bytes]:
     """Returns the bytes of :func:`handmade_image` as the code of the host."""
-    return {HOST: handmade_image().data}
+    return {CODE_ENTRY: handmade_image().data}
 
 
 def f32(name: str, *shape: Expr) -> TensorSpec:
@@ -95,17 +109,26 @@ def f32(name: str, *shape: Expr) -> TensorSpec:
 def manifest_of(signature: Signature, buffers: Sequence[Buffer], steps: Sequence[Step], **fields: Any) -> Manifest:
     image = handmade_image()
     kernels = [KernelEntry(offset, name) for name, offset in zip(KERNELS, image.entries, strict=True)]
-    return Manifest(
+    program = ProgramSpec(
         signature=signature,
         buffers=list(buffers),
         steps=list(steps),
         kernels=kernels,
+        code={HOST: CODE_ENTRY},
         imports=list(image.imports),
         import_table_offset=image.import_table_offset,
-        producer={"lowerkit": "0.1.0"},
-        cpu_features=["sse2"],
-        **fields,
+        requires=["sse2"],
+        golden=GoldenSpec(GOLDEN_OUTPUTS_ENTRY),
     )
+    return changed(Manifest(programs=[program], producer={"lowerkit": "0.1.0"}), **fields)
+
+
+def changed(manifest: Manifest, **fields: Any) -> Manifest:
+    """Returns a manifest of one program with other values of fields, of the program or of itself."""
+    (program,) = manifest.programs
+    own = {name: value for name, value in fields.items() if name in Manifest.__struct_fields__}
+    rest = {name: value for name, value in fields.items() if name not in own}
+    return replace(manifest, **{"programs": [replace(program, **rest)], **own})
 
 
 def tanh_of_sum_manifest(columns: int = 4) -> Manifest:
@@ -141,7 +164,7 @@ def reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def write_tanh_of_sum(path: Path, *, golden: bool = False, **fields: Any) -> Path:
     """Writes the artifact of :func:`tanh_of_sum_manifest`; ``fields`` replace fields of the manifest."""
-    manifest = replace(tanh_of_sum_manifest(), **fields)
+    manifest = changed(tanh_of_sum_manifest(), **fields)
     weights = {"bias": bias_weight(), "unused": np.arange(5, dtype=np.int8)}
     entries: Mapping[str, bytes] = {"debug/ir.mlir": b"module {}\n"}
     write_artifact(path, manifest, handmade_code(), weights, entries)
@@ -149,6 +172,6 @@ def write_tanh_of_sum(path: Path, *, golden: bool = False, **fields: Any) -> Pat
         from lowerkit.runtimes.session import load
 
         x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-        entries = {**entries, **golden_entries([x], load(path, threads=1).run(x))}
+        entries = {**entries, **golden_entries([x], {GOLDEN_OUTPUTS_ENTRY: load(path, threads=1).run(x)})}
         write_artifact(path, manifest, handmade_code(), weights, entries)
     return path

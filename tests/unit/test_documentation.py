@@ -169,17 +169,14 @@ def test_families_and_levels_are_those_of_the_code() -> None:
 
 
 def test_manifest_fields_are_documented() -> None:
-    from lowerkit.runtimes.manifest import FORMAT_MAJOR, FORMAT_MINOR, KNOWN_FEATURES, Manifest
+    from lowerkit.runtimes.manifest import FORMAT_MAJOR, FORMAT_MINOR, KNOWN_FEATURES, Manifest, ProgramSpec
 
     page = read("docs/artifact.md")
-    section = page.partition("## The manifest")[2].partition("\n## ")[0]
-    cells = {
-        name
-        for row in section.splitlines()
-        if row.startswith("| `")
-        for name in re.findall(r"`(\w+)`", row.split("|")[1])
-    }
-    assert cells == set(Manifest.__struct_fields__)
+    for title, struct in (("## The manifest", Manifest), ("## A program", ProgramSpec)):
+        section = page.partition(title)[2].partition("\n## ")[0]
+        rows = [row for row in section.splitlines() if row.startswith("| `")]
+        cells = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+        assert cells == set(struct.__struct_fields__), title
     assert f"Artifact {FORMAT_MAJOR}.{FORMAT_MINOR}" in read("CHANGELOG.md")
     assert all(f"`{feature}`" in page for feature in KNOWN_FEATURES)
 

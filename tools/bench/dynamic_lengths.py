@@ -27,15 +27,15 @@ from lowerkit.runtimes.memory_plan import arena_bytes
 
 def measure(module: Any, compiled: Any, lengths: list[int], vocabulary: int) -> list[dict[str, Any]]:
     """Runs every length against eager; returns one row for each."""
-    manifest = compiled.parts.manifest
-    (dim,) = (entry.name for entry in manifest.signature.dims)
+    program = compiled.parts.program
+    (dim,) = (entry.name for entry in program.signature.dims)
     rows: list[dict[str, Any]] = []
     for length in lengths:
         tokens = torch.randint(vocabulary, (1, length))
         with torch.no_grad():
             expected = module(tokens).numpy()
         verdict = judge_model("f32", compiled(tokens), expected)
-        planned, bound = arena_bytes(manifest, {dim: length}), arena_use(manifest.buffers, {dim: length}).peak_bytes
+        planned, bound = arena_bytes(program, {dim: length}), arena_use(program.buffers, {dim: length}).peak_bytes
         rows.append(
             {
                 "length": length,
@@ -71,7 +71,7 @@ def main(maximum: int, tiny: bool, json_path: Path | None) -> None:
     worst = max(rows, key=lambda row: row["ratio"])
     nearest = min(rows, key=lambda row: row["sqnr_db"])
     failed = [row["length"] for row in rows if not row["passed"]]
-    click.echo(f"{len(rows)} lengths, one artifact of {len(compiled.parts.manifest.kernels)} kernels")
+    click.echo(f"{len(rows)} lengths, one artifact of {len(compiled.parts.program.kernels)} kernels")
     click.echo(f"gate A: {len(rows) - len(failed)} of {len(rows)} pass; lowest SQNR {nearest['sqnr_db']:.1f} dB")
     click.echo(
         f"arena / bound: worst {worst['ratio']:.3f} at length {worst['length']} "

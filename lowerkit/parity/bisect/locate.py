@@ -14,7 +14,7 @@ from lowerkit.parity.bisect.prefixes import Piece
 from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
 from lowerkit.parity.metrics import compare
 from lowerkit.program.locations import origin_of
-from lowerkit.runtimes.manifest import Manifest
+from lowerkit.runtimes.manifest import ProgramSpec
 
 PREFIXES_AT_MOST = 60
 """Prefixes of a region that are compiled; regions with more ops are named as a whole."""
@@ -41,9 +41,9 @@ def _no_reference(found: Divergence) -> str:
     return f"no value of its node has {found.value.size} elements: the op computes something else, or too little"
 
 
-def kernel_finding(fault: KernelFault, manifest: Manifest, target: str) -> tuple[Finding, Piece | None]:
+def kernel_finding(fault: KernelFault, program: ProgramSpec, target: str) -> tuple[Finding, Piece | None]:
     """Returns the finding for a kernel, named down to an op inside its region, and a program that shows it alone."""
-    step = manifest.steps[fault.step]
+    step = program.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
     piece, actual, expected = _smallest_prefix(fault, target, details)
     op = piece.op if piece is not None else fault.unit.op
@@ -92,10 +92,10 @@ def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tup
     return whole
 
 
-def memory_finding(fault: MemoryFault, manifest: Manifest) -> Finding:
+def memory_finding(fault: MemoryFault, program: ProgramSpec) -> Finding:
     """Returns the finding for a value that was overwritten while it was still needed."""
     origin = origin_of(fault.unit.op.location)
-    writer, reader = manifest.steps[fault.writer], manifest.steps[fault.reader]
+    writer, reader = program.steps[fault.writer], program.steps[fault.reader]
     made = place_of(fault.unit.last)
     origin = made if made.node else origin
     return Finding(

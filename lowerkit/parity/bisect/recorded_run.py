@@ -28,7 +28,7 @@ from lowerkit.parity.bisect.finding import StepRow
 from lowerkit.parity.bisect.units import Unit, units_of
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
-from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, Manifest
+from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, ProgramSpec
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
 
@@ -76,38 +76,38 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
         inputs: in the order of the signature.
         fused: its evaluation in the model's element types, with values.
     """
-    manifest = session.manifest
+    program = session.program
     in_order = checks_first([op.operation for op in fused.block.operations])
     units = units_of(in_order)
-    if any(step.kernel == JUMP_KERNEL for step in manifest.steps):
+    if any(step.kernel == JUMP_KERNEL for step in program.steps):
         whole = "branches and loops are run as a whole: only the outputs were compared"
         return RecordedRun(session.run(*inputs), notes=[whole])
-    kernel_steps = [number for number, step in enumerate(manifest.steps) if step.kernel >= 0]
+    kernel_steps = [number for number, step in enumerate(program.steps) if step.kernel >= 0]
     run = StepwiseRun(session, *inputs)
     recorded = RecordedRun(run.outputs)
     if len(units) != len(kernel_steps):
         recorded.notes.append("the steps do not correspond to the regions: only the outputs were compared")
         kernel_steps = []
     unit_of = dict(zip(kernel_steps, units, strict=False))
-    watch = _Watch(manifest, run)
-    for number in range(len(manifest.steps)):
+    watch = _Watch(program, run)
+    for number in range(len(program.steps)):
         unit = unit_of.get(number)
-        operands = None if unit is None else _operands(run, manifest, number, unit, fused)
+        operands = None if unit is None else _operands(run, program, number, unit, fused)
         run.run_step(number)
-        if manifest.steps[number].kernel == CHECK_KERNEL:  # it writes nothing
+        if program.steps[number].kernel == CHECK_KERNEL:  # it writes nothing
             continue
         overwritten = watch.after(number) if recorded.fault is None else None
         if overwritten is not None:
             buffer, maker, before, now = overwritten
             made = unit_of.get(maker, unit)
             if made is not None:
-                kind, shape = _type_of_buffer(manifest, maker, buffer, made, fused)
+                kind, shape = _type_of_buffer(program, maker, buffer, made, fused)
                 actual, expected = (data.view(kind).reshape(shape) for data in (now, before))
                 reader = watch.next_reader(buffer, number)
                 recorded.fault = MemoryFault(number, maker, reader, made, actual, expected)
         if unit is not None and operands is not None:
-            local, fault = _judge(run, manifest, number, unit, operands)
-            step = manifest.steps[number]
+            local, fault = _judge(run, program, number, unit, operands)
+            step = program.steps[number]
             place = place_of(unit.last)
             node = f"{place.node}@{place.module}" if place.node else step.name
             recorded.steps.append(StepRow(node, step.kind, step.family, step.location, local, fault is None))
@@ -118,15 +118,15 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
 class _Watch:
     """Remembers the bytes of every temporary from the step that makes it to the last that reads it."""
 
-    def __init__(self, manifest: Manifest, run: StepwiseRun) -> None:
-        self.manifest = manifest
+    def __init__(self, program: ProgramSpec, run: StepwiseRun) -> None:
+        self.program = program
         self.run = run
-        self.last = {buffer: number for number, step in enumerate(manifest.steps) for buffer in step.buffers}
+        self.last = {buffer: number for number, step in enumerate(program.steps) for buffer in step.buffers}
         self.kept: dict[int, tuple[int, Array]] = {}
 
     def after(self, number: int) -> tuple[int, int, Array, Array] | None:
         """Returns (buffer, its maker, bytes before, bytes now) of a value that step ``number`` wrote over."""
-        own = self.manifest.steps[number].buffers
+        own = self.program.steps[number].buffers
         for buffer, (maker, before) in list(self.kept.items()):
             now = self.run.read(buffer)
             if buffer not in own and not np.array_equal(now, before):
@@ -134,25 +134,25 @@ class _Watch:
             if self.last[buffer] <= number:
                 del self.kept[buffer]
         for buffer in own:
-            if self.manifest.buffers[buffer].kind == "arena" and self.last[buffer] > number and buffer not in self.kept:
+            if self.program.buffers[buffer].kind == "arena" and self.last[buffer] > number and buffer not in self.kept:
                 self.kept[buffer] = (number, self.run.read(buffer))
         return None
 
     def next_reader(self, buffer: int, after: int) -> int:
-        steps = self.manifest.steps
+        steps = self.program.steps
         return next(number for number in range(after, len(steps)) if number > after and buffer in steps[number].buffers)
 
 
 def _operands(
-    run: StepwiseRun, manifest: Manifest, number: int, unit: Unit, fused: Evaluation
+    run: StepwiseRun, program: ProgramSpec, number: int, unit: Unit, fused: Evaluation
 ) -> tuple[list[Array], list[bool]]:
     arrays: list[Array] = []
     stored: list[bool] = []
-    buffers = manifest.steps[number].buffers
+    buffers = program.steps[number].buffers
     if unit.target != HOST:  # weights are handed over as they are
         for kind, buffer in zip(unit.types[: len(unit.block.arguments)], buffers, strict=False):
             arrays.append(run.read(buffer).view(numpy_dtype(kind.element_type)).reshape(kind.shape))
-            stored.append(manifest.buffers[buffer].kind == "weight")
+            stored.append(program.buffers[buffer].kind == "weight")
         return arrays, stored
     for operand, buffer in zip(unit.op.operands, buffers, strict=False):
         value = _value(operand, fused)
@@ -167,7 +167,7 @@ def _operands(
 
 def _judge(
     run: StepwiseRun,
-    manifest: Manifest,
+    program: ProgramSpec,
     number: int,
     unit: Unit,
     operands: tuple[list[Array], list[bool]],
@@ -176,7 +176,7 @@ def _judge(
     arrays, stored = operands
     own = unit.run(arrays, float64=False)
     exact = unit.run(arrays, float64=True)
-    results = manifest.steps[number].buffers[len(arrays) :]
+    results = program.steps[number].buffers[len(arrays) :]
     least, fault = math.inf, None
     for place, (value, buffer) in enumerate(zip(unit.op.results, results, strict=True)):
         element = ir.RankedTensorType(value.type).element_type
@@ -227,8 +227,8 @@ def _is_stored(value: ir.Value) -> bool:
 
 
 def _type_of_buffer(
-    manifest: Manifest, maker: int, buffer: int, unit: Unit, fused: Evaluation
+    program: ProgramSpec, maker: int, buffer: int, unit: Unit, fused: Evaluation
 ) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
-    place = manifest.steps[maker].buffers.index(buffer) - len(unit.block.arguments)
+    place = program.steps[maker].buffers.index(buffer) - len(unit.block.arguments)
     value = unit.op.results[place]
     return numpy_dtype(ir.RankedTensorType(value.type).element_type), _value(value, fused).shape

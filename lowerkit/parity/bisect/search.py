@@ -254,13 +254,13 @@ class _Search:
             return
         if isinstance(fault, KernelFault):
             self.show("compiling prefixes of the region")
-            finding, piece = kernel_finding(fault, session.manifest, self.target)
+            finding, piece = kernel_finding(fault, session.program, self.target)
             self.result.finding = finding
             if piece is not None:
                 self.result.reproducer = kernel_reproducer(piece, finding, self.target)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
         else:
-            self.result.finding = memory_finding(fault, session.manifest)
+            self.result.finding = memory_finding(fault, session.program)
             self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.target)
             self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
 

@@ -214,7 +214,7 @@ def entries_that_collide(folder: Path) -> list[list[str]]:
 def artifact_entries_that_collide(folder: Path) -> list[list[str]]:
     _write(
         folder,
-        twice_lk=_twice(artifact(), "code.bin"),
+        twice_lk=_twice(artifact(), "weights.safetensors"),
         outside_lk=_twice(artifact(), "../x"),
         overlap_lk=_overlapping(artifact()),
     )

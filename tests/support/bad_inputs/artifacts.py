@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lowerkit.runtimes.manifest import MANIFEST_ENTRY
+from lowerkit.runtimes.manifest import MANIFEST_ENTRY, Manifest
 from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from tests.support.bad_inputs.case import BadInput
 from tests.support.bad_inputs.files import artifact
@@ -44,7 +44,11 @@ def with_manifest(data: bytes, **fields: Any) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         info = archive.getinfo(MANIFEST_ENTRY)
         manifest = decode_manifest(archive.read(MANIFEST_ENTRY))
-    changed = encode_manifest(replace(manifest, **fields))
+    own = {name: value for name, value in fields.items() if name in Manifest.__struct_fields__}
+    of_program = {name: value for name, value in fields.items() if name not in own}
+    changed = encode_manifest(
+        replace(manifest, programs=[replace(program, **of_program) for program in manifest.programs], **own)
+    )
     assert json.loads(changed)
     directory = data.index(b"PK\x01\x02")
     return _with_last_entry(data, info, changed, directory)
@@ -79,6 +83,6 @@ CASES = [
     BadInput(39, "flipped-bits", flipped, says=("LK8001", "LK8002")),
     BadInput(40, "newer-version", _manifests(format_major=99), says=("LK8002",)),
     BadInput(40, "unknown-feature", _manifests(features=["time-travel"]), says=("LK8002",)),
-    BadInput(40, "another-target", _manifests(target="npu"), exit_code=8, says=("LK8005",)),
-    BadInput(40, "missing-cpu-feature", _manifests(cpu_features=["avx10.9"]), exit_code=8, says=("LK8003",)),
+    BadInput(40, "another-target", _manifests(target="npu"), exit_code=8, says=("LK8003",)),
+    BadInput(40, "missing-cpu-feature", _manifests(requires=["avx10.9"]), exit_code=8, says=("LK8003",)),
 ]

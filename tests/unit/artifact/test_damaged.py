@@ -15,17 +15,11 @@ from msgspec.structs import replace
 
 from lowerkit.errors import ArtifactError, LowerkitError
 from lowerkit.runtimes.artifact_reader import open_artifact
-from lowerkit.runtimes.manifest import (
-    CODE_ENTRY,
-    FORMAT_MINOR,
-    MANIFEST_ENTRY,
-    WEIGHTS_ENTRY,
-    KernelEntry,
-)
+from lowerkit.runtimes.manifest import FORMAT_MINOR, MANIFEST_ENTRY, WEIGHTS_ENTRY, KernelEntry
 from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from lowerkit.runtimes.session import load
 from lowerkit.runtimes.verify import verify_artifact
-from tests.support.handmade_code import reference, write_tanh_of_sum
+from tests.support.handmade_code import CODE_ENTRY, changed, reference, write_tanh_of_sum
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
@@ -168,7 +162,7 @@ def test_compressed_entries(tmp_path: Path, sound: bytes) -> None:
 
 def test_entries_that_the_manifest_does_not_know(tmp_path: Path, sound: bytes) -> None:
     refuse(tmp_path, repack(sound, lambda entries: entries.append((info_named("debug/x"), b"x"))), "LK8001", "debug/x")
-    refuse(tmp_path, repack(sound, lambda entries: entries.__delitem__(0)), "LK8001", CODE_ENTRY)
+    refuse(tmp_path, repack(sound, lambda entries: entries.__delitem__(0)), "LK8001", "code/main")
 
 
 def central_header(data: bytes, name: str) -> int:
@@ -206,11 +200,21 @@ def with_manifest(sound: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def test_a_newer_version_is_named_with_ours_and_the_way_out(tmp_path: Path, sound: bytes) -> None:
-    data = with_manifest(sound, lambda text: text.replace(b'"format_major":1', b'"format_major":7,"buffers_v7":{}'))
+    data = with_manifest(sound, lambda text: text.replace(b'"format_major":2', b'"format_major":7,"buffers_v7":{}'))
     error = refuse(tmp_path, data, "LK8002", f"format 7.{FORMAT_MINOR} ")
-    assert f"reads format 1.{FORMAT_MINOR}" in error.message
+    assert f"reads format 2.{FORMAT_MINOR}" in error.message
     assert "lowerkit 0.1.0" in error.message
     assert "pip install --upgrade lowerkit" in (error.hint or "")
+
+
+def test_a_file_of_the_format_before_is_refused_with_the_way_out(tmp_path: Path, sound: bytes) -> None:
+    data = with_manifest(
+        sound, lambda text: text.replace(b'"format_major":2,"format_minor":0', b'"format_major":1,"format_minor":4')
+    )
+    error = refuse(
+        tmp_path, data, "LK8002", r"has format 1\.4 \(written by lowerkit 0\.1\.0\); this runtime reads format 2\.0"
+    )
+    assert error.hint == "compile the model again with this lowerkit"
 
 
 def test_an_unknown_required_feature_is_named(tmp_path: Path, sound: bytes) -> None:
@@ -223,7 +227,7 @@ def test_a_newer_minor_version_with_new_fields_is_read(tmp_path: Path, sound: by
 
     def age(text: bytes) -> bytes:
         identity = decode_manifest(text).content_id.encode()
-        text = text.replace(b'"format_minor":1', b'"format_minor":3,"future":[1]').replace(identity, b"")
+        text = text.replace(b'"format_minor":0', b'"format_minor":3,"future":[1]').replace(identity, b"")
         return text.replace(b'"content_id":""', b'"content_id":"%s"' % hashlib.sha256(text).hexdigest().encode())
 
     path = tmp_path / "model.lk"
@@ -232,32 +236,38 @@ def test_a_newer_minor_version_with_new_fields_is_read(tmp_path: Path, sound: by
 
 
 def test_a_manifest_that_was_edited_is_refused(tmp_path: Path, sound: bytes) -> None:
-    refuse(tmp_path, with_manifest(sound, lambda text: text.replace(b'"cpu":"x', b'"cpu":"y')), "LK8001", "content id")
+    refuse(
+        tmp_path,
+        with_manifest(sound, lambda text: text.replace(b'"target":"c', b'"target":"d')),
+        "LK8001",
+        "content id",
+    )
     deep = b"[" * 5000 + b"]" * 5000
-    refuse(tmp_path, with_manifest(sound, lambda text: text.replace(b'"cpu":', b'"x":%s,"cpu":' % deep)), "LK8001")
-    refuse(tmp_path, with_manifest(sound, lambda text: text.replace(b'"cpu":"', b'"cpu":"\xff')), "LK8001")
+    refuse(tmp_path, with_manifest(sound, lambda text: text.replace(b'"level":', b'"x":%s,"level":' % deep)), "LK8001")
+    refuse(tmp_path, with_manifest(sound, lambda text: text.replace(b'"level":"', b'"level":"\xff')), "LK8001")
     refuse(tmp_path, with_manifest(sound, lambda text: b"{}"), "LK8001")
 
 
 def test_kernels_and_imports_outside_the_code(tmp_path: Path, sound: bytes) -> None:
-    def changed(**fields: object) -> bytes:
-        return with_manifest(sound, lambda text: encode_manifest(replace(decode_manifest(text), **fields)))
+    def with_fields(**fields: object) -> bytes:
+        return with_manifest(sound, lambda text: encode_manifest(changed(decode_manifest(text), **fields)))
 
     kernels = [KernelEntry(offset, "k") for offset in (0, 64, 128, 1 << 40)]
-    refuse(tmp_path, changed(kernels=kernels), "LK8001", "outside")
-    refuse(tmp_path, changed(kernels=[*kernels[:-1], KernelEntry(-1, "k")]), "LK8001", "outside")
-    refuse(tmp_path, changed(kernels=[*kernels[:-1], KernelEntry(1 << 64, "k")]), "LK8001", "outside")
-    refuse(tmp_path, changed(imports=["system"]), "LK8001", "unknown routines: system")
+    refuse(tmp_path, with_fields(kernels=kernels), "LK8001", "outside")
+    refuse(tmp_path, with_fields(kernels=[*kernels[:-1], KernelEntry(-1, "k")]), "LK8001", "outside")
+    refuse(tmp_path, with_fields(kernels=[*kernels[:-1], KernelEntry(1 << 64, "k")]), "LK8001", "outside")
+    refuse(tmp_path, with_fields(imports=["system"]), "LK8001", "unknown routines: system")
     for offset in (-4096, 64, 8192, 1 << 60, 1 << 63):
-        refuse(tmp_path, changed(import_table_offset=offset), "LK8001", "does not fit")
-    refuse(tmp_path, changed(imports=["tanhf"] * 513), "LK8001", "does not fit")
+        refuse(tmp_path, with_fields(import_table_offset=offset), "LK8001", "does not fit")
+    refuse(tmp_path, with_fields(imports=["tanhf"] * 513), "LK8001", "does not fit")
 
 
 @pytest.mark.parametrize("dim", [(1 << 63), (1 << 64) - 1])
 def test_dims_of_steps_beyond_64_bits(tmp_path: Path, sound: bytes, dim: int) -> None:
     def change(text: bytes) -> bytes:
         manifest = decode_manifest(text)
-        return encode_manifest(replace(manifest, steps=[replace(manifest.steps[0], dims=[dim]), *manifest.steps[1:]]))
+        first, *others = manifest.programs[0].steps
+        return encode_manifest(changed(manifest, steps=[replace(first, dims=[dim]), *others]))
 
     path = tmp_path / "model.lk"
     path.write_bytes(with_manifest(sound, change))

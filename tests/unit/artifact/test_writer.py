@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from lowerkit.artifact import atomic_file
 from lowerkit.artifact.atomic_file import replace_file
@@ -20,11 +19,19 @@ from lowerkit.artifact.safetensors_blob import TensorSource, blob_bytes
 from lowerkit.artifact.writer import write_artifact
 from lowerkit.errors import CodegenError, InputError, LowerkitError, ResourceError
 from lowerkit.runtimes.artifact_reader import open_artifact
-from lowerkit.runtimes.manifest import CODE_ENTRY, WEIGHTS_ENTRY
+from lowerkit.runtimes.manifest import WEIGHTS_ENTRY
 from lowerkit.runtimes.safetensors_header import parse_safetensors, tensor_view
 from lowerkit.runtimes.session import load
 from lowerkit.runtimes.verify import verify_artifact
-from tests.support.handmade_code import bias_weight, handmade_code, tanh_of_sum_manifest, write_tanh_of_sum
+from tests.support.handmade_code import (
+    CODE_ENTRY,
+    GOLDEN_OUTPUTS_ENTRY,
+    bias_weight,
+    changed,
+    handmade_code,
+    tanh_of_sum_manifest,
+    write_tanh_of_sum,
+)
 
 
 @pytest.fixture(params=["nameless", "named"])
@@ -255,10 +262,12 @@ def test_a_loaded_artifact_may_be_replaced(tmp_path: Path) -> None:
 def test_verify_runs_the_golden_inputs(tmp_path: Path) -> None:
     report = verify_artifact(write_tanh_of_sum(tmp_path / "model.lk", golden=True))
     assert report.passed
-    assert [check.elements for check in report.golden] == [12]
+    assert [check.elements for check in report.programs[0].golden] == [12]
     assert "as stored" in report.render()
     assert report.to_json()["passed"] is True
-    assert not verify_artifact(write_tanh_of_sum(tmp_path / "model.lk")).golden
+    (program,) = verify_artifact(write_tanh_of_sum(tmp_path / "model.lk")).programs
+    assert not program.golden
+    assert program.not_run == "no golden outputs inside: only the hashes were checked"
 
 
 @pytest.mark.parametrize(("comparison", "passed"), [("bitwise", False), ("tolerance", True)])
@@ -270,21 +279,24 @@ def test_verify_reports_outputs_that_differ(tmp_path: Path, comparison: Any, pas
     x = np.full((1, 4), 0.25, np.float32)
     (y,) = load(path).run(x)
     y[0, 2] += 1e-4
-    manifest = replace(tanh_of_sum_manifest(), golden=GoldenSpec(comparison, relative=0, absolute=2e-4))
-    write_artifact(path, manifest, handmade_code(), {"bias": bias_weight()}, golden_entries([x], [y]))
+    manifest = changed(
+        tanh_of_sum_manifest(), golden=GoldenSpec(GOLDEN_OUTPUTS_ENTRY, comparison, relative=0, absolute=2e-4)
+    )
+    write_artifact(
+        path, manifest, handmade_code(), {"bias": bias_weight()}, golden_entries([x], {GOLDEN_OUTPUTS_ENTRY: [y]})
+    )
     report = verify_artifact(path)
     assert report.passed is passed
-    assert report.golden[0].mismatches == (0 if passed else 1)
-    assert report.golden[0].largest_error == pytest.approx(1e-4, rel=1e-2)
+    assert report.programs[0].golden[0].mismatches == (0 if passed else 1)
+    assert report.programs[0].golden[0].largest_error == pytest.approx(1e-4, rel=1e-2)
 
 
 def test_golden_tensors_that_do_not_fit_the_signature(tmp_path: Path) -> None:
     from lowerkit.artifact.golden import golden_entries
 
     x = np.zeros((1, 4), np.float32)
-    write_artifact(
-        tmp_path / "m", tanh_of_sum_manifest(), handmade_code(), {"bias": bias_weight()}, golden_entries([x, x], [x])
-    )
+    golden = golden_entries([x, x], {GOLDEN_OUTPUTS_ENTRY: [x]})
+    write_artifact(tmp_path / "m", tanh_of_sum_manifest(), handmade_code(), {"bias": bias_weight()}, golden)
     with pytest.raises(LowerkitError) as caught:
         verify_artifact(tmp_path / "m")
     assert caught.value.code == "LK8006"

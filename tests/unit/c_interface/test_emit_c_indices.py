@@ -39,7 +39,7 @@ def test_a_status_that_says_which(tmp_path: Path) -> None:
     compiled = lowerkit.compile(Cached().eval(), example, dynamic_shapes=shapes)
     files = emit(compiled, tmp_path)
     session = compiled.session
-    places = [(step.check.operator, step.location) for step in session.manifest.steps if step.check is not None]
+    places = [(step.check.operator, step.location) for step in session.program.steps if step.check is not None]
     assert [operator for operator, _ in places] == ["index_copy", "index"]
     for operator, location in places:
         assert f'"{operator} at {location}"' in files.header

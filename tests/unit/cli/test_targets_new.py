@@ -77,7 +77,7 @@ def test_json(tmp_path: Path, lowerkit_command: RunCommand, before: bool) -> Non
     words = ["targets", *(["--json"] if before else []), "new", "chip_7", "--folder", tmp_path / "made"]
     outcome = lowerkit_command(*words, *([] if before else ["--json"]))
     document = json.loads(outcome.out)
-    assert document.pop("schema") == "lowerkit.targets_new" and document.pop("version") == 1
+    assert document.pop("schema") == "lowerkit.targets_new" and document.pop("version") == 2
     assert document["target"] == "chip_7" and document["folder"] == str(tmp_path / "made")
     assert sorted(document["files"]) == [str(tmp_path / "made" / name) for name in WRITTEN]
 

@@ -17,6 +17,7 @@ from lowerkit.codegen import assemble
 from lowerkit.codegen.assemble import CompiledParts
 from lowerkit.codegen.memory import arena_use
 from lowerkit.codegen.schedule import Schedule, build_schedule
+from lowerkit.codegen.weight_table import WeightTable
 from lowerkit.dialect.context import new_context
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import CodegenError
@@ -84,16 +85,16 @@ def program(body: str, returned: Sequence[str], *, states: Sequence[TensorSpec] 
 def schedule_of(made: Program, *families: KernelFamily) -> Schedule:
     asked = [*families, GenericFamily()]
     compilers = {HOST: lambda region: select_kernel(region, host_features(), asked)}
-    return build_schedule(made.module, made.signature, made.weights, compilers)
+    return build_schedule(made.module, made.signature, WeightTable(made.weights), compilers)
 
 
 def compile_parts(made: Program, workers: int = 1) -> CompiledParts:
-    return assemble.compile_parts(made, CpuTarget(), [], LinkSettings(workers, use_cache=False))
+    return assemble.compile_parts(made, [CpuTarget()], [], LinkSettings(workers, use_cache=False))
 
 
 def save(parts: CompiledParts, path: Path) -> Path:
     weights = {name: TensorSource(w.dtype, w.shape, w.read) for name, w in parts.weights.items()}
-    write_artifact(path, parts.manifest, {HOST: parts.code[HOST].data}, weights)
+    write_artifact(path, parts.manifest, parts.code, weights)
     return path
 
 

@@ -34,7 +34,7 @@ def symbolic() -> lowerkit.Compiled:
 def test_flops_are_those_of_the_static_model(symbolic: lowerkit.Compiled, batch: int, length: int) -> None:
     def counted(compiled: lowerkit.Compiled, kind: str) -> list[int]:
         values = {"batch": batch, "length": length}
-        return [evaluate(step.flops, values) for step in compiled.parts.manifest.steps if step.kind == kind]
+        return [evaluate(step.flops, values) for step in compiled.parts.program.steps if step.kind == kind]
 
     static = lowerkit.compile(Block().eval(), (torch.randn(batch, length, 16),))
     for kind in ("matmul", "conv", "attention", "layer_norm", "softmax", "cumulative"):

@@ -221,8 +221,8 @@ def test_a_manifest_that_leads_out_of_bounds_is_refused(tmp_path: Path, buffer: 
 
 
 def test_missing_cpu_features_are_all_named(tmp_path: Path) -> None:
-    path = write_tanh_of_sum(tmp_path / "model.lk", cpu="moon-v9", cpu_features=["sse2", "moon1", "+moon2"])
-    with pytest.raises(RuntimeFault, match="moon-v9; this CPU lacks moon1, moon2") as caught:
+    path = write_tanh_of_sum(tmp_path / "model.lk", level="moon-v9", requires=["sse2", "moon1", "+moon2"])
+    with pytest.raises(RuntimeFault, match="cpu:moon-v9: this CPU lacks moon1, moon2") as caught:
         load(path)
     assert caught.value.code == "LK8003"
 
@@ -230,7 +230,7 @@ def test_missing_cpu_features_are_all_named(tmp_path: Path) -> None:
 def test_another_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match="target 'npu'") as caught:
         load(write_tanh_of_sum(tmp_path / "model.lk", target="npu"))
-    assert caught.value.code == "LK8005"
+    assert caught.value.code == "LK8003"
 
 
 @pytest.mark.parametrize("threads", [0, -1, 5000])

@@ -80,7 +80,7 @@ def test_a_network(npus: None, target: str, used: list[str]) -> None:
     for _ in range(2):
         x = torch.randn(2, 3, 8, 8)
         hold(session.run(x), module(x))
-    assert [each.name for each in session.manifest.devices] == used
+    assert [each.name for each in session.program.devices] == used
 
 
 def test_bare_products_take_three_of_three(npus: None) -> None:
@@ -202,8 +202,8 @@ def test_an_artifact_with_accelerators_is_saved_and_proves_itself(npus: None, tm
     made.save(tmp_path / "m.lk")
     session = load(tmp_path / "m.lk", integrity="sha256")
     hold(session.run(x), module(x))
-    assert session.manifest.golden is not None
-    entries = session.manifest.metadata["placements"]
+    assert session.program.golden is not None
+    entries = session.program.metadata["placements"]
     assert sum(entry["target"] == "products" for entry in entries) == 3
     first = (tmp_path / "m.lk").read_bytes()
     compiled(module, (x,), "products").save(tmp_path / "m.lk")

@@ -261,7 +261,7 @@ def test_what_a_target_takes_and_cannot_compile_runs_on_the_host_and_says_why(
         outcome = lowerkit_command("compile", model, "--target", "hostile", "-o", output)
     assert outcome.code == 0, outcome.err
     assert outcome.err.startswith("hostile: 0 of "), outcome.err
-    placements = lowerkit.load(output).manifest.metadata["placements"]
+    placements = lowerkit.load(output).program.metadata["placements"]
     products = [each for each in placements if each["op"] == "lk.matmul"]
     assert len(products) == 2
     for each in products:

@@ -101,23 +101,24 @@ def run_artifact(path: Path) -> str:
 def bind_artifact(path: Path) -> str:
     """Loads and binds: no step may be given bytes outside of the memory that it will have. Nothing is run."""
     from lowerkit.runtimes.arguments import bind_dims, collect
-    from lowerkit.runtimes.binding import bind_model, bind_steps
+    from lowerkit.runtimes.binding import bind_model
     from lowerkit.runtimes.dtypes import numpy_dtype
     from lowerkit.runtimes.session import load
+    from lowerkit.runtimes.stepwise import bind_steps
 
     session = load(path, threads=1)
-    signature, manifest = session.signature, session.manifest
+    signature, program = session.signature, session.program
     # The inputs of the corpus where a case lets them be; more than a few bytes are no use and no test.
     arrays = [np.zeros(_shape(spec), numpy_dtype(spec.dtype)) for spec in signature.inputs]
     dims = bind_dims(signature, collect(signature, arrays, {}))
-    arguments = (manifest, dims, session._weights, session._kernel_address)  # pyright: ignore[reportPrivateUsage]
+    arguments = (program, dims, session._weights, session._kernel_address)  # pyright: ignore[reportPrivateUsage]
     bound, stepped = bind_model(*arguments), bind_steps(*arguments)
     file_size = path.stat().st_size
     states = [_bytes(spec.shape, spec.dtype) for spec in signature.states]
     inputs = [array.nbytes for array in arrays]
     outputs = [_bytes(shape, spec.dtype) for shape, spec in zip(bound.output_shapes, signature.outputs, strict=True)]
     room = [bound.arena_size, file_size, *states, *inputs, *outputs]
-    for step in manifest.steps:
+    for step in program.steps:
         for buffer in step.buffers:
             (base, offset), size = stepped.places[buffer], stepped.sizes[buffer]
             if not (offset >= 0 and size >= 0 and offset + size <= room[base]):

@@ -133,7 +133,7 @@ def test_constants_in_range_are_not_checked() -> None:
         [onnx.numpy_helper.from_array(np.array([2, -1, 0]), "i")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    steps = compile_program(capture_onnx(model)).parts.manifest.steps
+    steps = compile_program(capture_onnx(model)).parts.program.steps
     assert all(step.check is None for step in steps)
 
 
