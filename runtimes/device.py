@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.supervised.record import foreign_call
 
 Bytes = npt.NDArray[np.uint8]
 GROUP = "lowerkit.devices"
@@ -158,11 +159,12 @@ def open_device(name: str, level: str) -> Device:
         )
     point = points[name]
     try:
-        device = point.load()(level)
+        with foreign_call("device", name, "making it"):
+            device = point.load()(level)
     except (Exception, SystemExit) as error:
-        raise _culprit(point, f"it cannot be made: {type(error).__name__}: {error}") from error
+        raise failed_device(name, f"it cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(device, Device):
-        raise _culprit(point, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
+        raise failed_device(name, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
     return device
 
 
@@ -172,9 +174,10 @@ def package_of(name: str) -> str:
     return f" (package {point.dist.name} {point.dist.version})" if point is not None and point.dist is not None else ""
 
 
-def _culprit(point: EntryPoint, reason: str) -> RuntimeFault:
+def failed_device(name: str, reason: str) -> RuntimeFault:
+    """Returns LK8016: the package that brings the device ``name`` is at fault."""
     return RuntimeFault(
         "LK8016",
-        f"the device {point.name!r}{package_of(point.name)} failed: {reason}",
+        f"the device {name!r}{package_of(name)} failed: {reason}",
         hint="the fault is in that package: report it there",
     )

@@ -18,6 +18,7 @@ from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
 from lowerkit.runtimes.device import Bytes, Device, open_device, package_of
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
+from lowerkit.runtimes.supervised.record import foreign_call
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
@@ -50,7 +51,8 @@ class DeviceMemory:
     def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a method of the device, whose errors bear its name then."""
         try:
-            return method(*arguments)
+            with foreign_call("device", self.name, method.__name__):
+                return method(*arguments)
         except (Exception, SystemExit) as error:
             raise _DeviceFailure(self.name, error, _words(self.device, error)) from error
 

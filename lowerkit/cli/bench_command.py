@@ -11,6 +11,7 @@ import click
 
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option
+from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.target_options import target_option
 from lowerkit.errors import UnsupportedError, UsageError
 
@@ -47,6 +48,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Time MODEL compiled by lowerkit and by its peers: equal threads, equal precision, rounds interleaved."""
+    supervise_targets(target)
     from lowerkit.bench.interleave import time_interleaved
     from lowerkit.bench.peers import BenchModel, prepare_peer
     from lowerkit.compiler import CompileOptions, compile_program

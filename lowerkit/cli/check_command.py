@@ -9,6 +9,7 @@ import click
 
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.target_options import target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
@@ -52,6 +53,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Compile MODEL in memory and compare it with eager; exit code 6 when gate A does not hold."""
+    supervise_targets(target)
     if not bisect:
         refuse_given(["reproducer"], "without --bisect, which writes it")
     with progress(quiet) as show:

@@ -10,6 +10,7 @@ import click
 
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
+from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.target_options import Share, target_option
 from lowerkit.errors import InputError, UsageError
 
@@ -53,6 +54,8 @@ def command(
     stem = Path(model.partition(":")[2] or model).stem if ":" in model else Path(model).stem
     output = output or Path(f"{stem}.lk" if compile_to is None else f"{stem}.{compile_to}.mlir")
     check_output(model, output)
+
+    supervise_targets(target)
 
     from lowerkit.compiler import CompileOptions, compile_program
     from lowerkit.pipeline import STAGES

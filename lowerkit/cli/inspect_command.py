@@ -12,6 +12,7 @@ import click
 from lowerkit.cli.ledger_table import print_ledger, read_placements
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, is_given, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
@@ -66,6 +67,8 @@ def command(
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
         code_bytes = sum(info.size for name, info in manifest.entries.items() if name.endswith(".bin"))
     else:
+        supervise_targets(target)
+
         from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
         captured = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)

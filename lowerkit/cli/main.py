@@ -13,6 +13,7 @@ import click
 
 from lowerkit import __version__
 from lowerkit.cli.diagnostics import exit_with_diagnostic
+from lowerkit.cli.supervise import Supervision
 
 COMMANDS: dict[str, str] = {
     "compile": "Compile a model into one artifact file.",
@@ -53,11 +54,21 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lowerkit")
-def cli() -> None:
+@click.option(
+    "--package-deadline",
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long one call into the package of a target or device may take.",
+)
+@click.pass_context
+def cli(context: click.Context, package_deadline: float) -> None:
     """Compile captured PyTorch and ONNX models into one verified file, and run it.
 
     Exit codes: 0 ok, 2 usage, 3 bad input, 4 unsupported, 5 internal, 6 parity, 7 resources, 8 device, 130 interrupted.
     """
+    context.obj = Supervision(package_deadline) if context.obj is True else None
 
 
 def _open_standard_streams() -> None:
@@ -73,14 +84,18 @@ def _open_standard_streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def main() -> NoReturn:
-    """Runs the command line; every failure becomes one diagnostic and a documented exit code, never a traceback."""
+def main(*, supervised: bool = True) -> NoReturn:
+    """Runs the command line; every failure becomes one diagnostic and a documented exit code, never a traceback.
+
+    Args:
+        supervised: a command that calls packages of others goes on in a child process (see ``supervise.py``).
+    """
     _open_standard_streams()
     # What imports and captures make lives until the end of the process: looking through all of it for garbage after
     # every 700 objects takes a tenth of a compilation.
     gc.set_threshold(200_000, 20, 50)
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, obj=supervised)
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, click.Abort)):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not end the process on its way out

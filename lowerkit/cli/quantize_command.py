@@ -10,6 +10,7 @@ import click
 from lowerkit.cli.compile_command import check_output, describe
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
+from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.target_options import target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
@@ -70,6 +71,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Quantize MODEL (f32) to int8 with calibration data and compile it; exit code 6 when gate B does not hold."""
+    supervise_targets(target)
     check_output(model, output)
     from lowerkit.capture.load_model import capture_path
     from lowerkit.compiler import CompileOptions

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, print_json, print_table
+from lowerkit.cli.supervise import supervise_devices
 from lowerkit.cli.target_options import program_option
 
 
@@ -36,6 +37,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Run ARTIFACT once; inputs that are not given are an error."""
+    supervise_devices(artifact)
     import numpy as np
 
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, note, print_json, print_table, quiet_option
+from lowerkit.cli.supervise import supervise_targets
 
 
 @click.group("targets", invoke_without_command=True)
@@ -24,6 +25,7 @@ def _list(as_json: bool) -> None:
     from lowerkit.targets.asking import ask
     from lowerkit.targets.registry import find_target, known_targets, target_class
 
+    supervise_targets("+".join(known_targets()))
     host = find_target("cpu").level
     rows: list[list[str | bool]] = []
     failures: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from lowerkit.errors import LowerkitError
+from lowerkit.runtimes.supervised.record import foreign_call
 from lowerkit.targets.plan import Refusal
 from lowerkit.targets.registry import HOST_TARGET, failed
 from lowerkit.targets.target import Target
@@ -26,7 +27,8 @@ def ask(target: Target, method: str, expected: type[T] | tuple[type[Any], ...], 
         LowerkitError: what the target raised on purpose.
     """
     try:
-        answer: Any = getattr(target, method)(*arguments)
+        with foreign_call("target", target.name, method):
+            answer: Any = getattr(target, method)(*arguments)
     except LowerkitError:
         raise
     except (Exception, SystemExit) as error:

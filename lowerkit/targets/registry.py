@@ -6,6 +6,7 @@ import difflib
 from importlib.metadata import EntryPoint, entry_points
 
 from lowerkit.errors import CodegenError, UnsupportedError
+from lowerkit.runtimes.supervised.record import foreign_call
 from lowerkit.targets.target import Target
 
 GROUP = "lowerkit.targets"
@@ -32,7 +33,8 @@ def target_class(name: str) -> type[Target]:
             "LK4003", f"there is no target {name!r}", hint=f"{guess}the targets here are: {', '.join(sorted(points))}"
         )
     try:
-        found = points[name].load()
+        with foreign_call("target", name, "importing it"):
+            found = points[name].load()
     except (Exception, SystemExit) as error:
         raise failed(name, f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Target)) or found.name != name:
@@ -57,7 +59,8 @@ def find_target(name: str, level: str = "") -> Target:
             hint=f"{guess}its levels are: {', '.join(made.levels)}",
         )
     try:
-        return made(level)
+        with foreign_call("target", name, "making it"):
+            return made(level)
     except UnsupportedError:
         raise
     except (Exception, SystemExit) as error:

@@ -87,7 +87,8 @@ def test_every_page_is_reachable_from_readme_and_index() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_and_options_exist(name: str) -> None:
-    known = set.union(*(options_of(command) for command in COMMANDS)) | FOREIGN_OPTIONS
+    general = {option for parameter in cli.params for option in parameter.opts}
+    known = set.union(general, *(options_of(command) for command in COMMANDS)) | FOREIGN_OPTIONS
     wrong: list[str] = []
     for snippet in snippets(read(name)):
         text = snippet.partition(" #")[0].strip()
@@ -228,7 +229,7 @@ def test_quick_start_of_the_readme(
             continue  # takes seconds by design; its own tests cover it
         monkeypatch.setattr(sys, "argv", [*words, "--json"])
         with pytest.raises(SystemExit) as caught:
-            main()
+            main(supervised=False)
         output = capsys.readouterr()
         assert caught.value.code in (0, None), output.err
         document = json.loads(output.out)

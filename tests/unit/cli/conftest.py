@@ -29,7 +29,7 @@ def lowerkit_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         monkeypatch.setattr(sys, "argv", ["lowerkit", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as caught:
-            main()
+            main(supervised=False)
         captured = capsys.readouterr()
         code = caught.value.code
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)

@@ -1,0 +1,1 @@
+"""Calls into packages of others, noted where a supervisor can read them."""
