@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From top to bottom: no file imports what stands higher. A file belongs to the longest path that fits it.
 LAYERS = (
     ("lowerkit/cli",),
+    ("lowerkit/torch_backend",),  # a user of the whole path
     ("lowerkit/__init__.py",),
     ("lowerkit/bench", "lowerkit/conformance", "lowerkit/quantization"),
     ("lowerkit/parity",),

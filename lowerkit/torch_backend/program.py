@@ -1,0 +1,78 @@
+"""A segment, compiled: torch tensors in and out, parameters packed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from lowerkit.capture.torch_export.capture import capture_exported
+from lowerkit.compiler import compile_program
+from lowerkit.runtimes.session import Session, load
+from lowerkit.torch_backend.segment import Segment
+from lowerkit.torch_backend.segment_export import export_segment
+from lowerkit.torch_backend.settings import Settings
+from lowerkit.torch_backend.sizes import expression_of
+
+
+class SegmentRunner:
+    """Runs one segment by a session of lowerkit.
+
+    Attributes:
+        live: the inputs that a call gives, in order.
+        outputs: the nodes whose values a call returns.
+    """
+
+    def __init__(
+        self, segment: Segment, frozen: Mapping[fx.Node, torch.Tensor], names: Mapping[str, str], settings: Settings
+    ) -> None:
+        exported = export_segment(segment, frozen, names)
+        self.live = exported.live
+        self.outputs = segment.outputs
+        self._carriers = exported.carriers
+        self._layouts = [_Layout(node.meta["val"]) for node in segment.outputs]
+        program = capture_exported(exported.program, source="a graph of torch.compile")
+        compiled = compile_program(program, settings.compile_options())
+        # The session maps the file, which may be gone then; the IR is not needed any more.
+        with tempfile.TemporaryDirectory(prefix="lowerkit-") as folder:
+            path = Path(folder) / "model.lk"
+            compiled.save(path)
+            self.session: Session = load(path, threads=settings.threads, integrity="structure")
+
+    def __call__(self, inputs: Sequence[torch.Tensor], evaluate: Callable[[Any], Any]) -> list[torch.Tensor]:
+        """Runs it once.
+
+        Args:
+            inputs: values of ``live``.
+            evaluate: gives sizes their values.
+        """
+        carriers = [carrier.array(evaluate(carrier.expression)) for carrier in self._carriers]
+        arrays = self.session.run(*inputs, *carriers)
+        return [layout.tensor(array, evaluate) for layout, array in zip(self._layouts, arrays, strict=True)]
+
+
+class _Layout:
+    """How an output lies in memory: as eager's does."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.is_bfloat16 = value.dtype == torch.bfloat16
+        self.strides = None
+        if not value.is_contiguous():
+            self.strides = [expression_of(stride) for stride in value.stride()]
+
+    def tensor(self, array: Any, evaluate: Callable[[Any], Any]) -> torch.Tensor:
+        if self.is_bfloat16:
+            bits = torch.from_numpy(array.view(np.int16))
+            # Not a view of other bits, which autograd would keep from being changed in place.
+            found = torch.empty(0, dtype=torch.bfloat16).set_(bits.untyped_storage(), 0, bits.shape, bits.stride())
+        else:
+            found = torch.from_numpy(array)
+        if self.strides is None:
+            return found
+        strided = torch.empty_strided(found.shape, [evaluate(stride) for stride in self.strides], dtype=found.dtype)
+        return strided.copy_(found)

@@ -1,0 +1,30 @@
+"""``torch.compile(model, backend="lowerkit")`` on whole models: eager's numbers, one compilation for many sizes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from lowerkit.parity.gates import judge_model
+from tests.support.models import benchmark_models
+from tests.support.torch_backend.beside_eager import compiled, programs
+
+SIX = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_batches_after_the_second_compile_nothing(name: str) -> None:
+    module, (example,) = benchmark_models().tiny(name)
+    fast = compiled(module)
+    with torch.no_grad():
+        for batch in (2, 3, 5):
+            shape = (batch, *example.shape[1:])
+            x = torch.randn(shape) if example.is_floating_point() else torch.randint(0, 100, shape)
+            actual, expected = fast(x), module(x)
+            exact = copy.deepcopy(module).double()(x.double() if x.is_floating_point() else x)
+            verdict = judge_model("f32", actual.numpy(), expected.numpy(), exact.numpy())
+            assert verdict.passed, (batch, verdict.reason)
+            assert actual.stride() == expected.stride()
+            assert programs() == (1 if batch == 2 else 2)  # one program each: nothing is left to PyTorch

@@ -1,0 +1,1 @@
+"""Targets and devices for tests."""
