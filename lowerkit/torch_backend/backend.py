@@ -11,6 +11,7 @@ from torch._guards import TracingContext
 
 from lowerkit.errors import UsageError
 from lowerkit.torch_backend.argument_names import argument_names
+from lowerkit.torch_backend.gradients.table import decompositions
 from lowerkit.torch_backend.graph import CompiledGraph
 from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.whole_ops import whole_ops
@@ -56,6 +57,7 @@ def lowerkit(
         fw_compiler=partial(compile_graph, "forward"),
         bw_compiler=partial(compile_graph, "backward"),
         inference_compiler=partial(compile_graph, "inference"),
+        decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
     with whole_ops(graph, example_inputs):

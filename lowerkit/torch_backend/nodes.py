@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.node_schemas import named_arguments
-from lowerkit.program.locations import users_line
+from lowerkit.program.locations import frames_of_trace, users_line
 from lowerkit.torch_backend.sizes import is_size, is_symbolic
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -66,7 +66,9 @@ def refusal_at_sight(node: fx.Node) -> Refusal | None:
         return None
     if is_number(node):
         return Refusal("LK4002", "a number that depends on data")
-    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name in _CHECKS:
+    if node.target is torch.ops.higher_order.with_effects:
+        return Refusal("" if _is_check(node.args[1]) else "LK4001", "an effect beside its value")
+    if _is_check(node.target):
         return Refusal("", "a check, which gives no value")
     if has_order(node):
         return Refusal("LK4001", "random numbers" if _is_random(node) else "an effect beside its value")
@@ -91,9 +93,16 @@ def _nodes_of(argument: Any) -> list[Any]:
 
 
 def describe(node: fx.Node) -> str:
-    """Returns ``aten.foo.default at model.py:12``."""
-    place = users_line(node.meta.get("stack_trace"))
+    """Returns ``aten.foo.default at model.py:12``; a line of PyTorch's where none of the user's is known."""
+    place = place_of(node)
     return f"{node.target}{f' at {place}' if place else ''}"
+
+
+def place_of(node: fx.Node) -> str:
+    """Returns ``file:line`` of a node, empty where it is not known."""
+    trace = node.meta.get("stack_trace")
+    frames = frames_of_trace(trace)
+    return users_line(trace) or (f"{frames[-1][0]}:{frames[-1][1]}" if frames else "")
 
 
 def _given(number: fx.Node) -> list[Any]:
@@ -109,10 +118,15 @@ _CHECKS = frozenset(
         "_assert_async",
         "_assert_scalar",
         "_assert_tensor_metadata",
+        "_linalg_check_errors",
         "sym_constrain_range",
         "sym_constrain_range_for_size",
     )
 )
+
+
+def _is_check(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name in _CHECKS
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -23,7 +23,7 @@ from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.compiler import plan_program
 from lowerkit.errors import LowerkitError, UnsupportedError
 from lowerkit.program.locations import users_line
-from lowerkit.torch_backend.nodes import Refusal, describe
+from lowerkit.torch_backend.nodes import Refusal, describe, place_of
 from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.segment_export import export_segment
 from lowerkit.torch_backend.settings import Settings
@@ -76,7 +76,7 @@ def _naming(error: LowerkitError, node: fx.Node) -> str | None:
 
 def _reason(text: str, node: fx.Node) -> str:
     """What a refusal says of a node beside its op and line; of an op that nothing lowers that are its operands."""
-    said = re.sub(r"^\w+: ", "", text).removesuffix(f" at {users_line(node.meta.get('stack_trace'))}").strip()
+    said = re.sub(r"^\w+: ", "", text).removesuffix(f" at {place_of(node)}").partition(" at unknown")[0]
     op = str(node.target).rpartition(".")[0]
     return f"it cannot be lowered for {said.removeprefix(op).strip()}" if said.startswith(f"{op} (") else said
 
