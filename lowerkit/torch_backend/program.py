@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,8 @@ class SegmentRunner:
         with tempfile.TemporaryDirectory(prefix="lowerkit-") as folder:
             path = Path(folder) / "model.lk"
             compiled.save(path)
-            self.session: Session = load(path, threads=settings.threads, integrity="structure")
+            self.session: Session | None = load(path, threads=settings.threads, integrity="structure")
+        _runners.add(self)
 
     def __call__(self, inputs: Sequence[torch.Tensor], evaluate: Callable[[Any], Any]) -> list[torch.Tensor]:
         """Runs it once.
@@ -52,8 +55,21 @@ class SegmentRunner:
             evaluate: gives sizes their values.
         """
         carriers = [carrier.array(evaluate(carrier.expression)) for carrier in self._carriers]
+        assert self.session is not None, "the interpreter has not ended"
         arrays = self.session.run(*inputs, *carriers)
         return [layout.tensor(array, evaluate) for layout, array in zip(self._layouts, arrays, strict=True)]
+
+
+_runners: weakref.WeakSet[SegmentRunner] = weakref.WeakSet()
+
+
+def _release() -> None:
+    """Gives sessions back while the interpreter is whole: TorchDynamo's caches would keep them beyond its end."""
+    for runner in list(_runners):
+        runner.session = None
+
+
+atexit.register(_release)
 
 
 class _Layout:
@@ -74,5 +90,11 @@ class _Layout:
             found = torch.from_numpy(array)
         if self.strides is None:
             return found
-        strided = torch.empty_strided(found.shape, [evaluate(stride) for stride in self.strides], dtype=found.dtype)
-        return strided.copy_(found)
+        strides = [evaluate(stride) for stride in self.strides]
+        strided = torch.empty_strided(found.shape, strides, dtype=found.dtype)
+        target = strided
+        for axis, stride in enumerate(strides):
+            if stride == 0 and found.shape[axis] > 1:  # all places are one
+                target, found = target.narrow(axis, 0, 1), found.narrow(axis, 0, 1)
+        target.copy_(found)
+        return strided
