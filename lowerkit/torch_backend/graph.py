@@ -16,12 +16,12 @@ from torch._dynamo.utils import counters
 from torch.fx.node import map_arg
 from torch.utils import _python_dispatch
 
-from lowerkit.errors import LowerkitError, ResourceError, UsageError
+from lowerkit.errors import LowerkitError
 from lowerkit.torch_backend.frozen import FrozenInputs, can_be_frozen
 from lowerkit.torch_backend.nodes import Refusal, is_number, refusal_at_sight
 from lowerkit.torch_backend.partition import partition
 from lowerkit.torch_backend.program import SegmentRunner
-from lowerkit.torch_backend.refusals import logger, refusal_error, refused_nodes, report
+from lowerkit.torch_backend.refusals import is_refusal, logger, refusal_error, refused_nodes, report
 from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.sizes import SymbolReader, expression_of
@@ -148,10 +148,8 @@ class CompiledGraph:
             for segment in missing:
                 try:
                     runners[tuple(segment.nodes)] = self._runner(segment, frozen)
-                except (UsageError, ResourceError):
-                    raise
                 except LowerkitError as error:
-                    if self._whole:
+                    if self._whole or not is_refusal(error):
                         raise
                     self._refused |= refused_nodes(error, segment, self._settings)
                     break

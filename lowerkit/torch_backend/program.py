@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.segment_export import export_segment
 from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.sizes import expression_of
+
+logger = logging.getLogger("lowerkit.torch_backend")
 
 
 class SegmentRunner:
@@ -40,6 +43,8 @@ class SegmentRunner:
         self._layouts = [_Layout(node.meta["val"]) for node in segment.outputs]
         program = capture_exported(exported.program, source="a graph of torch.compile")
         compiled = compile_program(program, settings.compile_options())
+        for summary in compiled.offload:
+            logger.info(summary.render())
         # The session maps the file, which may be gone then; the IR is not needed any more.
         with tempfile.TemporaryDirectory(prefix="lowerkit-") as folder:
             path = Path(folder) / "model.lk"

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.compiler import plan_program
-from lowerkit.errors import LowerkitError, UnsupportedError
+from lowerkit.errors import LowerkitError, ResourceError, UnsupportedError, UsageError
 from lowerkit.program.locations import users_line
 from lowerkit.torch_backend.nodes import Refusal, describe, place_of
 from lowerkit.torch_backend.segment import Segment
@@ -30,6 +30,11 @@ from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.sizes import expression_of
 
 logger = logging.getLogger("lowerkit.torch_backend")
+
+
+def is_refusal(error: LowerkitError) -> bool:
+    """Whether an error is about the graph; not about options, memory, disks, or a target of another package."""
+    return not isinstance(error, (UsageError, ResourceError)) and error.code != "LK5003"
 
 
 def refused_nodes(error: LowerkitError, segment: Segment, settings: Settings) -> dict[fx.Node, Refusal]:

@@ -14,7 +14,7 @@ from tests.support.torch_backend.beside_eager import compiled
 
 def test_the_defaults() -> None:
     assert Settings.of(None) == Settings.of({}) == Settings()
-    assert Settings.of({"target": "cpu:x86-64-v3", "threads": 1}).compile_options().spec.host == "x86-64-v3"
+    assert Settings.of({"target": "cpu:x86-64-v3", "threads": 1}).compile_options().spec.hosts == ("x86-64-v3",)
 
 
 def test_all_problems_at_once_and_the_nearest_name() -> None:
