@@ -251,7 +251,7 @@ def compile_program(
     from lowerkit.targets.target import LinkSettings
 
     names = [target.name for target in accelerators]
-    offload = summaries(context.placements, names) if context.placements else []  # a later stage was partitioned before
+    offload = summaries(context.placements, names) if context.placements else []
     require_offload(context.placements, offload, options.require_offload)
     parts = compile_parts(
         program, hosts, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
@@ -298,6 +298,9 @@ def lowering_context(program: Program, options: CompileOptions) -> PassContext:
     Raises:
         UnsupportedError: LK4003, there is no such target.
     """
+    import msgspec
+
+    from lowerkit.passes.partition.accelerator import Placement
     from lowerkit.targets.offering import Offer
 
     spec = options.spec
@@ -305,6 +308,7 @@ def lowering_context(program: Program, options: CompileOptions) -> PassContext:
         pass_context(program),
         accelerators=[Offer(target, spec.host_target) for target in spec.accelerator_targets],
         keep_on_host=options.keep_on_host,
+        placements=msgspec.convert(program.placements, list[Placement]),
     )
 
 
@@ -314,4 +318,9 @@ def _lower(
     context = lowering_context(program, options)
     by_regions = [target for target in options.spec.accelerator_targets if target.unit == "region"]
     pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
-    return context, run_stages(program, until, context, pipeline)
+    timings = run_stages(program, until, context, pipeline)
+    if context.placements:
+        from lowerkit.codegen.offload import placement_entry
+
+        program.placements = list(map(placement_entry, context.placements))
+    return context, timings

@@ -52,6 +52,7 @@ class Program:
         example_inputs: arrays that fit ``signature.inputs``, where the user gave values.
         sources: the files that weights are read from when they are asked for.
         remarks: what the user should know of how it was captured.
+        placements: where each op runs, from stage ``partitioned`` on: JSON, as in the metadata of an artifact.
     """
 
     context: ir.Context
@@ -73,6 +74,7 @@ class Program:
     example_inputs: list[Array] | None = field(default=None, repr=False)
     sources: list[SourceFile] = field(default_factory=list[SourceFile], repr=False)
     remarks: list[str] = field(default_factory=list[str])
+    placements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False)
 
     @property
     def main(self) -> ir.Operation:

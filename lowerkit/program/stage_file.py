@@ -7,6 +7,7 @@ The weights file is safetensors; derived weights are written as data.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ class _Head(msgspec.Struct):
     output_tree: object = None
     input_tree: object = None
     dialect: str = ""
+    placements: list[dict[str, Any]] = []
 
 
 def write_stage(program: Program, path: Path) -> None:
@@ -38,7 +40,13 @@ def write_stage(program: Program, path: Path) -> None:
 
     head = msgspec.json.encode(
         _Head(
-            program.stage, program.source, program.signature, program.output_tree, program.input_tree, DIALECT_VERSION
+            program.stage,
+            program.source,
+            program.signature,
+            program.output_tree,
+            program.input_tree,
+            DIALECT_VERSION,
+            program.placements,
         )
     ).decode()
     used: dict[str, np.ndarray] = {}
@@ -100,7 +108,10 @@ def read_stage(path: Path, stage: str) -> Program:
     for name, array in arrays.items():
         is_bfloat16 = declared.get(name) == "bf16"
         weights.add(name, array.view(NUMPY_DTYPES["bf16"]) if is_bfloat16 else array)
-    return Program(context, module, weights, head.signature, head.source, head.stage, head.output_tree, head.input_tree)
+    trees = (head.output_tree, head.input_tree)
+    return Program(
+        context, module, weights, head.signature, head.source, head.stage, *trees, placements=head.placements
+    )
 
 
 def _declared_types(module: ir.Module) -> dict[str, str]:

@@ -52,6 +52,12 @@ class TensorType:
             count *= 1 if extent is None else extent
         return count
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, at least one each; an ``index`` has eight."""
+        bits = int("".join(letter for letter in self.dtype if letter.isdigit()) or 64)
+        return self.elements * max(bits // 8, 1)
+
     def __str__(self) -> str:
         return "x".join([*("?" if extent is None else str(extent) for extent in self.shape), self.dtype])
 

@@ -93,6 +93,6 @@ class Target(ABC):
     def cost(self, ops: Sequence[OpView], transfer_bytes: int) -> float:
         """Returns the seconds that a function of ``ops`` takes here, its inputs and outputs on the way included."""
         speed = self.capabilities(self.level).throughput or Throughput()
-        moved = sum(value.elements * 4 for op in ops for value in op.results)
+        moved = sum(value.nbytes for op in ops for value in op.results)
         work = max(sum(op.flops for op in ops) / speed.flops, moved / speed.bytes)
         return speed.launch + work + transfer_bytes / speed.link_bytes

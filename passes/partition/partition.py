@@ -1,7 +1,8 @@
 """Gives each accelerator the ops that it takes, in functions as large as can be.
 
 Steps for each function of the host:
-    1. offer each op to the accelerators in their order; the first that takes it has it;
+    1. offer each op to the accelerators in their order; the first that takes it has it. What one of them gives back
+       later is offered to those behind it, and the sets are made anew;
     2. merge the sets of ops that feed one another, then any two of one accelerator, wherever no path leaves the merged
        set and comes back to it (:class:`~lowerkit.passes.partition.dependencies.Groups`);
     3. dissolve sets that are not worth what crosses to them;
@@ -17,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import ClassVar
 
 from lowerkit.dialect.base import LkOperation
@@ -50,9 +52,9 @@ class Partition(Pass):
             return False
         block = main_block(module)
         partitioner = _Partitioner(module, block, context)
-        partitioner.offer()
-        partitioner.merge()
-        partitioner.outline()
+        while partitioner.offer():
+            partitioner.merge()
+            partitioner.outline()
         partitioner.write_ledger()
         partitioner.call()
         return True
@@ -77,22 +79,29 @@ class _Partitioner:
         self.groups = Groups(self.before)
         self.taken: dict[int, Accelerator] = {}
         self.refusals: list[list[tuple[str, str]]] = [[] for _ in self.ops]
-        self.sets: list[_Set] = []
         self.made: list[tuple[_Set, Outlined]] = []
 
-    def offer(self) -> None:
-        for number, op in enumerate(self.ops):
+    def offer(self) -> bool:
+        """Offers what nobody has to whom it was not offered yet; returns whether anything was taken."""
+        free = [number for number in range(len(self.ops)) if number not in self.taken]
+        for number in free:
+            op = self.ops[number]
             if op.name in _NOT_OFFERED:
                 continue
             kept = self._kept(op)
+            asked = {name for name, _ in self.refusals[number]}
             for accelerator in self.context.accelerators:
+                if accelerator.name in asked:
+                    continue
                 reason = f"--keep-on-host {kept}" if kept else accelerator.refusal(op)
                 if reason is None:
                     self.taken[number] = accelerator
                     break
                 self.refusals[number].append((accelerator.name, reason))
+        return any(number in self.taken for number in free)
 
     def merge(self) -> None:
+        self.groups = Groups(self.before)
         for number in range(len(self.ops)):
             accelerator = self.taken.get(number)
             near = [other for other in sorted(self.before[number]) if self.taken.get(other) is accelerator]
@@ -105,8 +114,11 @@ class _Partitioner:
                 self.groups.merge([before, after])
 
     def outline(self) -> None:
+        for _, earlier in self.made:
+            earlier.function.erase()
+        self.made = []
         found: dict[int, _Set] = {}
-        for number, accelerator in self.taken.items():
+        for number, accelerator in sorted(self.taken.items(), key=itemgetter(0)):
             found.setdefault(self.groups.root(number), _Set(accelerator)).members.append(number)
         prefix = _name_of(self.block)
         for each in found.values():

@@ -185,3 +185,28 @@ def test_bodies_of_branches_are_partitioned_too() -> None:
     assert module.operation.verify()
     checks = ["@main", 'callee = "npu_0"', "@npu_0", "@then", 'callee = "npu_then_0"', "@npu_then_0"]
     match_checks(str(module), "\n".join(f"// CHECK: {each}" for each in checks))
+
+
+def test_what_one_gives_back_is_offered_to_the_next() -> None:
+    text = main(matmul("a", "x", "y") + softmax("b", "a") + matmul("c", "b", "y"), "c")
+    first = Takes(["lk.matmul", "lk.softmax"], "first", gives_back="too much for it")
+    second = Takes(["lk.matmul"], "second")
+    module, context = partitioned(text, first, second)
+    match_checks(
+        str(module),
+        "// CHECK-COUNT-2: lk.call\n// CHECK: func.func @second_0\n// CHECK: func.func @second_1",
+    )
+    assert [(each.op, each.target, each.refusals) for each in context.placements] == [
+        ("lk.matmul", "second", (("first", "too much for it"),)),
+        ("lk.softmax", "", (("first", "too much for it"), ("second", "no lk.softmax"))),
+        ("lk.matmul", "second", (("first", "too much for it"),)),
+    ]
+
+
+def test_sets_are_made_anew_with_what_was_given_back() -> None:
+    text = main(softmax("a", "x") + matmul("b", "a", "y") + softmax("c", "b"), "c")
+    first = Takes(["lk.matmul"], "first", not_worth="not worth it")
+    second = Takes(["lk.softmax", "lk.matmul"], "second")
+    module, context = partitioned(text, first, second)
+    match_checks(str(module), "// CHECK: func.func @second_0\n// CHECK-NOT: func.func @")
+    assert {each.function for each in context.placements} == {"second_0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from torch import nn
 from torch.export import Dim
 
 import lowerkit
-from lowerkit.compiler import Compiled
+from lowerkit.capture.capture import capture
+from lowerkit.compiler import Compiled, CompileOptions, compile_program, lower_program
 from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
 from lowerkit.parity.bisect.reproducer import write_reproducer
+from lowerkit.program.stage_file import read_stage, write_stage
 from lowerkit.runtimes.session import load
 from lowerkit.targets.op_view import OpView
 from tests.support.targets.accelerators import installed
@@ -320,3 +323,28 @@ def test_a_device_that_is_right_bisects_to_nothing(npus: None) -> None:
     assert report.passed
     assert report.bisection is not None and report.bisection.finding is None
     assert [row.family for row in report.bisection.steps] == ["rest", "softmax", "rest"]
+
+
+def test_a_stage_file_goes_on_with_the_ledger(npus: None, tmp_path: Path) -> None:
+    module, x = Network().eval(), torch.randn(2, 3, 8, 8)
+    options = CompileOptions(target="products", golden=False)
+    whole = compiled(module, (x,), "products")
+    program = capture(module, (x,))
+    lower_program(program, "partitioned", options)
+    write_stage(program, tmp_path / "m.mlir")
+    made = compile_program(read_stage(tmp_path / "m.mlir", "partitioned"), replace(options, require_offload=0.5))
+    assert made.offload == whole.offload
+    assert made.parts.program.metadata["placements"] == whole.parts.program.metadata["placements"]
+    hold(made.session.run(x), module(x))
+
+
+@pytest.mark.parametrize("target", ["all", "regions"])
+def test_a_quantized_network(npus: None, target: str) -> None:
+    """Integer products with their signs, zero points and requantization: the same codes as on the CPU."""
+    random = np.random.default_rng(4)
+    module, samples = Network().eval(), [[torch.randn(2, 3, 8, 8)] for _ in range(4)]
+    here, there = (lowerkit.quantize(module, samples, keep_float=(), target=each).compiled for each in ("cpu", target))
+    assert [device.name for device in there.parts.program.devices] == [target]
+    x = random.random((2, 3, 8, 8), np.float32)
+    for one, other in zip(there.session.run(x), here.session.run(x), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)  # a softmax ends it
