@@ -42,6 +42,7 @@ class CompileOptions:
         workers: processes that compile kernels; None is one a core.
         use_cache: read and write the kernel cache on disk.
         golden: store the example inputs and our outputs in the artifact, for ``lowerkit verify``.
+        device: the device that takes the place of the target's where the model runs in this process: ``cuda-sim``.
     """
 
     target: TargetSpec | str = "cpu"
@@ -51,6 +52,7 @@ class CompileOptions:
     workers: int | None = None
     use_cache: bool = True
     golden: bool = True
+    device: str | None = None
 
     @cached_property
     def spec(self) -> TargetSpec:
@@ -95,7 +97,7 @@ class Compiled:
             self._folder = tempfile.TemporaryDirectory(prefix="lowerkit-")
             path = Path(self._folder.name) / "model.lk"
             self._write(path, golden=False)
-            self._session = load(path, threads=self.threads)
+            self._session = load(path, threads=self.threads, device=self.options.device)
         return self._session
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -123,15 +125,11 @@ class Compiled:
         """The programs that get golden outputs: where there are inputs, those whose code this machine can run."""
         if not self.options.golden or self.program.example_inputs is None:
             return []
-        from lowerkit.targets.asking import ask
+        from lowerkit.targets.runnable import targets_not_here
 
-        spec = self.options.spec
-        targets = {target.name: target for target in spec.accelerator_targets}
-        hosts = {target.level: target for target in spec.host_targets}
         runnable: list[ProgramSpec] = []
         for program in self.parts.manifest.programs:
-            used = [*(targets[device.name] for device in program.devices), hosts[program.level]]
-            missing = [target for target in used if not ask(target, "runs_here", bool)]
+            missing = targets_not_here(program, self.options.spec, self.options.device)
             remarks = [f"no golden outputs: this machine cannot run {each.level or each.name} code" for each in missing]
             self.remarks += [remark for remark in remarks if remark not in self.remarks]
             runnable += [] if missing else [program]
@@ -174,7 +172,8 @@ class Compiled:
         assert inputs is not None, "there are golden values only where there are inputs"
         outputs: dict[str, list[Array]] = {}
         for program in programs:
-            session = Session(artifact, self.threads or default_threads(), "structure", program.label, program.name)
+            threads, device = self.threads or default_threads(), self.options.device
+            session = Session(artifact, threads, "structure", program.label, program.name, device)
             assert program.golden is not None, "programs are made with a place for them"
             outputs[program.golden.entry] = session.run(*inputs)
         return golden_entries(inputs, outputs)
@@ -190,6 +189,7 @@ def compile(
     threads: int | None = None,
     workers: int | None = None,
     use_cache: bool = True,
+    device: str | None = None,
 ) -> Compiled:
     """Compiles a model.
 
@@ -202,6 +202,7 @@ def compile(
         threads: threads of a run; None is the cores this process may use.
         workers: processes that compile kernels; None is one a core.
         use_cache: read and write the caches of captured programs and of kernels on disk.
+        device: the device that takes the place of the target's in this process, such as ``cuda-sim``.
 
     Raises:
         LowerkitError: see the exit codes; nothing runs on eager PyTorch instead.
@@ -216,7 +217,8 @@ def compile(
         from lowerkit.capture.capture import capture
 
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
-    compiled = compile_program(program, CompileOptions(target=target, workers=workers, use_cache=use_cache))
+    options = CompileOptions(target=target, workers=workers, use_cache=use_cache, device=device)
+    compiled = compile_program(program, options)
     compiled.threads = threads
     return compiled
 

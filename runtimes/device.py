@@ -13,16 +13,17 @@ may raise whatever it likes: a run ends with RuntimeFault LK8016, which names th
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lowerkit.errors import RuntimeFault
+from lowerkit.errors import LowerkitError, RuntimeFault, UsageError
 from lowerkit.runtimes.supervised.record import foreign_call
 
 Bytes = npt.NDArray[np.uint8]
@@ -151,21 +152,62 @@ def open_device(name: str, level: str) -> Device:
     """
     points = known_devices()
     if name not in points:
-        known = ", ".join(sorted(points)) or "none"
         raise RuntimeFault(
             "LK8005",
             f"the artifact runs on the device {name!r}, which no package here brings",
-            hint=f"install the package that brings it (entry point group {GROUP}); there are: {known}",
+            hint=f"install the package that brings it (entry point group {GROUP}); {_there_are(name, points)}",
         )
     point = points[name]
     try:
         with foreign_call("device", name, "making it"):
             device = point.load()(level)
+    except LowerkitError:
+        raise
     except (Exception, SystemExit) as error:
         raise failed_device(name, f"it cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(device, Device):
         raise failed_device(name, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
     return device
+
+
+def stand_ins(device: str | None, names: Sequence[str]) -> dict[str, str]:
+    """Returns which device takes the place of which.
+
+    Args:
+        device: ``DEVICE`` for an artifact of one device, else ``NAME=DEVICE``, separated by commas; None for none.
+        names: of the devices that the artifact was compiled for.
+
+    Raises:
+        UsageError: LK1009, the artifact has no such device, or there is none to take its place.
+    """
+    points = known_devices()
+    found: dict[str, str] = {}
+    for part in device.split(",") if device is not None else ():
+        old, equals, new = part.partition("=")
+        old, new = (old.strip(), new.strip()) if equals else (names[0] if len(names) == 1 else "", old.strip())
+        if new not in points:
+            raise UsageError("LK1009", f"there is no device {new!r}", hint=_there_are(new, points))
+        if old not in names:
+            has = (
+                f"the artifact was compiled for {' and '.join(names)}"
+                if names
+                else "the artifact runs on the CPU alone"
+            )
+            raise UsageError(
+                "LK1009",
+                f"--device {part}: no device has its place taken by {new!r}"
+                if not old
+                else f"no device is called {old!r}",
+                hint=f"{has}; write NAME=DEVICE" if len(names) > 1 else has,
+            )
+        found[old] = new
+    return found
+
+
+def _there_are(name: str, points: Mapping[str, EntryPoint]) -> str:
+    near = difflib.get_close_matches(name, points, 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return f"{guess}there are: {', '.join(sorted(points)) or 'none'}"
 
 
 def package_of(name: str) -> str:

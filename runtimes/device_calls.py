@@ -16,7 +16,7 @@ import numpy as np
 
 from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
-from lowerkit.runtimes.device import Bytes, Device, open_device, package_of
+from lowerkit.runtimes.device import Bytes, Device, open_device, package_of, stand_ins
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
 from lowerkit.runtimes.supervised.record import foreign_call
 
@@ -119,16 +119,29 @@ class DeviceCalls:
         address: of the function that the executor calls.
     """
 
-    def __init__(self, artifact: Artifact, program: ProgramSpec, ranks: Mapping[str, int]) -> None:
+    def __init__(
+        self, artifact: Artifact, program: ProgramSpec, ranks: Mapping[str, int], device: str | None = None
+    ) -> None:
         """Opens the devices that ``program`` of an artifact names, and copies to each the weights that its steps read.
 
+        Args:
+            artifact: what runs on them.
+            program: of the artifact.
+            ranks: of this process, by axis of the mesh.
+            device: which ones take their places, see :func:`~lowerkit.runtimes.device.stand_ins`.
+
         Raises:
+            UsageError: LK1009, ``device`` names none, or the program has none whose place it could take.
             RuntimeFault: LK8005, LK8016, as for :func:`~lowerkit.runtimes.device.open_device`.
             ResourceError: LK7002, a device has not the memory.
         """
         blob = artifact.entry_bytes(WEIGHTS_ENTRY)
+        others = stand_ins(device, [spec.name for spec in program.devices])
         self.memories = {
-            spec.name: DeviceMemory(spec.name, open_device(spec.name, spec.level)) for spec in program.devices
+            spec.name: DeviceMemory(
+                others.get(spec.name, spec.name), open_device(others.get(spec.name, spec.name), spec.level)
+            )
+            for spec in program.devices
         }
         for name, memory in self.memories.items():
             here = [buffer for buffer in program.buffers if buffer.weight and buffer.memory == name]

@@ -54,9 +54,9 @@ class Session:
         integrity: Integrity,
         target: str | None = None,
         program: str = MAIN_PROGRAM,
+        device: str | None = None,
     ) -> None:
-        self._artifact = artifact
-        self._manifest = artifact.manifest
+        self._artifact, self._manifest = artifact, artifact.manifest
         self._pool = _native.ThreadPool(threads)
         self._check_manifest()
         self._program = choose_program(self._manifest, target, program)
@@ -68,11 +68,10 @@ class Session:
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
             for name, tensor in artifact.weights.items()
         }
-        self._calls = DeviceCalls(artifact, self._program, {})
+        self._calls = DeviceCalls(artifact, self._program, {}, device)
         weakref.finalize(self, self._calls.close)
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
-        self._arena = _native.Memory(0)
-        self._scratch = _native.Memory(0)
+        self._arena, self._scratch = _native.Memory(0), _native.Memory(0)
         blob = artifact.entry_bytes(WEIGHTS_ENTRY)
         stored = {name: artifact.weights[weight] for name, weight in self._program.state_initials.items()}
         self._states = StateMemory(self.signature, {name: blob[t.begin : t.end] for name, t in stored.items()})
@@ -88,6 +87,7 @@ class Session:
         integrity: Integrity = "checksum",
         target: str | None = None,
         program: str = MAIN_PROGRAM,
+        device: str | None = None,
     ) -> Session:
         """Loads an artifact.
 
@@ -100,6 +100,7 @@ class Session:
             target: which of the programs to run, as they were compiled for targets (``cpu:x86-64-v3``); None is the
                 first one that this machine can run: the artifact names the best ones first.
             program: which of the programs to run, by name.
+            device: takes the place of the program's, such as ``cuda-sim``; ``NAME=DEVICE,...`` of several.
 
         Raises:
             ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 of another format.
@@ -110,7 +111,7 @@ class Session:
             raise UsageError("LK1009", f"threads is {threads}, expected 1 to 1024")
         artifact = open_artifact(path)
         try:
-            return Session(artifact, threads or default_threads(), integrity, target, program)
+            return Session(artifact, threads or default_threads(), integrity, target, program, device)
         except MemoryError as error:
             raise ResourceError("LK7002", f"no memory to load {path}") from error
         finally:

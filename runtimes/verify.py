@@ -86,7 +86,11 @@ class VerifyReport:
 
 
 def verify_artifact(
-    path: str | os.PathLike[str], *, threads: int | None = None, target: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    target: str | None = None,
+    device: str | None = None,
 ) -> VerifyReport:
     """Checks every hash of an artifact and runs the golden inputs of each program that this machine can run.
 
@@ -94,6 +98,7 @@ def verify_artifact(
         path: the ``.lk`` file.
         threads: threads of a run; None: the physical cores this process may use.
         target: only the programs that were compiled for it, which must run here; None is all.
+        device: as for :meth:`~lowerkit.runtimes.session.Session.load`.
 
     Raises:
         ArtifactError: as :func:`~lowerkit.runtimes.session.load`; LK8001 names every entry whose hash differs.
@@ -113,18 +118,18 @@ def verify_artifact(
             path=str(path),
             content_id=manifest.content_id,
             entries={name: info.size for name, info in manifest.entries.items()},
-            programs=[_check_program(artifact, program, threads or default_threads()) for program in programs],
+            programs=[_check_program(artifact, program, threads or default_threads(), device) for program in programs],
         )
     finally:
         artifact.close()
 
 
-def _check_program(artifact: Artifact, program: ProgramSpec, threads: int) -> ProgramCheck:
+def _check_program(artifact: Artifact, program: ProgramSpec, threads: int, device: str | None) -> ProgramCheck:
     missing = missing_features(program)
     if missing:
         reason = f"this machine lacks {', '.join(missing)}"
         return ProgramCheck(program.name, program.label, "none", [], reason)
-    session = Session(artifact, threads, "structure", program.label, program.name)
+    session = Session(artifact, threads, "structure", program.label, program.name, device)
     if program.golden is None:
         reason = "no golden outputs inside: only the hashes were checked"
         return ProgramCheck(program.name, program.label, "none", [], reason)

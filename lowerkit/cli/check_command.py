@@ -10,7 +10,7 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import target_option
+from lowerkit.cli.target_options import device_option, target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
@@ -20,6 +20,7 @@ from lowerkit.parity.report.report import Report, Row
 @click.command("check")
 @model_options
 @target_option
+@device_option
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
 @click.option("--hard", is_flag=True, help="Compare on NaN, infinities, denormals and other special values too.")
@@ -42,6 +43,7 @@ def command(
     dynamic: tuple[str, ...],
     seed: int,
     target: str,
+    device: str | None,
     dtype: str | None,
     outputs_only: bool,
     hard: bool,
@@ -60,7 +62,13 @@ def command(
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
         report = check_program(
-            program, target=target, per_op=not outputs_only, bisect=bisect, hard=hard, on_progress=show
+            program,
+            target=target,
+            device=device,
+            per_op=not outputs_only,
+            bisect=bisect,
+            hard=hard,
+            on_progress=show,
         )
     if as_json:
         print_json("check", report.to_json())

@@ -11,7 +11,7 @@ import click
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import Share, target_option
+from lowerkit.cli.target_options import Share, device_option, target_option
 from lowerkit.errors import InputError, UsageError
 
 
@@ -21,6 +21,7 @@ from lowerkit.errors import InputError, UsageError
     "-o", "--output", type=click.Path(path_type=Path), help="The artifact to write. [default: MODEL's stem + .lk]"
 )
 @target_option
+@device_option
 @click.option("--require-offload", type=Share(), help="Fail unless the accelerators take this share of the FLOPs: 99%.")
 @click.option("--keep-on-host", multiple=True, metavar="OP", help="Offer OP (softmax, or a node's name) to nobody.")
 @click.option("--dump-ir", type=click.Path(path_type=Path), help="Write the IR after each pass into this folder.")
@@ -38,6 +39,7 @@ def command(
     seed: int,
     output: Path | None,
     target: str,
+    device: str | None,
     require_offload: float | None,
     keep_on_host: tuple[str, ...],
     dump_ir: Path | None,
@@ -69,6 +71,7 @@ def command(
         refuse_given(["workers", "require_offload"], "with --compile-to: no kernel is compiled")
     options = CompileOptions(
         target=target,
+        device=device,
         keep_on_host=frozenset(keep_on_host),
         require_offload=require_offload,
         dump_folder=dump_ir,

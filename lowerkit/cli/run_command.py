@@ -8,7 +8,7 @@ import click
 
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.supervise import supervise_devices
-from lowerkit.cli.target_options import program_option
+from lowerkit.cli.target_options import device_option, program_option
 
 
 @click.command("run")
@@ -25,6 +25,7 @@ from lowerkit.cli.target_options import program_option
     help="A folder of NAME.npy files, one a state: where the run takes up, and where its final states go.",
 )
 @program_option
+@device_option
 @json_option
 def command(
     artifact: Path,
@@ -34,6 +35,7 @@ def command(
     threads: int | None,
     state: Path | None,
     target: str | None,
+    device: str | None,
     as_json: bool,
 ) -> None:
     """Run ARTIFACT once; inputs that are not given are an error."""
@@ -43,7 +45,7 @@ def command(
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.session import load
 
-    session = load(artifact, threads=threads, target=target)
+    session = load(artifact, threads=threads, target=target, device=device)
     if state is not None:
         session.set_state(read_states(session.signature, state))
     results = session.run(**read_inputs(session.signature, inputs, seed))

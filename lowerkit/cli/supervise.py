@@ -26,6 +26,8 @@ from lowerkit.runtimes.supervised.record import ForeignCall, Record, keep_record
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
+OWN = frozenset({"cpu", "cuda"})
+"""Targets and devices of this package: nobody else is to be named for them, and a simulated card takes its time."""
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 
 
@@ -45,7 +47,7 @@ def supervise_targets(target: str) -> None:
         SystemExit: in the parent, with the exit code of the child.
     """
     names = [part.partition(":")[0].strip() for part in target.split("+")]
-    if any(name != "cpu" for name in names):
+    if not OWN.issuperset(names):
         _supervise()
 
 
@@ -55,7 +57,7 @@ def supervise_devices(artifact: Path) -> None:
 
     opened = open_artifact(artifact)
     opened.close()
-    if any(program.devices for program in opened.manifest.programs):
+    if any(device.name not in OWN for program in opened.manifest.programs for device in program.devices):
         _supervise()
 
 

@@ -19,6 +19,12 @@ program_option = click.option(
     help="Which program of the artifact, by what it was compiled for. [default: the best that this machine can run]",
 )
 
+device_option = click.option(
+    "--device",
+    metavar="[NAME=]DEVICE",
+    help="The device that takes the place of the target's: cuda-sim runs what was compiled for cuda without a card.",
+)
+
 
 class Share(click.ParamType[float]):
     """A share of a whole: ``99%`` or ``0.99``."""

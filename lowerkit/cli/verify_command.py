@@ -8,20 +8,21 @@ import click
 
 from lowerkit.cli.output import json_option, print_json
 from lowerkit.cli.supervise import supervise_devices
-from lowerkit.cli.target_options import program_option
+from lowerkit.cli.target_options import device_option, program_option
 from lowerkit.errors import ParityError
 
 
 @click.command("verify")
 @click.argument("artifact", type=click.Path(path_type=Path))
 @program_option
+@device_option
 @json_option
-def command(artifact: Path, target: str | None, as_json: bool) -> None:
+def command(artifact: Path, target: str | None, device: str | None, as_json: bool) -> None:
     """Check every checksum in ARTIFACT and run its golden inputs again."""
     supervise_devices(artifact)
     from lowerkit.runtimes.verify import verify_artifact
 
-    report = verify_artifact(artifact, target=target)
+    report = verify_artifact(artifact, target=target, device=device)
     if as_json:
         print_json("verify", report.to_json())
     else:

@@ -26,6 +26,7 @@ def check(
     example_inputs: Sequence[Any] | None = None,
     *,
     target: str = "cpu",
+    device: str | None = None,
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     per_op: bool = True,
@@ -33,6 +34,8 @@ def check(
     hard: bool = False,
 ) -> Report:
     """Compiles ``model`` (as ``lowerkit.compile`` takes it) and compares it with eager by gate A.
+
+    ``device`` is what takes the place of the target's device in this process, such as ``cuda-sim``.
 
     With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``. With
     ``hard``, the outputs are compared on special values too (NaN, infinities, denormals, extremes): ``report.hard``.
@@ -52,13 +55,14 @@ def check(
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    return check_program(make(), target=target, per_op=per_op, bisect=bisect, hard=hard)
+    return check_program(make(), target=target, device=device, per_op=per_op, bisect=bisect, hard=hard)
 
 
 def check_program(
     program: Program,
     *,
     target: str = "cpu",
+    device: str | None = None,
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
@@ -77,7 +81,7 @@ def check_program(
     bodies = bodies_of(program) if per_op else []
     unlowered = program.copy() if bodies and not program.signature.dims else None
     fused: Program | None = None
-    options = CompileOptions(target=target, golden=False)
+    options = CompileOptions(target=target, golden=False, device=device)
     model = replace(program)  # with the signature of the model, when taps are added to that of the program
     report = Report(program.source, [], [])
     taps: list[Tap] = []
@@ -117,7 +121,7 @@ def check_program(
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 
-        report.bisection = bisect_program(captured, target=target, on_progress=on_progress)
+        report.bisection = bisect_program(captured, target=target, device=device, on_progress=on_progress)
     return report
 
 

@@ -74,6 +74,7 @@ def quantize(
     keep_float: Sequence[str] = ("auto",),
     smooth: float = 0.0,
     target: str = "cpu",
+    device: str | None = None,
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Quantized:
@@ -88,6 +89,7 @@ def quantize(
         keep_float: as in :class:`Quantization`; ``()`` keeps nothing in floats.
         smooth: as in :class:`Quantization`.
         target: accelerators and the CPU with their levels, such as ``cpu:x86-64-v3``.
+        device: the device that takes the place of the target's in this process, such as ``cuda-sim``.
         dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; the samples may differ in shape.
         kwargs: keyword inputs of ``forward``, beside ``example_inputs``; in samples they follow the others.
 
@@ -131,7 +133,9 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    return quantize_program(program, samples, settings, CompileOptions(target=target), captured_for=captured_for)
+    return quantize_program(
+        program, samples, settings, CompileOptions(target=target, device=device), captured_for=captured_for
+    )
 
 
 def quantize_program(

@@ -22,6 +22,7 @@ LAYERS = (
     ("lowerkit/compiler.py",),
     ("lowerkit/pipeline.py",),
     ("lowerkit/c_interface",),
+    ("lowerkit/targets/cuda",),  # the kernel text of its floor is that of the CPU's generic family
     ("lowerkit/targets/cpu",),
     ("lowerkit/codegen",),
     ("lowerkit/targets",),  # the contract: what a target is asked and answers

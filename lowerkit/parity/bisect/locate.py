@@ -41,11 +41,13 @@ def _no_reference(found: Divergence) -> str:
     return f"no value of its node has {found.value.size} elements: the op computes something else, or too little"
 
 
-def kernel_finding(fault: KernelFault, program: ProgramSpec, target: str) -> tuple[Finding, Piece | None]:
+def kernel_finding(
+    fault: KernelFault, program: ProgramSpec, target: str, device: str | None
+) -> tuple[Finding, Piece | None]:
     """Returns the finding for a kernel, named down to an op inside its region, and a program that shows it alone."""
     step = program.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
-    piece, actual, expected = _smallest_prefix(fault, target, details)
+    piece, actual, expected = _smallest_prefix(fault, target, device, details)
     op = piece.op if piece is not None else fault.unit.op
     origin = place_of(op) if op.name not in ("lk.region", "lk.call") else origin_of(op.location)
     if not origin.node:
@@ -64,7 +66,9 @@ def kernel_finding(fault: KernelFault, program: ProgramSpec, target: str) -> tup
     return finding, piece
 
 
-def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tuple[Piece | None, Array, Array]:
+def _smallest_prefix(
+    fault: KernelFault, target: str, device: str | None, details: list[str]
+) -> tuple[Piece | None, Array, Array]:
     """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
     whole = (None, fault.actual, fault.expected)
     if not all(kind.has_static_shape for kind in fault.unit.types):
@@ -74,7 +78,7 @@ def _smallest_prefix(fault: KernelFault, target: str, details: list[str]) -> tup
     *pieces, whole_piece = fault.unit.pieces(fault.operands, fault.is_weight)
     for piece in [*pieces[:PREFIXES_AT_MOST], whole_piece]:
         try:
-            options = CompileOptions(target=target, golden=False)
+            options = CompileOptions(target=target, golden=False, device=device)
             compiled = compile_program(piece.program, options).session.run(*piece.inputs)
             exact = evaluate(piece.program, piece.inputs, float64=True).outputs
             own = evaluate(piece.program, piece.inputs, float64=False).outputs

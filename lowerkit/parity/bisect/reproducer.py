@@ -73,7 +73,7 @@ inputs = read_inputs(folder / "inputs.npz", program)
 print(program.text())
 expected = evaluate(program, inputs, float64=True).outputs
 limit = kernel_limit(program.signature.outputs[0].dtype)
-compiled = compile_program(program, CompileOptions(target="{target}", golden=False))
+compiled = compile_program(program, CompileOptions(target="{target}", golden=False, device={device!r}))
 sys.exit(show_difference(compiled.session.run(*inputs), expected, limit))
 '''
 
@@ -97,7 +97,7 @@ folder = Path(__file__).parent
 program = read_stage(folder / "region.mlir", "fused")
 inputs = read_inputs(folder / "inputs.npz", program)
 fused = evaluate(program, inputs, float64=False, keep=True)
-session = compile_program(program, CompileOptions(target="{target}", golden=False)).session
+session = compile_program(program, CompileOptions(target="{target}", golden=False, device={device!r})).session
 fault = recorded_run(session, inputs, fused).fault
 if not isinstance(fault, MemoryFault):
     print("no value is overwritten: the bug is gone")
@@ -127,15 +127,17 @@ def pass_reproducer(program: Program, name: str, before: Evaluation, finding: Fi
     return _pass_files(program, own, name, finding), "the whole module: no smaller part shows it"
 
 
-def kernel_reproducer(piece: Piece, finding: Finding, target: str) -> dict[str, bytes]:
+def kernel_reproducer(piece: Piece, finding: Finding, target: str, device: str | None) -> dict[str, bytes]:
     """Returns the folder for a region whose kernel computes something else."""
-    script = _KERNEL_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target)
+    script = _KERNEL_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target, device=device)
     return _files(piece.program, piece.inputs, "region.mlir", script)
 
 
-def memory_reproducer(program: Program, inputs: Sequence[Array], finding: Finding, target: str) -> dict[str, bytes]:
+def memory_reproducer(
+    program: Program, inputs: Sequence[Array], finding: Finding, target: str, device: str | None
+) -> dict[str, bytes]:
     """Returns the folder for a value that is overwritten while it is needed."""
-    script = _MEMORY_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target)
+    script = _MEMORY_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target, device=device)
     return _files(program, inputs, "region.mlir", script)
 
 

@@ -58,13 +58,18 @@ class _Snapshot:
 
 
 def bisect_program(
-    program: Program, *, target: str = "cpu", on_progress: Callable[[str], None] | None = None
+    program: Program,
+    *,
+    target: str = "cpu",
+    device: str | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Bisection:
     """Finds the first op of a captured program that computes something else than the model.
 
     Args:
         program: just captured, with inputs; it is lowered in place.
         target: what to compile for, such as ``cpu:x86-64-v3``.
+        device: the device that takes the place of the target's.
         on_progress: called with a line for people.
 
     Raises:
@@ -75,16 +80,22 @@ def bisect_program(
         raise UsageError(
             "LK1003", "a bisection needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
-    return _Search(program, program.example_inputs, target, on_progress or (lambda _text: None)).run()
+    return _Search(program, program.example_inputs, target, device, on_progress or (lambda _text: None)).run()
 
 
 class _Search:
     def __init__(
-        self, program: Program, inputs: Sequence[Array], target: str, on_progress: Callable[[str], None]
+        self,
+        program: Program,
+        inputs: Sequence[Array],
+        target: str,
+        device: str | None,
+        on_progress: Callable[[str], None],
     ) -> None:
         self.program = program
         self.inputs = inputs
         self.target = target
+        self.device = device
         self.show = on_progress
         self.result = Bisection([])
         self.reference: list[Array] = []
@@ -235,7 +246,7 @@ class _Search:
     def compiled(self) -> None:
         program = self.program
         fused, note = self.evaluation(program, float64=False, keep=True)
-        options = CompileOptions(target=self.target, golden=False)
+        options = CompileOptions(target=self.target, golden=False, device=self.device)
         self.show("compiling")
         compiled = compile_program(program, options, self.show)
         session = compiled.session
@@ -254,14 +265,15 @@ class _Search:
             return
         if isinstance(fault, KernelFault):
             self.show("compiling prefixes of the region")
-            finding, piece = kernel_finding(fault, session.program, self.target)
+            finding, piece = kernel_finding(fault, session.program, self.target, self.device)
             self.result.finding = finding
             if piece is not None:
-                self.result.reproducer = kernel_reproducer(piece, finding, self.target)
+                self.result.reproducer = kernel_reproducer(piece, finding, self.target, self.device)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
         else:
             self.result.finding = memory_finding(fault, session.program)
-            self.result.reproducer = memory_reproducer(program, self.inputs, self.result.finding, self.target)
+            found = self.result.finding
+            self.result.reproducer = memory_reproducer(program, self.inputs, found, self.target, self.device)
             self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
 
     def decibels(self, outputs: Sequence[Array]) -> float | None:

@@ -17,7 +17,8 @@ ends its launch with LK8017.
 """
 
 from lowerkit.runtimes.cuda.simulated.device import Module, SimulatedGpu
+from lowerkit.runtimes.cuda.simulated.device_memory import LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 from lowerkit.runtimes.cuda.simulated.launch import LaunchStatistics
 
-__all__ = ["Kernel", "LaunchStatistics", "Module", "SimulatedGpu"]
+__all__ = ["Kernel", "LaunchBuffer", "LaunchStatistics", "Module", "SimulatedGpu"]

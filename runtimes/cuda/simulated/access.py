@@ -60,7 +60,7 @@ class Access:
         if self._space in _OF_DEVICE and not batch.memory.track_written:
             holder = batch.memory.holder(addresses, self.width)
             if holder is not None:  # the way of nearly all loads, without what only faults and other spaces need
-                return holder.store.load(addresses - holder.base, dtype, count)
+                return holder.store.load(addresses - holder.origin, dtype, count)
         parts = list(self._parts(batch, addresses, None))
         if parts[0][3] is None:
             return self._load_part(batch, parts[0], dtype, count)
@@ -93,7 +93,7 @@ class Access:
             addresses = flat(batch, self._addresses(batch), threads)
             holder = batch.memory.holder(addresses, self.width)
             if holder is not None and holder.writable:
-                holder.store.store(addresses - holder.base, values)
+                holder.store.store(addresses - holder.origin, values)
                 return
         for store, offsets, which in self.places(batch, threads):
             store.store(offsets, values if which is None else values[which])

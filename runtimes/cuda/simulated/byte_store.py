@@ -77,6 +77,12 @@ class ByteStore:
         if self._written is not None:
             self._written[start : start + size] = 1
 
+    def forget(self, start: int, size: int) -> None:
+        """Makes bytes what memory is that nothing has written."""
+        self.data[start : start + size] = GARBAGE
+        if self._written is not None:
+            self._written[start : start + size] = 0
+
     @staticmethod
     def _check_written(written: Array, rows: Array, width: int) -> None:
         missing = (written.reshape(-1, width)[rows] == 0).any(-1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.batch import Geometry
-from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
+from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory, LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 from lowerkit.runtimes.cuda.simulated.launch import Argument, LaunchStatistics, run_launch
@@ -87,6 +87,15 @@ class SimulatedGpu:
         store, start = self._memory.span(address, nbytes)
         return store.data[start : start + nbytes].copy()
 
+    def forget(self, address: int, nbytes: int) -> None:
+        """Makes bytes what memory is that nothing has written.
+
+        Raises:
+            KernelFault: LK8017, they do not lie in one allocation.
+        """
+        store, start = self._memory.span(address, nbytes)
+        store.forget(start, nbytes)
+
     def load(self, ptx: str) -> Module:
         """Parses and decodes a module, and puts its variables into memory.
 
@@ -103,7 +112,11 @@ class SimulatedGpu:
                 if variable.name in variables:
                     raise UnknownPtx(f"variable {shown(variable.name)} is there twice", variable.line)
                 allocation = self._memory.allocate(
-                    variable.size, variable.name, writable=variable.space != "const", alignment=variable.alignment
+                    variable.size,
+                    variable.name,
+                    writable=variable.space != "const",
+                    alignment=variable.alignment,
+                    is_variable=True,
                 )
                 variables[variable.name] = allocation.base
                 data = (variable.data or b"").ljust(variable.size, b"\0")  # as C does, what has no value is zero
@@ -129,7 +142,7 @@ class SimulatedGpu:
         kernel: Kernel,
         grid: Sequence[int],
         block: Sequence[int],
-        arguments: Sequence[Argument],
+        arguments: Sequence[Argument | LaunchBuffer],
         shared_bytes: int = 0,
     ) -> LaunchStatistics:
         """Runs a kernel to its end.
@@ -139,14 +152,22 @@ class SimulatedGpu:
             grid: blocks in x, y, z; what is left out is 1.
             block: threads in x, y, z.
             arguments: one for each parameter: an int (an address, or a number of the parameter's size, signed or not),
-                a float for a float parameter, bytes for an array.
+                a float for a float parameter, bytes for an array; or a buffer. With one buffer at least, buffers are
+                all that the kernel may touch, at addresses of this launch alone.
             shared_bytes: dynamic shared memory of a block.
 
         Raises:
             KernelFault: LK8017, sizes or arguments do not fit the kernel, or a thread does what it must not.
         """
         geometry = Geometry(_three(grid), _three(block))
-        return run_launch(kernel, self._memory, geometry, arguments, shared_bytes, self._limit)
+        memory = self._memory
+        buffers = [each for each in arguments if isinstance(each, LaunchBuffer)]
+        if buffers:
+            memory, addresses = memory.showing(buffers)
+            places = iter(addresses)
+            arguments = [next(places) if isinstance(each, LaunchBuffer) else each for each in arguments]
+        plain = [each for each in arguments if not isinstance(each, LaunchBuffer)]
+        return run_launch(kernel, memory, geometry, plain, shared_bytes, self._limit)
 
 
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
 
 GLOBAL_BASE = 0x7000_0000_0000
+_LAUNCH_BASE = 0x7800_0000_0000
 _ALIGNMENT = 256
 _GAP = 4096  # bytes between allocations at least: what runs over its end meets nothing
 _REMEMBERED = 4096  # freed allocations
@@ -25,17 +26,39 @@ _REMEMBERED = 4096  # freed allocations
 
 @dataclass(frozen=True)
 class Allocation:
-    """``store.size`` bytes at address ``base``; ``name`` is what messages call it."""
+    """``size`` bytes at address ``base``; ``name`` is what messages call it.
+
+    Attributes:
+        store: where the bytes are.
+        origin: the address of the first byte of ``store``: ``base``, but where a part of it is shown.
+        is_variable: whether it belongs to a module.
+    """
 
     base: int
+    size: int
     store: ByteStore
     name: str
     writable: bool
+    origin: int
+    is_variable: bool = False
 
     @property
     def end(self) -> int:
         """The address behind the last byte."""
-        return self.base + self.store.size
+        return self.base + self.size
+
+
+@dataclass(frozen=True)
+class LaunchBuffer:
+    """An argument of a launch: ``size`` bytes at ``address``, which is all that the kernel may touch there.
+
+    ``name`` is what messages call it.
+    """
+
+    address: int
+    size: int
+    name: str
+    writable: bool = True
 
 
 class DeviceMemory:
@@ -55,7 +78,15 @@ class DeviceMemory:
         self._freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
         self._count = 0
 
-    def allocate(self, size: int, name: str = "", *, writable: bool = True, alignment: int = _ALIGNMENT) -> Allocation:
+    def allocate(
+        self,
+        size: int,
+        name: str = "",
+        *,
+        writable: bool = True,
+        alignment: int = _ALIGNMENT,
+        is_variable: bool = False,
+    ) -> Allocation:
         """Returns a new allocation.
 
         Raises:
@@ -71,12 +102,36 @@ class DeviceMemory:
         base = -(-self._top // alignment) * alignment
         self._top = base + size + _GAP
         self._free -= size
-        allocation = Allocation(
-            base, ByteStore(size, self.track_written), name or f"allocation {self._count}", writable
-        )
+        store = ByteStore(size, self.track_written)
+        allocation = Allocation(base, size, store, name or f"allocation {self._count}", writable, base, is_variable)
         self._bases.append(base)
         self._allocations.append(allocation)
         return allocation
+
+    def showing(self, buffers: Sequence[LaunchBuffer]) -> tuple[DeviceMemory, list[int]]:
+        """Returns the memory of one launch, which holds nothing but ``buffers`` and the variables of modules.
+
+        Each buffer lies far from the others there, at another address than here, aligned alike: what runs over its end
+        meets nothing, whatever lies behind it in the allocation that it is a part of.
+
+        Returns:
+            The memory, and the address of each buffer in it.
+
+        Raises:
+            KernelFault: LK8017, a buffer does not lie in one allocation.
+        """
+        shown = DeviceMemory(self._capacity, self.track_written)
+        shown._allocations = [each for each in self._allocations if each.is_variable]
+        shown._top = _LAUNCH_BASE
+        addresses: list[int] = []
+        for buffer in buffers:
+            store, start = self.span(buffer.address, buffer.size)
+            base = -(-shown._top // _ALIGNMENT) * _ALIGNMENT + buffer.address % _ALIGNMENT
+            shown._allocations.append(Allocation(base, buffer.size, store, buffer.name, buffer.writable, base - start))
+            shown._top = base + buffer.size + _GAP
+            addresses.append(base)
+        shown._bases = [each.base for each in shown._allocations]
+        return shown, addresses
 
     def free(self, address: int) -> None:
         """Ends the allocation at ``address``.
@@ -89,7 +144,7 @@ class DeviceMemory:
             raise KernelFault(f"free of 0x{address:x}, where no allocation begins: {self.describe(address)}")
         at = bisect_right(self._bases, address) - 1
         del self._bases[at], self._allocations[at]
-        self._free += allocation.store.size
+        self._free += allocation.size
         self._freed.append((allocation.base, allocation.end, allocation.name))
 
     def find(self, address: int) -> Allocation | None:
@@ -115,12 +170,14 @@ class DeviceMemory:
         Raises:
             KernelFault: LK8017, they do not lie in one allocation.
         """
+        if size == 0:
+            return ByteStore(0, False), 0
         allocation = self.find(address)
         if size < 0 or allocation is None or address + size > allocation.end:
             raise KernelFault(
                 f"the host asks for {size} bytes at 0x{address:x}: {self.describe(address + max(size, 0) - 1)}"
             )
-        return allocation.store, address - allocation.base
+        return allocation.store, address - allocation.origin
 
     def pieces(self, addresses: Array, width: int, write: bool) -> Iterator[tuple[ByteStore, Array, Array | None]]:
         """Yields for each allocation that is met its bytes, the offsets, and which of ``addresses`` these are.
@@ -136,7 +193,7 @@ class DeviceMemory:
         holder = self.holder(addresses, width)
         if holder is not None:  # nearly always: one instruction, one allocation
             self._check_writable(holder, write, addresses)
-            yield holder.store, addresses - holder.base, None
+            yield holder.store, addresses - holder.origin, None
             return
         check_alignment(addresses, width)
         bases = np.array(self._bases, np.int64)
@@ -151,7 +208,7 @@ class DeviceMemory:
             allocation = self._allocations[number]
             mine = owners == number
             self._check_writable(allocation, write, mine)
-            yield allocation.store, addresses[mine] - allocation.base, mine
+            yield allocation.store, addresses[mine] - allocation.origin, mine
 
     @staticmethod
     def _check_writable(allocation: Allocation, write: bool, which: Array) -> None:

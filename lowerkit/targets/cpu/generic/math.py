@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from lowerkit.mlir import ir, run_pipeline, walk
 from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value
-from lowerkit.targets.cpu.vector.math import FUNCTIONS
+from lowerkit.targets.cpu.vector.math import FUNCTIONS, power
 
 _CALL = re.compile(r"^\s*(%\S+) = (math\.\w+) (%[\w#]+(?:, %[\w#]+)*)(?: fastmath<\w+>)? : f32$")
 
@@ -21,8 +22,11 @@ _EMULATE = (
 _EXPAND = "builtin.module(func.func(arith-expand{include-bf16=true}),canonicalize,cse)"
 
 
-def expand_math(text: str) -> str:
-    """Returns kernel text without 16-bit float arithmetic and without f32 functions that have a polynomial."""
+def expand_math(text: str, powers: bool = False) -> str:
+    """Returns kernel text without 16-bit float arithmetic and without f32 functions that have a polynomial.
+
+    ``powers``: x^y too is ours; else the C math library computes it.
+    """
     module = ir.Module.parse(text)
     for pipeline in _EMULATE:
         run_pipeline(module, pipeline)
@@ -33,7 +37,9 @@ def expand_math(text: str) -> str:
     builder = TextBuilder(indent=0)
     for line in text.splitlines():
         match = _CALL.match(line)
-        function = FUNCTIONS.get(match[2]) if match else None
+        function: Callable[..., Value] | None = FUNCTIONS.get(match[2]) if match else None
+        if powers and match is not None and match[2] == "math.powf":
+            function = power
         if match is None or function is None:
             lines.append(line)
             continue

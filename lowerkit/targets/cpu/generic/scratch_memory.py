@@ -37,7 +37,7 @@ def replace_allocation(allocation: ir.Operation, place: KernelExpr | None, block
     with ir.InsertionPoint(allocation):
         offset = _emit(place, dims)
         address = _offset_pointer(scratch, offset)
-        value = _descriptor(address, ir.MemRefType(type_), list(allocation.operands))
+        value = descriptor(address, ir.MemRefType(type_), list(allocation.operands))
     allocation.results[0].replace_all_uses_with(value)
     allocation.erase()
 
@@ -71,8 +71,8 @@ def _offset_pointer(pointer: ir.Value, offset: ir.Value) -> ir.Value:
     ).result
 
 
-def _descriptor(pointer: ir.Value, type_: ir.MemRefType, sizes: list[ir.Value]) -> ir.Value:
-    """Builds the memref descriptor of a temporary: row-major at ``pointer``."""
+def descriptor(pointer: ir.Value, type_: ir.MemRefType, sizes: list[ir.Value]) -> ir.Value:
+    """Builds the memref of a temporary, row-major at ``pointer``; ``sizes`` are its dynamic extents."""
     rank = type_.rank
     i64 = ir.IntegerType.get_signless(64)
     arrays = f", array<{rank} x i64>, array<{rank} x i64>" if rank else ""

@@ -1,0 +1,1 @@
+"""The CUDA target: regions as kernels of thousands of threads, in PTX and machine code."""

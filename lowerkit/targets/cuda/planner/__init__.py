@@ -1,0 +1,1 @@
+"""How the loops of a region become kernels: which loops threads share out, and which nests share a kernel."""

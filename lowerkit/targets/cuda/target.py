@@ -1,0 +1,74 @@
+"""The CUDA target: every op as plain loops dealt out to threads, as PTX, and as machine code where ptxas is found.
+
+This is the floor: any region, any shape, correct. An artifact for a level runs on that card and on later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from lowerkit.passes.base import Pass
+from lowerkit.targets.capabilities import Capabilities
+from lowerkit.targets.cuda.acceptance import refusal
+from lowerkit.targets.cuda.levels import LEVELS
+from lowerkit.targets.cuda.passes import cuda_passes
+from lowerkit.targets.cuda.planner.plan import plan_region
+from lowerkit.targets.cuda.ptx.link import link_regions
+from lowerkit.targets.op_view import OpView
+from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings, Refusal
+from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.target import Accept, Target
+
+
+class CudaTarget(Target):
+    """A card of one compute capability."""
+
+    name: ClassVar[str] = "cuda"
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    unit: ClassVar[Literal["function", "region"]] = "region"
+
+    def capabilities(self, level: str) -> Capabilities:
+        """Returns that extents may be open; what ops there are has no bounds to state."""
+        return Capabilities(open_extents=True)
+
+    def accepts(self, op: OpView) -> Accept | Refusal:
+        """Takes every op that there is code for."""
+        reason = refusal(op)
+        return Accept() if reason is None else Refusal(reason)
+
+    def passes(self, stage: str) -> Sequence[Pass]:
+        """Returns the target's own passes to ``stage``; see :func:`~lowerkit.targets.cuda.passes.cuda_passes`."""
+        return cuda_passes(stage)
+
+    def compile(self, function: RegionView) -> DeviceCode | Refusal:
+        """Returns a region as launches.
+
+        Raises:
+            UnsupportedError: LK4001, an op has no lowering to linalg.
+            CodegenError: LK5001, the body cannot be lowered.
+        """
+        planned = plan_region(function)
+        launches = len(planned.function.launches)
+        note = f"{launches} launch{'' if launches == 1 else 'es'} of plain loops"
+        return DeviceCode("threads", msgspec.json.encode(planned), note=note)
+
+    def link(self, codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:
+        """Compiles the kernels and puts them into one image.
+
+        Raises:
+            CodegenError: LK5001, a kernel could not be made, or ptxas does not take it.
+        """
+        return link_regions(codes, self.level, settings)
+
+    def cost(self, ops: Sequence[OpView], transfer_bytes: int) -> float:
+        """Returns 0: whoever names the target wants the model there, and values that stay there cost no transfer."""
+        return 0.0
+
+    def runs_here(self) -> bool:
+        """Returns whether this machine has a card that runs code of the level."""
+        from lowerkit.runtimes.cuda.libcuda import has_card
+
+        return has_card(self.level)

@@ -1,0 +1,200 @@
+"""The CUDA device: runs the functions of an artifact as launches of the kernels in its image.
+
+``cuda`` is a card, ``cuda-sim`` the simulated one; they differ in their driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowerkit.errors import LowerkitError
+from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.cuda.image import Function, ImageError, unpack
+from lowerkit.runtimes.device import Bytes, Device
+from lowerkit.runtimes.expressions import evaluate
+
+_ALIGNMENT = 256
+_MOST_BLOCKS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One launch with the dims known."""
+
+    kernel: Any
+    blocks: int
+    threads: int
+    pointers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """A function with the dims known: bytes of operands and results, places of temporaries, the launches."""
+
+    buffers: tuple[int, ...]
+    temporaries: tuple[tuple[int, int], ...]
+    temporary_bytes: int
+    calls: tuple[_Call, ...]
+
+
+@dataclass
+class _Program:
+    """A loaded function, and what is known of it for the dims that it ran with."""
+
+    function: Function
+    kernels: dict[str, Any]
+    shaped: dict[tuple[int, ...], _Shaped] = field(default_factory=dict[tuple[int, ...], _Shaped])
+
+
+class CudaDevice(Device):
+    """A card, by libcuda."""
+
+    def __init__(self, level: str = "") -> None:
+        """Opens the first card.
+
+        Raises:
+            RuntimeFault: LK8020, there is no driver or no card, or the card is older than ``level``.
+        """
+        super().__init__(level)
+        self.driver = self._open_driver()
+        self._modules: dict[str, tuple[bytes, bytes]] = {}
+        self._loaded: dict[str, Any] = {}
+        self._temporaries = self._temporary_bytes = 0
+
+    def _open_driver(self) -> Driver:
+        from lowerkit.runtimes.cuda.libcuda import LibCuda
+
+        return LibCuda(self.level)
+
+    def allocate(self, size: int) -> int:
+        """See :meth:`Device.allocate`."""
+        return self.driver.allocate(size)
+
+    def free(self, address: int) -> None:
+        """See :meth:`Device.free`."""
+        self.driver.free(address)
+
+    def copy_in(self, address: int, data: Bytes, queue: int) -> None:
+        """See :meth:`Device.copy_in`."""
+        if data.size:
+            self.driver.write(address, data, queue)
+
+    def copy_out(self, data: Bytes, address: int, queue: int) -> None:
+        """See :meth:`Device.copy_out`."""
+        if data.size:
+            self.driver.read(data, address, queue)
+
+    def load(self, code: Bytes) -> _Program:
+        """See :meth:`Device.load`; the modules behind the functions are loaded once.
+
+        Raises:
+            ImageError: the bytes are not what the target wrote.
+        """
+        read = unpack(code.tobytes(), self._modules)
+        digest = read.modules.digest
+        if digest not in self._loaded:
+            self._modules[digest] = read.ptx, read.cubin
+            self._loaded[digest] = self.driver.load(read.ptx, read.cubin, read.modules.level)
+        kernels: dict[str, Any] = {}
+        for launch in read.function.launches:
+            try:
+                kernels[launch.kernel] = self.driver.kernel(self._loaded[digest], launch.kernel)
+            except KeyError as error:
+                raise ImageError(f"there is no kernel {launch.kernel!r} in the modules") from error
+        return _Program(read.function, kernels)
+
+    def launch(self, program: _Program, addresses: Sequence[int], dims: Sequence[int], queue: int) -> None:
+        """See :meth:`Device.launch`."""
+        key = tuple(dims)
+        if key not in program.shaped:
+            program.shaped[key] = _shape(program, key)
+        shaped = program.shaped[key]
+        self._reserve(shaped.temporary_bytes)
+        operands = len(program.function.operands)
+        buffers = [
+            LaunchBuffer(
+                address,
+                size,
+                f"operand {number}" if number < operands else f"result {number - operands}",
+                number >= operands,
+            )
+            for number, (address, size) in enumerate(zip(addresses, shaped.buffers, strict=True))
+        ]
+        buffers += [
+            LaunchBuffer(self._temporaries + place, size, f"temporary {number}")
+            for number, (place, size) in enumerate(shaped.temporaries)
+        ]
+        for buffer in buffers[operands:]:
+            self.driver.forget(buffer.address, buffer.size)
+        for call in shaped.calls:
+            arguments = [*(buffers[pointer] for pointer in call.pointers), *key]
+            self.driver.launch(call.kernel, call.blocks, call.threads, arguments, queue)
+
+    def record(self, queue: int) -> Any:
+        """See :meth:`Device.record`."""
+        return self.driver.record(queue)
+
+    def wait(self, event: Any, queue: int) -> None:
+        """See :meth:`Device.wait`."""
+        self.driver.wait(event, queue)
+
+    def synchronize(self, queue: int) -> None:
+        """See :meth:`Device.synchronize`."""
+        self.driver.synchronize(queue)
+
+    def error_text(self, error: BaseException) -> str:
+        """See :meth:`Device.error_text`."""
+        if isinstance(error, LowerkitError):
+            at = f", at {error.op}" if error.op else ""
+            return f"{error.message}{at}"
+        return str(error) if isinstance(error, ImageError) else super().error_text(error)
+
+    def close(self) -> None:
+        """See :meth:`Device.close`."""
+        self.driver.close()
+
+    def _reserve(self, size: int) -> None:
+        """Makes the memory of temporaries at least ``size`` bytes."""
+        if size <= self._temporary_bytes:
+            return
+        if self._temporary_bytes:
+            self.driver.free(self._temporaries)
+            self._temporary_bytes = 0
+        self._temporaries, self._temporary_bytes = self.driver.allocate(size), size
+
+
+class SimulatedCudaDevice(CudaDevice):
+    """The same without a card: every level runs on it."""
+
+    def _open_driver(self) -> Driver:
+        from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
+
+        return SimulatedDriver()
+
+
+def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
+    """Returns a function with the dims known.
+
+    Raises:
+        ImageError: it has another number of dims, or needs more blocks than a grid can have.
+    """
+    function = program.function
+    if len(dims) != function.dims:
+        raise ImageError(f"the function takes {function.dims} dims, {len(dims)} are given")
+    sizes = [evaluate(size, {}, dims) for size in (*function.operands, *function.results)]
+    places: list[tuple[int, int]] = []
+    end = 0
+    for size in (evaluate(each, {}, dims) for each in function.temporaries):
+        places.append((end, size))
+        end += -(-size // _ALIGNMENT) * _ALIGNMENT
+    calls: list[_Call] = []
+    for launch in function.launches:
+        threads = evaluate(launch.threads, {}, dims)
+        if threads > 0:
+            blocks = -(-threads // launch.block)
+            if blocks > _MOST_BLOCKS:
+                raise ImageError(f"kernel {launch.kernel!r} needs {blocks} blocks, a grid has {_MOST_BLOCKS} at most")
+            calls.append(_Call(program.kernels[launch.kernel], blocks, launch.block, tuple(launch.pointers)))
+    return _Shaped(tuple(sizes), tuple(places), end, tuple(calls))

@@ -1,0 +1,80 @@
+"""What a CUDA device asks of a driver: libcuda on a machine with a card, the simulated one anywhere.
+
+Both get the same calls in the same order; :class:`~lowerkit.runtimes.cuda.device.CudaDevice` knows no difference.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from lowerkit.runtimes.cuda.simulated.device_memory import LaunchBuffer
+from lowerkit.runtimes.device import Bytes
+
+__all__ = ["Driver", "LaunchBuffer"]
+
+
+class Driver(ABC):
+    """Memory, modules, launches and queues of one device."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> int:
+        """Returns the address of ``size`` bytes, a multiple of 256.
+
+        Raises:
+            MemoryError: there are not that many.
+        """
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Gives memory back, when all that was put into queues is done."""
+
+    @abstractmethod
+    def write(self, address: int, data: Bytes, queue: int) -> None:
+        """Copies bytes to the device; ``data`` may change on return."""
+
+    @abstractmethod
+    def read(self, data: Bytes, address: int, queue: int) -> None:
+        """Copies bytes from the device, after all that is in ``queue``; they are there on return."""
+
+    def forget(self, address: int, size: int) -> None:  # noqa: B027
+        """Says that the content of memory does not matter any more: it is written before it is read again."""
+
+    @abstractmethod
+    def load(self, ptx: bytes, cubin: bytes, level: str) -> Any:
+        """Returns a module: of the machine code where there is some that the device runs, else of the PTX."""
+
+    @abstractmethod
+    def kernel(self, module: Any, name: str) -> Any:
+        """Returns a kernel of a module."""
+
+    @abstractmethod
+    def launch(
+        self, kernel: Any, blocks: int, threads: int, arguments: Sequence[LaunchBuffer | int], queue: int
+    ) -> None:
+        """Puts a launch into a queue.
+
+        Args:
+            kernel: what :meth:`kernel` returned.
+            blocks: of the grid, 1 or more.
+            threads: of a block.
+            arguments: each of 64 bits.
+            queue: where to.
+        """
+
+    @abstractmethod
+    def record(self, queue: int) -> Any:
+        """Returns an event that is over when everything put into ``queue`` so far is done."""
+
+    @abstractmethod
+    def wait(self, event: Any, queue: int) -> None:
+        """Lets what is put into ``queue`` from now on start after ``event``."""
+
+    @abstractmethod
+    def synchronize(self, queue: int) -> None:
+        """Returns when everything in ``queue`` is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives everything back."""

@@ -1,0 +1,264 @@
+"""The driver of a card: libcuda by ctypes. Nothing else of CUDA is needed on the machine that runs an artifact.
+
+Vocabulary
+    queue   a stream of the driver; number 0 too is a stream of our own, made when it is first used
+    level   ``sm_90`` is compute capability 9.0: machine code runs on it and on later minor versions of 9, PTX on
+            whatever comes later
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.device import Bytes
+
+LIBRARY = "libcuda.so.1"
+_OUT_OF_MEMORY = 2
+_NO_CODE = (200, 209, 218)  # invalid image, no binary for the GPU, invalid PTX
+_MAJOR, _MINOR = 75, 76  # attributes: the compute capability
+_ERROR_LOG, _ERROR_LOG_SIZE = c_int(5), c_int(6)  # options of the compiler in the driver
+_LOG_BYTES = 1 << 14
+
+
+class CudaError(Exception):
+    """A call of the driver failed.
+
+    Attributes:
+        number: the driver's ``CUresult``.
+    """
+
+    def __init__(self, call: str, number: int, words: str) -> None:
+        super().__init__(f"{call} failed: {words}")
+        self.number = number
+
+
+@dataclass
+class _Module:
+    """A loaded module, and the calls that keep kernels of it."""
+
+    handle: int
+    compiled_by_driver: bool
+    kernels: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def has_card(level: str, library: str = LIBRARY) -> bool:
+    """Returns whether the first card of this machine runs code of ``level``."""
+    try:
+        LibCuda(level, library).close()
+    except (RuntimeFault, CudaError):
+        return False
+    return True
+
+
+class LibCuda(Driver):
+    """The first card.
+
+    Attributes:
+        capability: of the card, major and minor.
+        name: of the card.
+    """
+
+    def __init__(self, level: str = "", library: str = LIBRARY) -> None:
+        """Opens the card.
+
+        Raises:
+            RuntimeFault: LK8020, there is no driver, no card, or one older than ``level``.
+        """
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as error:
+            raise _no_card(f"the driver library {library} cannot be loaded: {error}") from error
+        self._thread = 0
+        self._streams: dict[int, int] = {}
+        self._modules: list[_Module] = []
+        self._allocations: set[int] = set()
+        count, device, context = c_int(), c_int(), c_void_p()
+        try:
+            self._call("cuInit", c_uint(0))
+            self._call("cuDeviceGetCount", byref(count))
+            if count.value < 1:
+                raise _no_card("the driver knows no card")
+            self._call("cuDeviceGet", byref(device), c_int(0))
+            self.capability = self._attribute(device, _MAJOR), self._attribute(device, _MINOR)
+            name = ctypes.create_string_buffer(256)
+            self._call("cuDeviceGetName", name, c_int(len(name)), device)
+            self.name = name.value.decode(errors="replace")
+            wanted = capability_of(level)
+            if self.capability < wanted:
+                major, minor = self.capability
+                raise _no_card(f"the card {self.name} is sm_{major}{minor}, the artifact was compiled for {level}")
+            self._call("cuDevicePrimaryCtxRetain", byref(context), device)
+        except CudaError as error:
+            raise _no_card(str(error)) from error
+        self._device, self._context = device, context
+
+    def _attribute(self, device: c_int, which: int) -> int:
+        value = c_int()
+        self._call("cuDeviceGetAttribute", byref(value), c_int(which), device)
+        return value.value
+
+    def allocate(self, size: int) -> int:
+        """See :meth:`Driver.allocate`."""
+        self._enter()
+        address = c_uint64()
+        try:
+            self._call("cuMemAlloc_v2", byref(address), c_size_t(size))
+        except CudaError as error:
+            if error.number == _OUT_OF_MEMORY:
+                raise MemoryError(f"{size} bytes on {self.name}: {error}") from error
+            raise
+        self._allocations.add(address.value)
+        return address.value
+
+    def free(self, address: int) -> None:
+        """See :meth:`Driver.free`."""
+        self._enter()
+        self._allocations.discard(address)
+        self._call("cuMemFree_v2", c_uint64(address))
+
+    def write(self, address: int, data: Bytes, queue: int) -> None:
+        """See :meth:`Driver.write`; memory that is not locked is staged before the call returns."""
+        stream = self._stream(queue)
+        self._call("cuMemcpyHtoDAsync_v2", c_uint64(address), c_void_p(data.ctypes.data), c_size_t(data.size), stream)
+
+    def read(self, data: Bytes, address: int, queue: int) -> None:
+        """See :meth:`Driver.read`."""
+        stream = self._stream(queue)
+        self._call("cuMemcpyDtoHAsync_v2", c_void_p(data.ctypes.data), c_uint64(address), c_size_t(data.size), stream)
+        self._call("cuStreamSynchronize", stream)
+
+    def load(self, ptx: bytes, cubin: bytes, level: str) -> _Module:
+        """See :meth:`Driver.load`.
+
+        Raises:
+            CudaError: the driver takes neither; with what its compiler says of the PTX.
+        """
+        self._enter()
+        handle = c_void_p()
+        if cubin and capability_of(level)[0] == self.capability[0]:
+            try:
+                self._call("cuModuleLoadData", byref(handle), c_char_p(cubin))
+                return self._keep(handle, compiled_by_driver=False)
+            except CudaError as error:
+                if error.number not in _NO_CODE:
+                    raise
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        options = (c_int * 2)(_ERROR_LOG.value, _ERROR_LOG_SIZE.value)
+        values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        try:
+            self._call("cuModuleLoadDataEx", byref(handle), c_char_p(ptx), c_uint(2), options, values)
+        except CudaError as error:
+            said = log.value.decode(errors="replace").strip()
+            raise CudaError("cuModuleLoadDataEx", error.number, f"{error}; {said}" if said else str(error)) from error
+        return self._keep(handle, compiled_by_driver=True)
+
+    def _keep(self, handle: c_void_p, *, compiled_by_driver: bool) -> _Module:
+        module = _Module(handle.value or 0, compiled_by_driver)
+        self._modules.append(module)
+        return module
+
+    def kernel(self, module: _Module, name: str) -> int:
+        """See :meth:`Driver.kernel`."""
+        if name not in module.kernels:
+            self._enter()
+            function = c_void_p()
+            self._call("cuModuleGetFunction", byref(function), c_void_p(module.handle), c_char_p(name.encode()))
+            module.kernels[name] = function.value or 0
+        return module.kernels[name]
+
+    def launch(
+        self, kernel: int, blocks: int, threads: int, arguments: Sequence[LaunchBuffer | int], queue: int
+    ) -> None:
+        """See :meth:`Driver.launch`."""
+        stream = self._stream(queue)
+        numbers = [each.address if isinstance(each, LaunchBuffer) else each for each in arguments]
+        values = (c_uint64 * max(len(numbers), 1))(*(number & (1 << 64) - 1 for number in numbers))
+        start = ctypes.addressof(values)
+        places = (c_void_p * max(len(numbers), 1))(*(start + 8 * number for number in range(len(numbers))))
+        one, none = c_uint(1), c_uint(0)
+        self._call(
+            "cuLaunchKernel", c_void_p(kernel), c_uint(blocks), one, one, c_uint(threads), one, one, none, stream,
+            places, None,
+        )  # fmt: skip
+
+    def record(self, queue: int) -> int:
+        """See :meth:`Driver.record`."""
+        stream, event = self._stream(queue), c_void_p()
+        self._call("cuEventCreate", byref(event), c_uint(2))  # 2: without a time
+        self._call("cuEventRecord", event, stream)
+        return event.value or 0
+
+    def wait(self, event: int, queue: int) -> None:
+        """See :meth:`Driver.wait`; an event is waited for once."""
+        self._call("cuStreamWaitEvent", self._stream(queue), c_void_p(event), c_uint(0))
+        self._call("cuEventDestroy_v2", c_void_p(event))
+
+    def synchronize(self, queue: int) -> None:
+        """See :meth:`Driver.synchronize`."""
+        self._call("cuStreamSynchronize", self._stream(queue))
+
+    def close(self) -> None:
+        """See :meth:`Driver.close`; what cannot be given back any more is left to the driver."""
+        self._thread = 0
+        with suppress(CudaError):
+            self._enter()
+            for stream in self._streams.values():
+                self._call("cuStreamSynchronize", c_void_p(stream))
+                self._call("cuStreamDestroy_v2", c_void_p(stream))
+            for module in self._modules:
+                self._call("cuModuleUnload", c_void_p(module.handle))
+            for address in self._allocations:
+                self._call("cuMemFree_v2", c_uint64(address))
+        self._streams, self._modules, self._allocations = {}, [], set()
+        with suppress(CudaError):
+            self._call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def _enter(self) -> None:
+        """Makes the context that of the thread which calls."""
+        thread = threading.get_ident()
+        if thread != self._thread:
+            self._call("cuCtxSetCurrent", self._context)
+            self._thread = thread
+
+    def _stream(self, queue: int) -> c_void_p:
+        self._enter()
+        if queue not in self._streams:
+            stream = c_void_p()
+            self._call("cuStreamCreate", byref(stream), c_uint(1))  # 1: waits for no other stream
+            self._streams[queue] = stream.value or 0
+        return c_void_p(self._streams[queue])
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function: Callable[..., int] = getattr(self._library, name)
+        number = function(*arguments)
+        if number:
+            raise CudaError(name, number, self._words(number))
+
+    def _words(self, number: int) -> str:
+        name, text = c_char_p(), c_char_p()
+        self._library.cuGetErrorName(c_int(number), byref(name))
+        self._library.cuGetErrorString(c_int(number), byref(text))
+        words = [value.decode(errors="replace") for value in (name.value, text.value) if value]
+        return ": ".join(words) or f"error {number}"
+
+
+def capability_of(level: str) -> tuple[int, int]:
+    """Returns the compute capability of a level: ``sm_90`` is 9.0; that of none is 0.0."""
+    digits = level.removeprefix("sm_").rstrip("af")
+    return (int(digits[:-1]), int(digits[-1])) if len(digits) > 1 and digits.isdigit() else (0, 0)
+
+
+def _no_card(reason: str) -> RuntimeFault:
+    return RuntimeFault(
+        "LK8020",
+        f"no CUDA device can run the artifact: {reason}",
+        hint="--device cuda-sim runs it on the simulated device",
+    )

@@ -1,0 +1,153 @@
+"""The six architectures, small, compiled for CUDA and run launch for launch on the simulated device, by gate A."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import lowerkit
+from lowerkit.capture.capture import capture
+from lowerkit.compiler import Compiled, CompileOptions, compile_program
+from lowerkit.parity.check import check_program
+from lowerkit.quantization.quantize import quantize
+from tests.support.models import benchmark_models
+
+MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
+SIMULATED = "cuda-sim"
+
+
+@pytest.mark.parametrize("level", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gate_a(name: str, level: str) -> None:
+    module, inputs = benchmark_models().tiny(name)
+    report = check_program(capture(module, inputs), target=f"cuda:{level}", device=SIMULATED, per_op=False)
+    failing = [row for row in report.outputs if not row.verdict.passed]
+    assert report.outputs and not failing, [row.verdict.reason for row in failing]
+
+
+def compiled(module: nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any) -> Compiled:
+    """Compiles a module; all of it must be taken."""
+    program = capture(module.eval(), inputs, **options)
+    made = compile_program(program, CompileOptions("cuda:sm_90", golden=False, device=SIMULATED))
+    (summary,) = made.offload
+    assert summary.ops == summary.all_ops, summary.render()
+    return made
+
+
+def hold(found: Any, expected: torch.Tensor) -> None:
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Attends(nn.Module):
+    """Attention over a sequence of any length, of any batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.last, self.norm = nn.Linear(16, 48), nn.Linear(16, 5), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).reshape(x.shape[0], x.shape[1], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.softmax(self.last(self.norm(x + y.transpose(1, 2).flatten(2))), -1)
+
+
+def test_open_batch_and_sequence() -> None:
+    module = Attends().eval()
+    shapes = {"x": {0: Dim("batch", min=1, max=64), 1: Dim("length", min=2, max=128)}}
+    session = compiled(module, (torch.randn(3, 5, 16),), dynamic_shapes=shapes).session
+    for batch, length in ((3, 5), (1, 2), (2, 33), (3, 5)):
+        x = torch.randn(batch, length, 16)
+        hold(session.run(x)[0], module(x))
+
+
+class Cache(nn.Module):
+    """Keys that are kept from one run to the next, written at a position that is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, 8, 4))
+        self.keys: torch.Tensor
+        self.project = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(1, position, self.project(x))
+        scores = x @ self.keys.transpose(1, 2)
+        mask = torch.arange(8) > position
+        return torch.softmax(scores.masked_fill(mask, float("-inf")), -1) @ self.keys
+
+
+def test_a_cache_of_keys() -> None:
+    module = Cache().eval()
+    with torch.no_grad():
+        session = compiled(module, (torch.randn(1, 1, 4), torch.tensor([0]))).session
+        module.keys.zero_()
+        for position in range(4):
+            x, at = torch.randn(1, 1, 4), torch.tensor([position])
+            hold(session.run(x, at)[0], module(x, at))
+    hold(session.state["keys"], module.keys)
+
+
+class Turns(nn.Module):
+    """A branch and a loop that depend on data: decided by the host, computed on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        x = torch.cond(x.sum() > 0, lambda x: self.first(x).abs(), lambda x: self.second(x) * 2, (x,))
+
+        def body(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tanh(self.first(x)), n - 1
+
+        return torch.while_loop(lambda x, n: n > 0, body, (x, n))[0] @ x
+
+
+def test_branches_and_loops_by_data() -> None:
+    module = Turns().eval()
+    program = capture(module, (torch.ones(4, 4), torch.tensor(2)))
+    session = compile_program(program, CompileOptions("cuda:sm_80", golden=False, device=SIMULATED)).session
+    for sign, turns in ((1, 0), (-1, 3), (1, 1)):
+        x = torch.rand(4, 4) * sign
+        hold(session.run(x, torch.tensor(turns))[0], module(x, torch.tensor(turns)))
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.last = nn.Linear(8 * 16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.second(torch.relu(self.first(x)))), 2)
+        return self.last(x.flatten(1))
+
+
+def test_an_int8_model_gives_the_integers_of_the_cpu() -> None:
+    """What comes of the last integers differs by the rounding of a product before a sum, which the CPU fuses."""
+    module, samples = Convolutions().eval(), [[torch.randn(2, 3, 8, 8)] for _ in range(3)]
+    x = torch.randn(2, 3, 8, 8)
+    on_cpu = quantize(module, samples, (x,), keep_float=())
+    on_gpu = quantize(module, samples, (x,), keep_float=(), target="cuda:sm_90", device=SIMULATED)
+    assert on_gpu.compiled.offload[0].ops == on_gpu.compiled.offload[0].all_ops
+    np.testing.assert_allclose(on_gpu.compiled(x), on_cpu.compiled(x), rtol=0, atol=1e-7)
+
+
+class Doubles(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x @ y) @ x.sqrt()
+
+
+def test_f64_functions_run_on_the_host_and_stand_in_the_ledger() -> None:
+    x, y = torch.rand(4, 4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)
+    made = lowerkit.compile(Doubles().eval(), (x, y), target="cuda:sm_90", device=SIMULATED)
+    assert "elementwise math.exp of f64: there is no code for the GPU" in [
+        each.reason for each in made.offload[0].missing
+    ]
+    np.testing.assert_allclose(made(x, y), Doubles()(x, y).numpy(), rtol=1e-12)
+    assert made.offload[0].ops == 3

@@ -1,0 +1,167 @@
+"""The driver of a card against a libcuda of our own, which keeps a log: calls, their order and arguments, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.cuda.driver import LaunchBuffer
+from lowerkit.runtimes.cuda.libcuda import CudaError, LibCuda, capability_of, has_card
+
+SOURCE = Path(__file__).parent / "fake_libcuda.cpp"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    target = tmp_path_factory.mktemp("libcuda") / "libfakecuda.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(SOURCE)], check=True)
+    return str(target)
+
+
+class Fake:
+    """The library, and the driver that opened it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.library = ctypes.CDLL(path)
+        self.library.fake_calls.restype = ctypes.c_char_p
+        self.library.fake_reset()
+
+    def calls(self) -> list[str]:
+        text: Any = self.library.fake_calls()
+        return text.decode().splitlines()
+
+    def open(self, level: str = "sm_90") -> LibCuda:
+        return LibCuda(level, self.path)
+
+
+@pytest.fixture
+def fake(library: str) -> Generator[Fake]:
+    made = Fake(library)
+    yield made
+    made.library.fake_reset()
+
+
+def test_bytes_go_there_and_back_and_everything_is_given_back(fake: Fake) -> None:
+    driver = fake.open()
+    assert (driver.name, driver.capability) == ("Fake 9000", (9, 0))
+    address = driver.allocate(1000)
+    assert address % 256 == 0
+    data = np.arange(250, dtype=np.float32)
+    driver.write(address, data.view(np.uint8), 0)
+    found = np.zeros_like(data)
+    driver.read(found.view(np.uint8), address, 0)
+    assert (found == data).all()
+    driver.allocate(64)
+    driver.free(address)
+    driver.close()
+    assert fake.library.fake_live() == 0
+    assert fake.calls() == [
+        "init", "retain", "current", "alloc 1000", "stream 1", "in 1000", "out 1000", "synchronize", "alloc 64",
+        "free", "current", "synchronize", "stream gone", "free", "release",
+    ]  # fmt: skip
+
+
+def test_a_launch_passes_buffers_and_numbers_of_64_bits(fake: Fake) -> None:
+    driver = fake.open()
+    module = driver.load(b".version 7.8", b"cubin", "sm_90")
+    assert not module.compiled_by_driver
+    kernel = driver.kernel(module, "softmax_1")
+    assert driver.kernel(module, "softmax_1") == kernel
+    buffer = LaunchBuffer(driver.allocate(64), 64, "operand 0")
+    driver.launch(kernel, 7, 128, [buffer, -3, 1 << 40], 0)
+    event = driver.record(0)
+    driver.wait(event, 1)
+    calls = fake.calls()
+    assert calls.count("function softmax_1") == 1
+    assert "launch 7 1 1 128 1 1 0: buffer -3 1099511627776" in calls
+    assert calls[-4:] == ["record 7", "stream 1", "wait 7", "event gone"]
+    driver.close()
+    assert fake.calls()[-3:] == ["unload", "free", "release"]
+
+
+@pytest.mark.parametrize(
+    ("level", "capability", "cubin_result", "loaded"),
+    [
+        ("sm_90", (9, 0), 0, ["cubin"]),
+        ("sm_80", (8, 6), 0, ["cubin"]),
+        ("sm_80", (9, 0), 0, ["ptx"]),  # machine code is for one major version
+        ("sm_90", (9, 0), 209, ["cubin", "ptx"]),
+    ],
+)
+def test_machine_code_where_it_fits_else_ptx(
+    fake: Fake, level: str, capability: tuple[int, int], cubin_result: int, loaded: list[str]
+) -> None:
+    fake.library.fake_capability(*capability)
+    fake.library.fake_results(cubin_result, 0, 0)
+    driver = fake.open(level)
+    module = driver.load(b".version 7.8", b"cubin", level)
+    assert module.compiled_by_driver == (loaded[-1] == "ptx")
+    assert [call.split()[0] for call in fake.calls() if call.startswith(("cubin", "ptx"))] == loaded
+
+
+def test_the_compiler_of_the_driver_is_quoted(fake: Fake) -> None:
+    fake.library.fake_results(0, 218, 0)
+    with pytest.raises(CudaError, match="ptxas: line 3: no such instruction"):
+        fake.open().load(b".version 7.8", b"", "sm_90")
+
+
+def test_errors_are_in_the_words_of_the_driver(fake: Fake) -> None:
+    driver = fake.open()
+    with pytest.raises(MemoryError, match="CUDA_ERROR_OUT_OF_MEMORY: out of memory"):
+        driver.allocate(1 << 40)
+    module = driver.load(b".version 7.8", b"", "sm_90")
+    with pytest.raises(CudaError, match="cuModuleGetFunction failed: CUDA_ERROR_OTHER"):
+        driver.kernel(module, "missing")
+    fake.library.fake_results(0, 0, 700)
+    with pytest.raises(CudaError, match="an illegal memory access was encountered"):
+        driver.launch(driver.kernel(module, "k"), 1, 32, [1, 2, 3], 0)
+
+
+def test_each_thread_makes_the_context_its_own(fake: Fake) -> None:
+    driver = fake.open()
+    driver.allocate(8)
+    driver.allocate(8)
+    thread = threading.Thread(target=driver.allocate, args=(8,))
+    thread.start()
+    thread.join()
+    assert fake.calls().count("current") == 2
+
+
+@pytest.mark.parametrize(
+    ("cards", "capability", "words"),
+    [
+        (0, (9, 0), "knows no card"),
+        (-1, (9, 0), "cuInit failed"),
+        (1, (8, 0), "Fake 9000 is sm_80, the artifact was compiled for sm_90"),
+    ],
+)
+def test_no_card_that_runs_the_artifact(fake: Fake, cards: int, capability: tuple[int, int], words: str) -> None:
+    fake.library.fake_cards(cards)
+    fake.library.fake_capability(*capability)
+    with pytest.raises(RuntimeFault, match=words) as caught:
+        fake.open("sm_90")
+    assert caught.value.code == "LK8020"
+    assert caught.value.hint is not None and "cuda-sim" in caught.value.hint
+    assert not has_card("sm_90", fake.path)
+
+
+def test_no_driver() -> None:
+    with pytest.raises(RuntimeFault, match=r"LK8020.*libnowhere\.so cannot be loaded"):
+        LibCuda("sm_90", "libnowhere.so")
+
+
+def test_levels_as_capabilities() -> None:
+    assert [capability_of(level) for level in ("sm_80", "sm_100", "sm_90a", "")] == [(8, 0), (10, 0), (9, 0), (0, 0)]
