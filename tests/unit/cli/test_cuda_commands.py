@@ -74,7 +74,7 @@ def test_the_artifact_holds_ptx_and_machine_code(model: Path, tmp_path: Path, lo
     artifact = tmp_path / "gpu.lk"
     assert lowerkit_command("compile", f"{model}:model", "--target", "cuda:sm_80", "-o", artifact).code == 0
     with zipfile.ZipFile(artifact) as file:
-        (entry,) = (name for name in file.namelist() if name.startswith("device/cuda"))
+        (entry,) = (name for name in file.namelist() if name.endswith("cuda.bin"))
         code = unpack(file.read(entry), {})
     assert b".target sm_80" in code.ptx
     assert code.cubin[:4] == b"\x7fELF" if ptxas.find_ptxas() else code.cubin == b""
