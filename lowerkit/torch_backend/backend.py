@@ -11,8 +11,9 @@ from torch._guards import TracingContext
 
 from lowerkit.errors import UsageError
 from lowerkit.torch_backend.argument_names import argument_names
-from lowerkit.torch_backend.gradients.table import decompositions
+from lowerkit.torch_backend.decompositions.table import decompositions
 from lowerkit.torch_backend.graph import CompiledGraph
+from lowerkit.torch_backend.refusals import report_break
 from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.whole_ops import whole_ops
 
@@ -42,6 +43,7 @@ def lowerkit(
     settings = Settings.of(options)
     if mode is not None:
         raise UsageError("LK1009", f"mode is {mode!r}, the backend knows none", hint="leave mode out")
+    report_break(graph)
     whole = InstructionTranslator.current_tx().one_graph or settings.on_refusal == "error"
 
     def compile_graph(kind: str, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -16,12 +16,12 @@ from torch._dynamo.utils import counters
 from torch.fx.node import map_arg
 from torch.utils import _python_dispatch
 
-from lowerkit.errors import LowerkitError
+from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.torch_backend.frozen import FrozenInputs, can_be_frozen
 from lowerkit.torch_backend.nodes import Refusal, is_number, refusal_at_sight
 from lowerkit.torch_backend.partition import partition
 from lowerkit.torch_backend.program import SegmentRunner
-from lowerkit.torch_backend.refusals import is_refusal, logger, refusal_error, refused_nodes, report
+from lowerkit.torch_backend.refusals import is_refusal, logger, refusal_error, refused_nodes, report, report_sizes
 from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.settings import Settings
 from lowerkit.torch_backend.sizes import SymbolReader, expression_of
@@ -29,9 +29,10 @@ from lowerkit.torch_backend.sizes import SymbolReader, expression_of
 
 @dataclass(frozen=True)
 class _Version:
-    """A graph, compiled for the values that its frozen inputs have."""
+    """A graph, compiled for the values of its frozen inputs; ``last_read`` are values that no step reads later."""
 
     steps: Sequence[SegmentRunner | fx.Node]
+    last_read: Sequence[Sequence[fx.Node]]
     frozen: FrozenInputs
 
 
@@ -98,13 +99,24 @@ class CompiledGraph:
                 return evaluate(expression_of(node.meta["val"]))
             return getattr(self._module, str(node.target))
 
-        for step in version.steps:
-            if isinstance(step, SegmentRunner):
-                found = step([value(node) for node in step.live], evaluate)
-                values.update(zip(step.outputs, found, strict=True))
+        def run_by_pytorch(node: fx.Node) -> None:
+            given, named = map_arg((node.args, node.kwargs), value)
+            values[node] = node.target(*given, **named)  # type: ignore[operator]
+
+        for step, last_read in zip(version.steps, version.last_read, strict=True):
+            if isinstance(step, fx.Node):
+                run_by_pytorch(step)
             else:
-                given, named = map_arg((step.args, step.kwargs), value)
-                values[step] = step.target(*given, **named)  # type: ignore[operator]
+                try:
+                    values.update(step([value(node) for node in step.live], evaluate))
+                except RuntimeFault as error:
+                    if self._whole or error.code != "LK8004":
+                        raise
+                    report_sizes(error, step.nodes)
+                    for node in step.nodes:
+                        run_by_pytorch(node)
+            for node in last_read:
+                del values[node]
         returned: Any = map_arg(self._module.graph.output_node().args[0], value)
         return list(returned)
 
@@ -156,7 +168,8 @@ class CompiledGraph:
         if self._version is None:
             report(self._refused)
         counters["lowerkit"]["graphs"] += 1
-        return _Version([runners[tuple(step.nodes)] if isinstance(step, Segment) else step for step in steps], watched)
+        made = [runners[tuple(step.nodes)] if isinstance(step, Segment) else step for step in steps]
+        return _Version(made, _last_read(steps, graph), watched)
 
     def _runner(self, segment: Segment, frozen: Mapping[fx.Node, torch.Tensor]) -> SegmentRunner:
         packed = {node: frozen[node] for node in segment.inputs if node in frozen}
@@ -164,3 +177,15 @@ class CompiledGraph:
         runner = SegmentRunner(segment, {**packed, **constants}, self._names, self._settings)
         counters["lowerkit"]["programs"] += 1
         return runner
+
+
+def _last_read(steps: Sequence[Segment | fx.Node], graph: fx.Graph) -> list[list[fx.Node]]:
+    """Returns for each step the values that nobody needs after it."""
+    needed = set(graph.output_node().all_input_nodes)
+    found: list[list[fx.Node]] = []
+    for step in reversed(steps):
+        read = step.all_input_nodes if isinstance(step, fx.Node) else step.inputs
+        values = [node for node in read if not is_number(node) and node.op != "get_attr"]
+        found.append([node for node in values if node not in needed])
+        needed.update(values)
+    return found[::-1]

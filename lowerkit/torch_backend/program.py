@@ -30,7 +30,7 @@ class SegmentRunner:
 
     Attributes:
         live: the inputs that a call gives, in order.
-        outputs: the nodes whose values a call returns.
+        nodes: what it computes.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class SegmentRunner:
     ) -> None:
         exported = export_segment(segment, frozen, names)
         self.live = exported.live
-        self.outputs = segment.outputs
+        self.nodes = segment.nodes
+        self._outputs = segment.outputs
         self._carriers = exported.carriers
         self._layouts = [_Layout(node.meta["val"]) for node in segment.outputs]
         program = capture_exported(exported.program, source="a graph of torch.compile")
@@ -52,17 +53,22 @@ class SegmentRunner:
             self.session: Session | None = load(path, threads=settings.threads, integrity="structure")
         _runners.add(self)
 
-    def __call__(self, inputs: Sequence[torch.Tensor], evaluate: Callable[[Any], Any]) -> list[torch.Tensor]:
-        """Runs it once.
+    def __call__(self, inputs: Sequence[torch.Tensor], evaluate: Callable[[Any], Any]) -> dict[fx.Node, torch.Tensor]:
+        """Runs it once; returns the values that are read outside of it.
 
         Args:
             inputs: values of ``live``.
             evaluate: gives sizes their values.
+
+        Raises:
+            RuntimeFault: LK8004, the program does not hold for these sizes; as :meth:`Session.run` else.
+            ResourceError: LK7002, out of memory.
         """
         carriers = [carrier.array(evaluate(carrier.expression)) for carrier in self._carriers]
         assert self.session is not None, "the interpreter has not ended"
         arrays = self.session.run(*inputs, *carriers)
-        return [layout.tensor(array, evaluate) for layout, array in zip(self._layouts, arrays, strict=True)]
+        tensors = [layout.tensor(array, evaluate) for layout, array in zip(self._layouts, arrays, strict=True)]
+        return dict(zip(self._outputs, tensors, strict=True))
 
 
 _runners: weakref.WeakSet[SegmentRunner] = weakref.WeakSet()

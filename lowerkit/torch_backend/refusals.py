@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.compiler import plan_program
 from lowerkit.errors import LowerkitError, ResourceError, UnsupportedError, UsageError
-from lowerkit.program.locations import users_line
+from lowerkit.program.locations import is_users_file, users_line
 from lowerkit.torch_backend.nodes import Refusal, describe, place_of
 from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.segment_export import export_segment
@@ -52,6 +52,22 @@ def report(refused: Mapping[fx.Node, Refusal]) -> None:
         if refusal.code
     ):
         logger.warning(text)
+
+
+def report_sizes(error: LowerkitError, nodes: Sequence[fx.Node]) -> None:
+    """Writes one line to the log for a call whose sizes a program does not hold for."""
+    reason = "; ".join(error.details) or error.message
+    logger.warning("PyTorch runs %d ops, first %s [%s]: %s", len(nodes), describe(nodes[0]), error.code, reason)
+
+
+def report_break(graph: fx.GraphModule) -> None:
+    """Writes one line to the log where TorchDynamo ended ``graph`` at something that PyTorch has to run."""
+    ended: Any = getattr(graph, "compile_subgraph_reason", None)
+    if ended is None or not ended.graph_break:
+        return
+    frames = [(frame.filename, frame.lineno or 0) for frame in ended.user_stack]
+    file, number = next((frame for frame in reversed(frames) if is_users_file(frame[0])), frames[-1])
+    logger.warning("PyTorch runs what is at %s:%d [LK2001]: %s", file, number, ended.reason.partition("\n")[0])
 
 
 def refusal_error(refused: Mapping[fx.Node, Refusal]) -> UnsupportedError:

@@ -190,7 +190,7 @@ def test_changelog_has_this_version() -> None:
 
 def test_snippets_are_found() -> None:
     pages = {where.partition(":")[0] for where, _ in runnable_snippets()}
-    named = ("artifact", "codegen", "collectives", "program", "state-and-control-flow", "target")
+    named = ("artifact", "codegen", "collectives", "program", "state-and-control-flow", "target", "torch_compile")
     assert pages == {"README.md", *(f"docs/{name}.md" for name in named)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from lowerkit.errors import RuntimeFault
+from lowerkit.runtimes.session import Session
 from tests.support.torch_backend.beside_eager import assert_as_eager, assert_same, compiled, graphs, programs
 
 
@@ -174,3 +177,37 @@ def test_threads_share_a_compiled_model() -> None:
         thread.join()
     assert not problems
     assert programs() == 1
+
+
+def test_sizes_that_a_program_does_not_hold_for_run_in_pytorch(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: Session, *inputs: Any) -> list[Any]:
+        if inputs[0].shape[0] == 5:
+            raise RuntimeFault("LK8004", "the arguments do not fit the signature", details=["x is 5"])
+        return kept(session, *inputs)
+
+    kept = Session.run
+    monkeypatch.setattr(Session, "run", refuse)
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU()).eval()
+    fast = compiled(module)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
+        for batch in (2, 3, 5):
+            x = torch.rand(batch, 4)
+            torch.testing.assert_close(fast(x), module(x))
+    (line,) = [record.message for record in caplog.records if record.name == "lowerkit.torch_backend"]
+    assert line.startswith("PyTorch runs 2 ops, first aten.linear.default") and "[LK8004]: x is 5" in line
+
+
+def test_an_encoder_layer_is_compiled_although_pytorch_has_one_op_for_it() -> None:
+    for first, activation, mask in (
+        (True, "gelu", None),
+        (False, "relu", torch.ones(5, 5, dtype=torch.bool).triu(1)),
+        (False, "gelu", torch.tensor([[False] * 5, [False] * 3 + [True] * 2])),
+    ):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=first, activation=activation, batch_first=True).eval()
+        named = {} if mask is None else {"src_mask" if mask.shape == (5, 5) else "src_key_padding_mask": mask}
+        fast, x = compiled(layer, on_refusal="error"), torch.randn(2, 5, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x, **named), layer(x, **named), rtol=1e-5, atol=1e-5)
+        assert programs() == 1

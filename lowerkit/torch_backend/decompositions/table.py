@@ -1,4 +1,4 @@
-"""Which ops AOTAutograd writes out: gradients, and the few ops of a forward that training alone has."""
+"""Which ops AOTAutograd writes out: gradients, and ops of a forward that ``torch.export`` does not give to capture."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 from torch._decomp import get_decompositions
 
 from lowerkit.capture.torch_export.operators import MissingOperator, aten
-from lowerkit.torch_backend.gradients.attention import attention_backward, attention_forward
-from lowerkit.torch_backend.gradients.convolution import convolution_backward
-from lowerkit.torch_backend.gradients.losses import nll_loss_backward
-from lowerkit.torch_backend.gradients.separable import (
+from lowerkit.torch_backend.decompositions.attention import attention_backward, attention_forward
+from lowerkit.torch_backend.decompositions.convolution import convolution_backward
+from lowerkit.torch_backend.decompositions.encoder_layer import encoder_layer
+from lowerkit.torch_backend.decompositions.losses import nll_loss_backward
+from lowerkit.torch_backend.decompositions.separable import (
     adaptive_average_pool_backward,
     average_pool_backward,
     max_pool_backward,
@@ -102,6 +103,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     }
     own: dict[Any, Callable[..., Any]] = {_op(f"{name}_backward"): rule for name, rule in named.items()}
     own[_op("_scaled_dot_product_flash_attention_for_cpu")] = attention_forward
+    own[_op("_transformer_encoder_layer_fwd")] = encoder_layer
     theirs = [op for op in map(_op, _PYTORCHS) if not isinstance(op, MissingOperator)]
     return {
         **get_decompositions(theirs),
