@@ -111,10 +111,9 @@ class Compiled:
 
     def summary(self) -> dict[str, Any]:
         """Returns counts of regions, kernels and bytes, for people."""
-        program = self.parts.program
         return {
-            "steps": len(program.steps),
-            "kernels": len(program.kernels),
+            "steps": len(self.parts.program.steps),
+            "kernels": len(self.parts.program.kernels),
             "weight_bytes": self.parts.weight_bytes,
             "code_bytes": self.parts.code_bytes,
             "targets": [program.label for program in self.parts.manifest.programs],
@@ -147,10 +146,8 @@ class Compiled:
             )
             for name, w in self.parts.weights.items()
         }
-        side_car: Callable[[Artifact], Mapping[str, bytes]] | None = None
         programs = self._golden_programs() if golden else []
-        if programs:
-            side_car = partial(self._golden_run, programs)
+        side_car = partial(self._golden_run, programs) if programs else None
         write_artifact(path, self.parts.manifest, self.parts.code, weights, side_car)
 
     def _read(self, read: Callable[[], Array]) -> Array:
@@ -244,22 +241,19 @@ def compile_program(
         )
     if options.workers is not None and options.workers < 1:
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
-    spec = options.spec
-    hosts, accelerators = spec.host_targets, spec.accelerator_targets  # an unknown one is named before any work
+    hosts, accelerators = options.spec.host_targets, options.spec.accelerator_targets  # unknown ones are named first
     context, timings = _lower(program, "fused", options, on_progress)
 
     from lowerkit.codegen.assemble import compile_parts
     from lowerkit.codegen.offload import require_offload, summaries
     from lowerkit.targets.target import LinkSettings
 
-    names = [target.name for target in accelerators]
-    offload = summaries(context.placements, names) if context.placements else []
+    offload = summaries(context.placements, [each.name for each in accelerators]) if context.placements else []
     require_offload(context.placements, offload, options.require_offload)
     parts = compile_parts(
         program, hosts, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
     )
-    program.stage = "compiled"
-    remarks = [*program.remarks, *context.remarks, *parts.remarks]
+    program.stage, remarks = "compiled", [*program.remarks, *context.remarks, *parts.remarks]
     return Compiled(program, parts, options, remarks, timings, offload)
 
 
@@ -274,10 +268,9 @@ def plan_program(
     from lowerkit.codegen.assemble import plan_parts
 
     options = options or CompileOptions()
-    spec = options.spec
-    hosts, accelerators = spec.host_targets, spec.accelerator_targets
     context, _ = _lower(program, "fused", options, on_progress)
-    return plan_parts(program, hosts, accelerators, context.placements, on_progress)
+    spec = options.spec
+    return plan_parts(program, spec.host_targets, spec.accelerator_targets, context.placements, on_progress)
 
 
 def pass_context(program: Program) -> PassContext:
@@ -317,12 +310,11 @@ def lowering_context(program: Program, options: CompileOptions) -> PassContext:
 def _lower(
     program: Program, until: str, options: CompileOptions, on_progress: Callable[[str], None] | None
 ) -> tuple[PassContext, list[PassTiming]]:
+    from lowerkit.codegen.offload import placement_entry
+
     context = lowering_context(program, options)
     by_regions = [target for target in options.spec.accelerator_targets if target.unit == "region"]
     pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
     timings = run_stages(program, until, context, pipeline)
-    if context.placements:
-        from lowerkit.codegen.offload import placement_entry
-
-        program.placements = list(map(placement_entry, context.placements))
+    program.placements = list(map(placement_entry, context.placements))
     return context, timings
