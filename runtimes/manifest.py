@@ -19,6 +19,7 @@ from msgspec.structs import force_setattr
 
 from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
+from lowerkit.runtimes.mesh.structs import CollectiveCall, MeshAxis
 
 FORMAT_MAJOR = 2
 FORMAT_MINOR = 0
@@ -34,6 +35,9 @@ buffer."""
 
 CHECK_KERNEL = -3
 """``Step.kernel`` of a check of indices: ends the run unless ``Step.check`` holds of the integers in ``buffers[0]``."""
+
+COLLECTIVE_KERNEL = -4
+"""``Step.kernel`` of a collective: ``Step.collective`` of ``buffers[0]`` to ``buffers[1]``, in all ranks of an axis."""
 
 INDEX_DTYPES = ("i64", "i32", "i16", "i8")
 
@@ -162,15 +166,16 @@ class IndexCheck(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One kernel call, the launch of a device (a kernel of its own), a copy, a jump or a check.
+    """One kernel call, the launch of a device (a kernel of its own), a copy, a jump, a check or a collective.
 
     Attributes:
-        kernel: index into ``ProgramSpec.kernels``, :data:`COPY_KERNEL`, :data:`JUMP_KERNEL` or :data:`CHECK_KERNEL`.
+        kernel: index into ``ProgramSpec.kernels``, or one of the ``KERNEL`` constants of this file.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
         tasks: number of tasks, split over the threads.
         scratch_bytes: scratch of one thread.
         check: what a check of indices asks for.
+        collective: what a collective does.
         target: where a jump leads; the number of steps is the end of the run.
         name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
         flops, bytes: work of the step, for reports.
@@ -189,6 +194,7 @@ class Step(msgspec.Struct, frozen=True):
     flops: Expr = 0
     bytes: Expr = 0
     check: IndexCheck | None = None
+    collective: CollectiveCall | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "dims", [normalize(entry) for entry in self.dims])
@@ -212,13 +218,6 @@ class DeviceSpec(msgspec.Struct, frozen=True):
 
     name: str
     level: str = ""
-
-
-class MeshAxis(msgspec.Struct, frozen=True):
-    """An axis of the mesh of ranks that one program serves: its name, and how many ranks lie along it."""
-
-    name: str
-    size: int
 
 
 class ImportSite(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from lowerkit.runtimes.conditions import condition_symbols
 from lowerkit.runtimes.expressions import symbols
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
+    COLLECTIVE_KERNEL,
     COPY_KERNEL,
     GOLDEN_INPUTS_ENTRY,
     HOST,
@@ -25,11 +26,14 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
+from lowerkit.runtimes.mesh.validation import collective_problems, mesh_problems
 from lowerkit.runtimes.nesting import argument_problems, tree_problems
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
 DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """What devices, and the targets that they belong to, may be called."""
+
+_BUILT_IN = (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL, COLLECTIVE_KERNEL)
 
 
 def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:
@@ -48,26 +52,16 @@ def _program_problems(program: ProgramSpec, manifest: Manifest, weights: Mapping
     if not f"{program.name}{program.label}".isprintable():
         yield "it has a name that cannot be printed"
     yield from _signature_problems(program, manifest.features)
-    yield from _mesh_problems(program, manifest.features)
+    yield from mesh_problems(program, manifest.features)
     yield from _buffer_problems(program, weights)
     yield from _step_problems(program, manifest.features)
+    yield from collective_problems(program)
     yield from _state_problems(program, weights)
     yield from _code_problems(program, manifest)
     yield from _device_problems(program, manifest)
     yield from _import_problems(program)
     yield from argument_problems(program.input_tree, len(program.signature.inputs))
     yield from tree_problems(program.output_tree, len(program.signature.outputs), "outputs")
-
-
-def _mesh_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
-    names = [axis.name for axis in program.mesh]
-    if len(set(names)) != len(names):
-        yield "two axes of the mesh have one name"
-    for axis in program.mesh:
-        if not DEVICE_NAME.fullmatch(axis.name) or not 1 <= axis.size <= 1 << 20:
-            yield f"the axis {axis.name[:40]!r} of the mesh has {axis.size} ranks"
-    if names and "mesh" not in features:
-        yield "it has a mesh and does not list it as a required feature"
 
 
 def _signature_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
@@ -143,7 +137,7 @@ def _step_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[
     for number, step in enumerate(program.steps):
         if not f"{step.name}{step.location}".isprintable():
             yield f"step {number} has a name that cannot be printed"
-        if not (step.kernel in (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL) or 0 <= step.kernel < len(program.kernels)):
+        if step.kernel not in _BUILT_IN and not 0 <= step.kernel < len(program.kernels):
             yield f"step {number} calls kernel {step.kernel} of {len(program.kernels)}"
         if any(not 0 <= buffer < len(program.buffers) for buffer in step.buffers):
             yield f"step {number} uses buffers {step.buffers} of {len(program.buffers)}"

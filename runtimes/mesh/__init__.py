@@ -1,0 +1,1 @@
+"""Programs that several ranks run together: a mesh."""
