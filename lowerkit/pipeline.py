@@ -73,6 +73,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
     from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
     from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
+    from lowerkit.passes.shard.shard_program import ShardProgram
     from lowerkit.targets.cpu.passes import host_passes
 
     match stage:
@@ -125,6 +126,7 @@ def stage_passes(stage: str) -> list[Pass]:
                 HoistSlices(),
                 FoldConstants(),
                 CommonSubexpressions(),
+                ShardProgram(),
             ]
         case "partitioned":
             return [MergePredicates(), Partition()]

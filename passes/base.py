@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from lowerkit.mlir import ir
     from lowerkit.passes.partition.accelerator import Accelerator, Placement
+    from lowerkit.passes.shard.plan import ShardingPlan
     from lowerkit.program.weights import WeightStore
 
 
@@ -33,6 +34,7 @@ class PassContext:
         accelerators: whom ``partition`` offers ops to, in this order.
         keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
         placements: where each op runs, as ``partition`` has decided.
+        sharding: the plan by which the program is split among the ranks of a mesh; None: it is for one device.
         extent_ranges: (argument of ``@main``, axis) -> (minimum, maximum or None) of an extent that is a symbolic dim.
     """
 
@@ -42,6 +44,7 @@ class PassContext:
     accelerators: Sequence[Accelerator] = ()
     keep_on_host: frozenset[str] = frozenset()
     placements: list[Placement] = field(default_factory=list["Placement"])
+    sharding: ShardingPlan | None = None
     extent_ranges: Mapping[tuple[int, int], tuple[int, int | None]] = field(
         default_factory=dict[tuple[int, int], tuple[int, int | None]]
     )

@@ -11,7 +11,7 @@ import click
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import Share, device_option, target_option
+from lowerkit.cli.target_options import Share, device_option, mesh_option, shard_option, target_option
 from lowerkit.errors import InputError, UsageError
 
 
@@ -22,6 +22,8 @@ from lowerkit.errors import InputError, UsageError
 )
 @target_option
 @device_option
+@mesh_option
+@shard_option
 @click.option("--require-offload", type=Share(), help="Fail unless the accelerators take this share of the FLOPs: 99%.")
 @click.option("--keep-on-host", multiple=True, metavar="OP", help="Offer OP (softmax, or a node's name) to nobody.")
 @click.option("--dump-ir", type=click.Path(path_type=Path), help="Write the IR after each pass into this folder.")
@@ -40,6 +42,8 @@ def command(
     output: Path | None,
     target: str,
     device: str | None,
+    mesh: str | None,
+    plan: Path | None,
     require_offload: float | None,
     keep_on_host: tuple[str, ...],
     dump_ir: Path | None,
@@ -61,6 +65,7 @@ def command(
 
     from lowerkit.compiler import CompileOptions, compile_program
     from lowerkit.pipeline import STAGES
+    from lowerkit.spmd.plan_file import sharding_of
 
     for stage in (compile_to, compile_from):
         if stage is not None and stage not in STAGES[:-1]:
@@ -77,6 +82,7 @@ def command(
         dump_folder=dump_ir,
         workers=workers,
         use_cache=not no_cache,
+        sharding=sharding_of(mesh, plan),
     )
     with progress(quiet) as show:
         show("capturing")
@@ -101,6 +107,7 @@ def command(
             compiled.save(output)
             remarks, summary = compiled.remarks, compiled.summary()
             offload = [each.render() for each in compiled.offload]
+            offload += [compiled.sharding.render()] if compiled.sharding else []
     finished = time.perf_counter()
     for line in offload:
         note(line, quiet)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 target_option = click.option(
@@ -23,6 +25,22 @@ device_option = click.option(
     "--device",
     metavar="[NAME=]DEVICE",
     help="The device that takes the place of the target's: cuda-sim runs what was compiled for cuda without a card.",
+)
+
+
+mesh_option = click.option(
+    "--mesh",
+    metavar="AXIS=RANKS",
+    help="Split the model among ranks that run it together: tp=2. --shard says how.",
+)
+
+shard_option = click.option(
+    "--shard",
+    "plan",
+    type=click.Path(path_type=Path),
+    metavar="PLAN.json",
+    help="How --mesh splits: patterns of module paths to column, row, vocabulary or replicate, "
+    'as in {"*.q_proj": "column", "*.o_proj": "row"}.',
 )
 
 

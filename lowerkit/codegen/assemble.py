@@ -249,6 +249,7 @@ def _program(
         target=host.name,
         level=host.level,
         requires=list(host.features()),
+        mesh=program.mesh,
         devices=[DeviceSpec(name, target.level) for name, target in targets.items() if name != HOST and numbers[name]],
         state_initials=schedule.state_initials,
         output_tree=program.output_tree,

@@ -52,11 +52,18 @@ def is_read_later(values: Collection[ir.Value], following: Sequence[ir.Operation
     """Whether an op of ``following`` reads one of ``values``, or a view of one that is made there."""
     views = set(values)
     for op in following:
-        if any(operand in views for operand in op.operands):
+        if any(operand in views for operand in _read(op)):
             if op.name not in VIEW_OPS:
                 return True
             views.update(op.results)
     return False
+
+
+def _read(op: ir.Operation) -> list[ir.Value]:
+    """What an op reads: until a collective is done, its ranks read the operand of its start."""
+    if op.name == "lk.collective_done":
+        return [*op.operands, *op.operands[0].owner.operation.operands]
+    return list(op.operands)
 
 
 def _symbol(op: ir.Operation) -> str:

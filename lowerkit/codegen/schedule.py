@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lowerkit.codegen.accelerator_call import call
+from lowerkit.codegen.collective import done, start
 from lowerkit.codegen.control_flow import branch, loop
 from lowerkit.codegen.extent_guards import ExtentConditions, refuse_tables_of_extents
 from lowerkit.codegen.in_place import is_read_later
@@ -213,6 +214,10 @@ class Walker:
             write_state(self, op)
         elif op.name == "lk.check_indices":
             check(self, op)
+        elif op.name == "lk.collective_start":
+            start(self, op)
+        elif op.name == "lk.collective_done":
+            done(self, op)
         elif op.name == "lk.cond":
             branch(self, op)
         elif op.name == "lk.while":

@@ -63,8 +63,12 @@ class StepDraft:
     def stored(self, name: str, memory: str = HOST) -> int:
         """Returns the buffer of a stored weight in a memory, made at the first time."""
         if (name, memory) not in self._weight_buffers:
-            size = self.weights.entries[name].nbytes
-            self._weight_buffers[name, memory] = self.add(Buffer("weight", size, weight=name, memory=memory))
+            entry = self.weights.entries[name]
+            size, axis = (
+                (entry.nbytes, "") if entry.shard is None else (entry.nbytes // entry.shard.ranks, entry.shard.axis)
+            )
+            buffer = Buffer("weight", size, weight=name, memory=memory, shard=axis)
+            self._weight_buffers[name, memory] = self.add(buffer)
         return self._weight_buffers[name, memory]
 
     def packed(self, source: Source, shape: Shape, plan: DeviceCode, operand: int, memory: str) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.program.weights import Shard
 from lowerkit.targets.packing import Packing
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ class StoredWeight:
     Attributes:
         dtype, shape: what :attr:`read` returns.
         read: makes the contiguous array; nothing of it is kept.
+        shard: who shares it; the parts of the ranks lie one behind the other.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     read: Callable[[], Array]
+    shard: Shard | None = None
 
     @property
     def nbytes(self) -> int:
@@ -57,23 +60,31 @@ class WeightTable:
         if name not in self.entries:
             dtype, shape = self.store.spec(name)
             self.entries[name] = StoredWeight(
-                NUMPY_DTYPES[dtype], shape, lambda: np.ascontiguousarray(self.store.get(name)).reshape(shape)
+                NUMPY_DTYPES[dtype],
+                shape,
+                lambda: np.ascontiguousarray(self.store.get(name)).reshape(shape),
+                self.store.shard(name),
             )
         return name
 
     def packed(self, name: str, shape: Sequence[int], packing: Packing) -> str:
         """Stores a weight, seen as ``shape``, in the layout of ``packing``; returns the tensor's name."""
+        shard = self.store.shard(name)
         parameters = ",".join(f"{key}={value}" for key, value in packing.parameters)
         view = "x".join(map(str, shape))
         key = f"{name}|{view}|{packing.kind}({parameters})"
         if key not in self.entries:
-            dtype = NUMPY_DTYPES[self.store.spec(name)[0]]
-            seen_as = tuple(shape)
-            self.entries[key] = StoredWeight(
-                dtype,
-                tuple(packing.packed_shape(seen_as)),
-                lambda: packing.apply(np.ascontiguousarray(self.store.get(name)).reshape(seen_as)),
-            )
+            dtype, seen_as = NUMPY_DTYPES[self.store.spec(name)[0]], tuple(shape)
+            packed_shape = tuple(packing.packed_shape(seen_as))
+
+            def read() -> Array:
+                data = np.ascontiguousarray(self.store.get(name))
+                if shard is None:
+                    return packing.apply(data.reshape(seen_as))
+                return np.stack([packing.apply(part.reshape(seen_as)) for part in data])
+
+            ranks = () if shard is None else (shard.ranks,)
+            self.entries[key] = StoredWeight(dtype, (*ranks, *packed_shape), read, shard)
         return key
 
     def constant(self, array: Array) -> str:

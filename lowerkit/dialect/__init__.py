@@ -12,6 +12,8 @@ from lowerkit.dialect.ops import (
     AvgPoolOp,
     CallOp,
     CheckIndicesOp,
+    CollectiveDoneOp,
+    CollectiveStartOp,
     CondOp,
     ConvOp,
     ConvTransposeOp,
@@ -44,7 +46,7 @@ from lowerkit.dialect.ops import (
 from lowerkit.dialect.shapes import DYNAMIC
 from lowerkit.mlir import ir
 
-DIALECT_VERSION = "0.1"
+DIALECT_VERSION = "0.2"
 
 __all__ = [
     "DIALECT_VERSION",
@@ -53,6 +55,8 @@ __all__ = [
     "AvgPoolOp",
     "CallOp",
     "CheckIndicesOp",
+    "CollectiveDoneOp",
+    "CollectiveStartOp",
     "CondOp",
     "ConvOp",
     "ConvTransposeOp",

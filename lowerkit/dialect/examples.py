@@ -13,6 +13,8 @@ from lowerkit.dialect.ops import (
     AvgPoolOp,
     CallOp,
     CheckIndicesOp,
+    CollectiveDoneOp,
+    CollectiveStartOp,
     CondOp,
     ConvOp,
     ConvTransposeOp,
@@ -77,6 +79,10 @@ def _region(value: ir.Value) -> None:
     region = RegionOp.build([value], "softmax", [value.type])
     with ir.InsertionPoint(region.block):
         YieldOp.build([SoftmaxOp.build(region.block.arguments[0])])
+
+
+def _all_reduce(value: ir.Value) -> None:
+    CollectiveDoneOp.build(CollectiveStartOp.build(value, kind="all_reduce", axis="tp", ranks=2))
 
 
 EXAMPLES: dict[type[LkOperation], Example] = {
@@ -148,5 +154,7 @@ EXAMPLES: dict[type[LkOperation], Example] = {
     WhileOp: Example(
         ("tensor<i64>", "tensor<4x8xf32>"), lambda i, x: WhileOp.build([i, x], 2, "main.unfinished", "main.step")
     ),
+    CollectiveStartOp: Example(("tensor<2x?x768xf32>",), _all_reduce),
+    CollectiveDoneOp: Example(("tensor<2x?x768xf32>",), _all_reduce),
 }
 """By op class, in the order of the documentation."""

@@ -22,8 +22,8 @@ _QUANTIZATION = frozenset({"lk.quantize", "lk.dequantize", "lk.requant"})
 _AROUND_REGIONS = frozenset(
     {
         "lk.region", "lk.weight", "lk.call", "lk.cond", "lk.while", "lk.check_indices", "lk.state_read",
-        "lk.state_write", "tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.dim",
-        "tensor.from_elements", "tensor.extract", "func.return",
+        "lk.state_write", "lk.collective_start", "lk.collective_done", "tensor.expand_shape", "tensor.collapse_shape",
+        "tensor.cast", "tensor.dim", "tensor.from_elements", "tensor.extract", "func.return",
     }
 )  # fmt: skip
 """What may stand outside of regions: data, states, control flow, views, and the arithmetic of extents."""

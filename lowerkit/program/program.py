@@ -12,6 +12,7 @@ from lowerkit.mlir import ir
 from lowerkit.program.files import SourceFile
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
+from lowerkit.runtimes.mesh.structs import MeshAxis
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -52,6 +53,7 @@ class Program:
         example_inputs: arrays that fit ``signature.inputs``, where the user gave values.
         sources: the files that weights are read from when they are asked for.
         remarks: what the user should know of how it was captured.
+        mesh: the axes of the ranks that run the program together, from stage ``canonical`` on; one device: none.
         placements: where each op runs, from stage ``partitioned`` on: JSON, as in the metadata of an artifact.
     """
 
@@ -74,6 +76,7 @@ class Program:
     example_inputs: list[Array] | None = field(default=None, repr=False)
     sources: list[SourceFile] = field(default_factory=list[SourceFile], repr=False)
     remarks: list[str] = field(default_factory=list[str])
+    mesh: list[MeshAxis] = field(default_factory=list[MeshAxis])
     placements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False)
 
     @property

@@ -6,6 +6,7 @@ The weights file is safetensors; derived weights are written as data.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.dialect.context import new_context
 from lowerkit.errors import InputError, VerifyError
 from lowerkit.mlir import ir, walk
-from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.program.dtypes import NUMPY_DTYPES, name_of
 from lowerkit.program.program import Program
-from lowerkit.program.weights import WeightStore
+from lowerkit.program.weights import Shard, WeightStore
 from lowerkit.runtimes.manifest import Signature
+from lowerkit.runtimes.mesh.structs import MeshAxis
 
 _HEAD = "// lowerkit stage: "
 
@@ -32,12 +34,29 @@ class _Head(msgspec.Struct):
     input_tree: object = None
     dialect: str = ""
     placements: list[dict[str, Any]] = []
+    mesh: list[MeshAxis] = []
+    shared: dict[str, str] = {}
 
 
 def write_stage(program: Program, path: Path) -> None:
     """Writes ``program`` as ``path`` and ``path`` + ``.weights``."""
     from safetensors.numpy import save_file
 
+    used: dict[str, np.ndarray] = {}
+    shared: dict[str, str] = {}
+
+    def collect(operation: ir.Operation) -> None:
+        if operation.name not in ("lk.weight", "lk.state_read"):
+            return
+        symbol = ir.StringAttr(operation.attributes["symbol"]).value
+        if symbol in program.weights:  # a state without an initial value starts from zeros
+            array = np.ascontiguousarray(program.weights.get(symbol))
+            used[symbol] = array.view(np.uint16) if NUMPY_DTYPES["bf16"] == array.dtype else array
+            shard = program.weights.shard(symbol)
+            if shard is not None:
+                shared[symbol] = shard.axis
+
+    walk(program.module.operation, collect)
     head = msgspec.json.encode(
         _Head(
             program.stage,
@@ -47,19 +66,10 @@ def write_stage(program: Program, path: Path) -> None:
             program.input_tree,
             DIALECT_VERSION,
             program.placements,
+            program.mesh,
+            shared,
         )
     ).decode()
-    used: dict[str, np.ndarray] = {}
-
-    def collect(operation: ir.Operation) -> None:
-        if operation.name not in ("lk.weight", "lk.state_read"):
-            return
-        symbol = ir.StringAttr(operation.attributes["symbol"]).value
-        if symbol in program.weights:  # a state without an initial value starts from zeros
-            array = np.ascontiguousarray(program.weights.get(symbol))
-            used[symbol] = array.view(np.uint16) if NUMPY_DTYPES["bf16"] == array.dtype else array
-
-    walk(program.module.operation, collect)
     save_file(used, str(path) + ".weights")
     path.write_text(f"{_HEAD}{head}\n{program.text(locations=True)}\n")
 
@@ -106,12 +116,28 @@ def read_stage(path: Path, stage: str) -> Program:
     weights = WeightStore()
     declared = _declared_types(module)
     for name, array in arrays.items():
-        is_bfloat16 = declared.get(name) == "bf16"
-        weights.add(name, array.view(NUMPY_DTYPES["bf16"]) if is_bfloat16 else array)
+        data = array.view(NUMPY_DTYPES["bf16"]) if declared.get(name) == "bf16" else array
+        if name in head.shared:
+            shard = Shard(head.shared[name], len(data))
+            weights.derive(name, (), partial(_same, data), dtype=name_of(data.dtype), shape=data.shape, shard=shard)
+        else:
+            weights.add(name, data)
     trees = (head.output_tree, head.input_tree)
     return Program(
-        context, module, weights, head.signature, head.source, head.stage, *trees, placements=head.placements
+        context,
+        module,
+        weights,
+        head.signature,
+        head.source,
+        head.stage,
+        *trees,
+        placements=head.placements,
+        mesh=head.mesh,
     )
+
+
+def _same(data: np.ndarray) -> np.ndarray:
+    return data
 
 
 def _declared_types(module: ir.Module) -> dict[str, str]:

@@ -6,6 +6,8 @@ Vocabulary
                only declared: such a program can be sized, not compiled.
     derived    a weight computed from others (batch-norm folding, transposition). Its function runs when the data is
                asked for, so that a pass over a model of 100 GB reads nothing.
+    shard      of a weight that the ranks along an axis of a mesh share, each with a part of its own. The data is the
+               parts, stacked along a new first dimension; an ``lk.weight`` of its name is the part of its rank.
 
 Bytes: provider arrays are never copied; results of functions are kept in a cache of bounded size.
 """
@@ -16,7 +18,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,21 @@ class MissingDataError(Exception):
 
 
 @dataclass(frozen=True)
+class Shard:
+    """Who shares a weight: the ranks along an axis of the mesh."""
+
+    axis: str
+    ranks: int
+
+
+@dataclass(frozen=True)
 class _Entry:
     provider: Provider | None
     dtype: str | None
     shape: tuple[int, ...] | None
     parents: tuple[str, ...]
     function: Callable[..., Array] | None = None
+    shard: Shard | None = None
 
 
 class WeightStore:
@@ -100,8 +111,17 @@ class WeightStore:
         *,
         dtype: str | None = None,
         shape: Sequence[int] | None = None,
+        shard: Shard | None = None,
     ) -> None:
         """Adds a weight computed as ``function(*parents' arrays)`` when it is asked for.
+
+        Args:
+            name: as for :meth:`add`.
+            parents: the weights that the function reads.
+            function: gives the data; with ``shard`` the stacked parts.
+            dtype: as for :meth:`add`.
+            shape: as for :meth:`add`; with ``shard`` it begins with the number of ranks.
+            shard: who shares the weight; None: every rank has the whole.
 
         Raises:
             ValueError: the name is taken.
@@ -117,7 +137,7 @@ class WeightStore:
         def provider() -> Array:
             return function(*(self.get(parent) for parent in inputs))
 
-        self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs, function)
+        self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs, function, shard)
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps :meth:`unique_name` from giving ``names`` away; :meth:`add` takes them."""
@@ -164,8 +184,12 @@ class WeightStore:
             return entry.dtype, entry.shape
         array = self.get(name)
         found = (name_of(array.dtype), array.shape)
-        self._entries[name] = _Entry(entry.provider, *found, entry.parents, entry.function)
+        self._entries[name] = replace(entry, dtype=found[0], shape=found[1])
         return found
+
+    def shard(self, name: str) -> Shard | None:
+        """Returns who shares a weight; None where every rank has the whole."""
+        return self._entries[name].shard
 
     def nbytes(self, name: str) -> int:
         """Returns the bytes of the data, contiguous."""

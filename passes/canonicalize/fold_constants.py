@@ -20,7 +20,7 @@ Bytes: the artifact grows by the results and shrinks by weights that nothing rea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,13 +46,15 @@ from lowerkit.passes.rewriting import (
     weight_symbol,
 )
 from lowerkit.program.dtypes import name_of
-from lowerkit.program.weights import WeightStore
+from lowerkit.program.weights import Shard, WeightStore
 
 Array = np.ndarray[Any, Any]
 
 _of_thread = threading.local()
 _FOLDABLE = ("lk.", "linalg.", "tensor.", "arith.", "math.")
-_NEVER = frozenset({"lk.region", "lk.call", "lk.cond", "lk.while", "lk.state_read"})
+_NEVER = frozenset(
+    {"lk.region", "lk.call", "lk.cond", "lk.while", "lk.state_read", "lk.collective_start", "lk.collective_done"}
+)
 # Cheaper to repeat than to load, or not data at all.
 _FREE = frozenset({"arith.constant", "tensor.empty", "linalg.fill", "lk.weight"})
 
@@ -227,10 +229,27 @@ def _derive(text: str, cone: list[ir.Operation], root: ir.Operation, index: int,
     kind = ir.RankedTensorType(root.results[index].type)
     step = root.name.partition(".")[2]
     name = weights.unique_name(f"{parents[0]}.{step}" if parents else step)
-    weights.derive(
-        name, parents, _interpreted(text, parents), dtype=name_of(numpy_dtype(kind.element_type)), shape=kind.shape
-    )
+    shared = [weights.shard(parent) for parent in parents]
+    shard = next((each for each in shared if each is not None), None)
+    compute, shape = _interpreted(text, parents), list(kind.shape)
+    if shard is not None:
+        compute, shape = _of_each_rank(compute, shared, shard.ranks), [shard.ranks, *shape]
+    weights.derive(name, parents, compute, dtype=name_of(numpy_dtype(kind.element_type)), shape=shape, shard=shard)
     return name
+
+
+def _of_each_rank(compute: Callable[..., Array], shared: Sequence[Shard | None], ranks: int) -> Callable[..., Array]:
+    """Computes the part of each rank from its parts of the weights that are shared, and stacks them."""
+
+    def compute_parts(*arrays: Array) -> Array:
+        return np.stack(
+            [
+                compute(*(array if shard is None else array[rank] for array, shard in zip(arrays, shared, strict=True)))
+                for rank in range(ranks)
+            ]
+        )
+
+    return compute_parts
 
 
 def _interpreted(text: str, parents: list[str]) -> Callable[..., Array]:
@@ -253,6 +272,8 @@ def _own_context() -> ir.Context:
 def _evaluate_scalar(text: str, cone: list[ir.Operation], kind: ir.Type, context: PassContext) -> ir.Value | None:
     """Computes a scalar now: the small weights it depends on are read."""
     parents = _symbols(cone)
+    if any(context.weights.shard(parent) is not None for parent in parents):
+        return None  # it differs from rank to rank
     if sum(context.weights.nbytes(parent) for parent in parents) > 1 << 20:
         return None
     if not all(context.weights.has_data(parent) for parent in parents):

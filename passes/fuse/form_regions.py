@@ -18,7 +18,7 @@ from lowerkit.passes.rewriting import erase_dead, is_used, main_block, operation
 VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"})
 _TOP_LEVEL = VIEWS | {
     "lk.weight", "lk.region", "lk.state_read", "lk.state_write", "lk.check_indices", "lk.call", "lk.cond", "lk.while",
-    "func.return", "tensor.dim", "arith.constant",
+    "lk.collective_start", "lk.collective_done", "func.return", "tensor.dim", "arith.constant",
 }  # fmt: skip
 
 

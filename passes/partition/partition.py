@@ -34,10 +34,10 @@ from lowerkit.passes.source_location import describe
 _NOT_OFFERED = frozenset(
     {
         "arith.constant", "func.return", "lk.state_read", "lk.state_write", "lk.check_indices", "lk.call",
-        "lk.cond", "lk.while",
+        "lk.cond", "lk.while", "lk.collective_start", "lk.collective_done",
     }
 )  # fmt: skip
-"""What stays with the host whatever it computes: data, states, control flow."""
+"""What stays with the host whatever it computes: data, states, control flow, collectives."""
 
 
 @dataclass(frozen=True)

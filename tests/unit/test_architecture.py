@@ -20,8 +20,10 @@ LAYERS = (
     ("lowerkit/bench", "lowerkit/conformance", "lowerkit/quantization"),
     ("lowerkit/parity",),
     ("lowerkit/compiler.py",),
+    ("lowerkit/compiled.py",),
     ("lowerkit/pipeline.py",),
     ("lowerkit/c_interface",),
+    ("lowerkit/spmd",),
     ("lowerkit/targets/cuda",),  # the kernel text of its floor is that of the CPU's generic family
     ("lowerkit/targets/cpu",),
     ("lowerkit/codegen",),

@@ -16,7 +16,18 @@ from lowerkit.dialect.interpreter import control_flow
 from lowerkit.dialect.interpreter import linalg as interpret_linalg
 from lowerkit.dialect.interpreter import scalar as interpret_scalar
 from lowerkit.dialect.interpreter import tensor as interpret_tensor
-from lowerkit.dialect.ops import CallOp, CheckIndicesOp, CondOp, RegionOp, StateReadOp, StateWriteOp, WeightOp, WhileOp
+from lowerkit.dialect.ops import (
+    CallOp,
+    CheckIndicesOp,
+    CollectiveDoneOp,
+    CollectiveStartOp,
+    CondOp,
+    RegionOp,
+    StateReadOp,
+    StateWriteOp,
+    WeightOp,
+    WhileOp,
+)
 from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.dialect.shapes import is_dynamic, show
 from lowerkit.dialect.types import numpy_dtype, signless
@@ -25,6 +36,8 @@ from lowerkit.mlir import ext, ir, run_pipeline
 
 Weights = Callable[[str], Array]
 States = MutableMapping[str, Array]
+Combine = Callable[[CollectiveStartOp, Array], Array]
+"""Gives what a rank gets of a collective, given its own operand."""
 
 
 def interpret(
@@ -69,7 +82,14 @@ def executable_copy(module_or_function: Any) -> tuple[ir.Module, dict[str, ir.Op
 class Interpreter:
     """Runs the functions of one module whose named linalg ops have been generalized."""
 
-    def __init__(self, functions: dict[str, ir.Operation], weights: Weights | None, states: States | None) -> None:
+    def __init__(
+        self,
+        functions: dict[str, ir.Operation],
+        weights: Weights | None,
+        states: States | None,
+        combine: Combine | None = None,
+    ) -> None:
+        self.combine = combine
         self.functions = functions
         self.weights = weights
         self.states: States = {} if states is None else states
@@ -127,6 +147,10 @@ class Interpreter:
             if self.weights is None:
                 raise InputError("LK1003", f"the module reads weight {view.symbol.value}, but no weights were given")
             return [signless(np.asarray(self.weights(view.symbol.value)))]
+        if isinstance(view, CollectiveStartOp) and self.combine is not None:
+            return [self.combine(view, values[view.value])]
+        if isinstance(view, CollectiveDoneOp):
+            return [values[view.pending]]
         if isinstance(view, StateReadOp):
             return [self._state(view.symbol.value)]
         if isinstance(view, StateWriteOp):
@@ -144,7 +168,7 @@ class Interpreter:
             return self._loop(view, [values[operand] for operand in view.inputs])
         if isinstance(view, CallOp) and view.callee.value in self.functions:
             return self.call(self.functions[view.callee.value], [values[operand] for operand in op.operands])
-        if isinstance(view, CallOp) or not isinstance(view, LkOperation):
+        if isinstance(view, (CallOp, CollectiveStartOp)) or not isinstance(view, LkOperation):
             raise UnsupportedError("LK4001", f"the interpreter cannot run {op.name}", location=str(op.location))
         fields, _, _, _ = ext.partition_fields(view._fields)
         operands = [getattr(view, field.name) for field in fields]

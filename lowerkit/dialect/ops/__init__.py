@@ -5,6 +5,7 @@ from __future__ import annotations
 from lowerkit.dialect.ops.attention import AttentionOp
 from lowerkit.dialect.ops.call import CallOp
 from lowerkit.dialect.ops.check_indices import CheckIndicesOp
+from lowerkit.dialect.ops.collective import CollectiveDoneOp, CollectiveStartOp
 from lowerkit.dialect.ops.control_flow import CondOp, WhileOp
 from lowerkit.dialect.ops.conv import ConvOp
 from lowerkit.dialect.ops.conv_transpose import ConvTransposeOp
@@ -31,6 +32,8 @@ __all__ = [
     "AvgPoolOp",
     "CallOp",
     "CheckIndicesOp",
+    "CollectiveDoneOp",
+    "CollectiveStartOp",
     "CondOp",
     "ConvOp",
     "ConvTransposeOp",

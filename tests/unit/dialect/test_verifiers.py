@@ -16,6 +16,8 @@ CONV = f"accumulate = f32, channels_last = false, {WINDOW}"
 POOL = f"channels_last = false, kernel = array<i64: 2, 2>, {WINDOW}"
 ATTENTION = 'scale = 1.0, causal = false, masking = "add", fill = 0.0, empty_rows = "zero"'
 CHECK = 'exempt = array<i64>, operator = "take", wraps = false'
+COLLECTIVE = 'kind = "all_reduce", axis = "tp", ranks = 2, reduction = "sum"'
+SCATTERED = COLLECTIVE.replace("all_reduce", "reduce_scatter")
 MATMUL = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
 QUANTIZE = 'axis = 1, formula = "divide", minimum = -128, maximum = 127, unsigned = false, storage = i8'
 REQUANT = (
@@ -30,6 +32,16 @@ REJECTED = [
     ("weight", 'symbol = "w"', [], ["?xf32"], ["static shape", "tensor<?xf32>"]),
     ("state_read", 'symbol = ""', [], ["4xf32"], ["must name a state"]),
     ("state_write", 'symbol = ""', ["4xf32"], [], ["must name a state"]),
+    ("collective_start", COLLECTIVE, ["4xf32"], ["4xf32"], ["read by one lk.collective_done", "no reader"]),
+    ("collective_start", COLLECTIVE.replace("all_reduce", "all"), ["4xf32"], ["4xf32"], ["all_reduce, all_gather"]),
+    ("collective_start", COLLECTIVE.replace("sum", "avg"), ["4xf32"], ["4xf32"], ["sum, product, min, max"]),
+    ("collective_start", COLLECTIVE.replace('"tp"', '""'), ["4xf32"], ["4xf32"], ["must name an axis"]),
+    ("collective_start", COLLECTIVE.replace("2", "0"), ["4xf32"], ["4xf32"], ["count its ranks", "of 0"]),
+    ("collective_start", COLLECTIVE, ["4xi1"], ["4xi1"], ["needs numbers", "i1"]),
+    ("collective_start", COLLECTIVE.replace("reduce", "gather"), ["4xf32"], ["8xf32"], ["8xf32", "2x4xf32"]),
+    ("collective_start", SCATTERED, ["4x3xf32"], ["3xf32"], ["first dimension", "4x3xf32", "2 ranks of 'tp'"]),
+    ("collective_start", SCATTERED, ["f32"], ["f32"], ["first dimension", "2 ranks of 'tp'"]),
+    ("collective_done", "", ["4xf32"], ["4xf32"], ["must be the result of an lk.collective_start"]),
     ("check_indices", CHECK, ["4xi1"], [], ["indices", "8 bits or more", "i1"]),
     ("check_indices", CHECK, ["4xi64"], [], ["extents", "one index value or more"]),
     ("check_indices", CHECK, ["4xi64", "4xi64"], [], ["extents", "index value", "tensor<4xi64>"]),

@@ -1,0 +1,1 @@
+"""Programs for several devices: how a user names a mesh and a plan, and what came of them."""
