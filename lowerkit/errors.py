@@ -63,6 +63,7 @@ CODES: dict[str, str] = {
     "LK8017": "a kernel on a simulated device did what no device allows",
     "LK8018": "the simulated device does not know an instruction",
     "LK8020": "this machine has no CUDA device that can run the artifact",
+    "LK8021": "the ranks that there are do not fit the mesh of the program",
 }
 
 

@@ -159,6 +159,28 @@ class Plan:
     ) -> None: ...
     def run(self) -> None: ...
 
+class Step:
+    """The collectives of the runs of one compiled program, which follow each other in one thread.
+
+    ``address`` is what the executor hands to the function at ``step_call_address``. From ``begin`` to ``end`` the group
+    and its memory are there, also where it is closed meanwhile.
+    """
+
+    def __init__(self, group: Group) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    def settle(self, reason: str | None) -> None:
+        """After a failed run: returns when nothing that it started goes on.
+
+        With a reason the group is aborted first if anything does; without, this waits for the other ranks.
+        """
+
+def step_call_address() -> int: ...
+def last_error() -> str:
+    """Why the last call of the executor in this thread failed."""
+
 def serve_tensors(tensor: type, parameter: type) -> bool:
     """Makes ``run_tensors`` read objects of exactly these types, over DLPack's C exchange interface.
 

@@ -14,20 +14,20 @@ buffer the steps it lives in; plan the arena; write out the arrays of the step t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from lowerkit.errors import ArtifactError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.artifact_reader import WeightPlace, own_part
 from lowerkit.runtimes.bound_model import BoundModel
 from lowerkit.runtimes.device_calls import DeviceCalls
-from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate
+from lowerkit.runtimes.expressions import Expr, evaluate
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
+    COLLECTIVE_KERNEL,
     COPY_KERNEL,
     HOST,
     ITEM_SIZES,
@@ -37,13 +37,13 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
-from lowerkit.runtimes.memory_plan import (
-    ARENA_ALIGNMENT,
-    DEVICE_ALIGNMENT,
-    arena_lives,
-    plan_memory,
-)
+from lowerkit.runtimes.memory_plan import ARENA_ALIGNMENT, DEVICE_ALIGNMENT, arena_lives, plan_memory
+from lowerkit.runtimes.mesh.dims import check_touches, collective_dims
 from lowerkit.runtimes.run_faults import check_dims
+from lowerkit.runtimes.validation import contradictions
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.mesh.steps import CollectiveCalls
 
 ARENA_BASE = 0
 WEIGHTS_BASE = 1
@@ -61,6 +61,7 @@ def bind_model(
     kernel_address: Callable[[int], int] | None = None,
     calls: DeviceCalls | None = None,
     ranks: Mapping[str, int] | None = None,
+    collectives: CollectiveCalls | None = None,
 ) -> BoundModel:
     """Binds ``program`` to the values ``dims``.
 
@@ -71,23 +72,13 @@ def bind_model(
         kernel_address: from the number of a kernel of the host to its address; None binds to measure, not to run.
         calls: what devices run, where there are any.
         ranks: place of this process along each axis of the mesh; None is the first one everywhere.
+        collectives: what the ranks of the mesh do together; None binds to measure, not to run.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     with contradictions(dims):
-        return Binder(program, dims, weights, kernel_address, calls, ranks or {}).bind()
-
-
-@contextmanager
-def contradictions(dims: Mapping[str, int]) -> Generator[None]:
-    """Raises what a :class:`Binder` finds as ArtifactError LK8001."""
-    try:
-        yield
-    except (ExpressionError, ValueError, OverflowError) as error:
-        shown = ", ".join(f"{name}={value}" for name, value in dims.items())
-        where = f" for {shown}" if shown else ""
-        raise ArtifactError("LK8001", f"the manifest contradicts itself{where}: {error}") from None
+        return Binder(program, dims, weights, kernel_address, calls, ranks or {}, collectives).bind()
 
 
 class Binder:
@@ -101,6 +92,7 @@ class Binder:
         kernel_address: Callable[[int], int] | None,
         calls: DeviceCalls | None,
         ranks: Mapping[str, int],
+        collectives: CollectiveCalls | None,
     ) -> None:
         self.program = program
         self.dims = dims
@@ -111,6 +103,7 @@ class Binder:
         }
         self.kernel_address = kernel_address
         self.calls = calls
+        self.collectives = collectives
         self.cache: dict[Expr, int] = {}
         signature = program.signature
         self.first_input = FIRST_STATE_BASE + len(signature.states)
@@ -133,6 +126,7 @@ class Binder:
         for number, buffer in enumerate(self.program.buffers):
             self._check_size(number, buffer)
         places, arena_sizes = self.places()
+        check_touches(self.program, self.sizes, places)
         scratch = max((self._value(step.scratch_bytes) for step in self.program.steps), default=0)
         if scratch < 0:
             raise ValueError(f"a step needs {scratch} bytes of scratch")
@@ -146,6 +140,7 @@ class Binder:
             device_arenas=arena_sizes,
             steps=self.program.steps,
             calls=self.calls,
+            collectives=self.collectives,
         )
 
     def places(self) -> tuple[list[tuple[int, int]], dict[str, int]]:
@@ -250,7 +245,11 @@ class Binder:
             contexts.append(context)
             if step.kernel == COPY_KERNEL:
                 self._check_copy(number, step)
-            if context >= 0:
+            if step.kernel == COLLECTIVE_KERNEL:
+                kernels.append(self.collectives.address if self.collectives else _ANY_ADDRESS)
+                tasks.append(1)
+                dims.extend(collective_dims(self.program, number, self.sizes, places))
+            elif context >= 0:
                 kernels.append(self.calls.address if self.calls else _ANY_ADDRESS)
                 tasks.append(1)
                 dims.extend(self._value(entry) for entry in step.dims)
@@ -300,6 +299,8 @@ class Binder:
     def _call_context(self, step: Step) -> int:
         """What the executor hands to the call that ``step`` is; -1 where the step is none."""
         calls = self.calls
+        if step.kernel == COLLECTIVE_KERNEL:
+            return self.collectives.context if self.collectives else 0
         if step.kernel == COPY_KERNEL:
             source, target = (self.program.buffers[buffer].memory for buffer in step.buffers)
             if source == target == HOST:

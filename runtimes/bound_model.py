@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import Step
 from lowerkit.runtimes.run_faults import loops_that_end, raise_step_fault
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.mesh.steps import CollectiveCalls
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class BoundModel:
     device_arenas: Mapping[str, int]
     steps: Sequence[Step]
     calls: DeviceCalls | None
+    collectives: CollectiveCalls | None = None
 
     def run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
         """Runs all steps.
@@ -47,17 +53,18 @@ class BoundModel:
         Raises:
             RuntimeFault: LK8014, its loops did not end; LK8015, an index is out of range; LK8016, a device failed.
             ResourceError: LK7002, a device ran out of memory.
+            LowerkitError: a collective failed, as a group's operations do.
         """
-        with loops_that_end():
+        with self.together(), loops_that_end():
             self._require_success(self.table.run(pool, bases, scratch, self.scratch_stride))
 
     def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[StepTime]:
         """Runs all steps; returns the time of each.
 
         Raises:
-            RuntimeFault, ResourceError: as for :meth:`run`.
+            LowerkitError: as for :meth:`run`.
         """
-        with loops_that_end():
+        with self.together(), loops_that_end():
             times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
             self._require_success(fault)
         return [
@@ -73,6 +80,10 @@ class BoundModel:
             for step, nanoseconds in zip(self.steps, times.tolist(), strict=True)
         ]
 
+    def together(self) -> AbstractContextManager[None]:
+        """Returns what steps run in: the ranks of a mesh stay together, however a run ends."""
+        return nullcontext() if self.collectives is None else self.collectives.run()
+
     def _require_success(self, fault: tuple[int, int, int, int] | None) -> None:
         if fault is not None:
-            raise_step_fault(self.steps[fault[0]], fault, self.dims, self.calls)
+            raise_step_fault(self.steps, fault, self.dims, self.calls, self.collectives)

@@ -67,5 +67,10 @@ def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     """
     from lowerkit.runtimes.binding import bind_model
 
-    places = {buffer.weight: WeightPlace(0, evaluate(buffer.size, dims)) for buffer in program.buffers if buffer.weight}
+    ranks = {"": 1, **{axis.name: axis.size for axis in program.mesh}}
+    places = {
+        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * ranks[buffer.shard])
+        for buffer in program.buffers
+        if buffer.weight
+    }
     return bind_model(program, dims, places).arena_size

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from lowerkit.errors import RuntimeFault
+from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import ITEM_SIZES, IndexCheck, Step
+from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, ITEM_SIZES, IndexCheck, Step
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.mesh.steps import CollectiveCalls
+
+_NOTHING_CHANGED = "the run has ended there, and no state has changed"
+_OTHERS_WENT_ON = "other ranks went on: give all of them the same indices, in a new group"
 
 
 @contextmanager
@@ -26,28 +32,45 @@ def loops_that_end() -> Generator[None]:
 
 
 def raise_step_fault(
-    step: Step, fault: tuple[int, int, int, int], dims: Mapping[str, int], calls: DeviceCalls | None
+    steps: Sequence[Step],
+    fault: tuple[int, int, int, int],
+    dims: Mapping[str, int],
+    calls: DeviceCalls | None,
+    collectives: CollectiveCalls | None,
 ) -> NoReturn:
-    """Raises why ``step`` ended a run.
+    """Raises why a step ended a run.
 
     Args:
-        step: the step.
+        steps: of the program.
         fault: (step, status, element, index), as the executor gives it.
         dims: the value of each dim.
         calls: the devices of the session.
+        collectives: what it does together with other ranks.
 
     Raises:
         RuntimeFault: LK8015, an index is out of range; LK8016, a device failed.
         ResourceError: LK7002, a device ran out of memory.
+        LowerkitError: a collective failed.
     """
-    _step, status, element, index = fault
+    number, status, element, index = fault
+    step = steps[number]
     if status == 0:
+        try:
+            if collectives is not None:
+                collectives.meet_at_fault(number)
+        except LowerkitError as other:
+            raise index_fault(step, element, index, dims, _OTHERS_WENT_ON) from other
         raise index_fault(step, element, index, dims)
+    if step.kernel == COLLECTIVE_KERNEL:
+        assert collectives is not None, "a program with collectives runs in a group"
+        collectives.raise_failure(step, status)
     assert calls is not None, "only calls return a status"
     calls.raise_failure(step)
 
 
-def index_fault(step: Step, element: int, index: int, dims: Mapping[str, int]) -> RuntimeFault:
+def index_fault(
+    step: Step, element: int, index: int, dims: Mapping[str, int], hint: str = _NOTHING_CHANGED
+) -> RuntimeFault:
     """Returns LK8015: element number ``element`` of the indices that ``step`` checks is ``index``."""
     check = step.check
     assert check is not None, "only a check of indices ends a run"
@@ -62,7 +85,7 @@ def index_fault(step: Step, element: int, index: int, dims: Mapping[str, int]) -
         f"(element {element} of the indices; allowed: {allowed})",
         op=check.operator,
         location=step.location or None,
-        hint="the run has ended there, and no state has changed",
+        hint=hint,
     )
 
 

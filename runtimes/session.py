@@ -7,33 +7,36 @@ artifact in place while it is loaded (writers replace it: that is safe).
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowerkit.errors import LowerkitError, ResourceError, UsageError
+from lowerkit.errors import ResourceError, UsageError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, damaged, open_artifact
 from lowerkit.runtimes.binding import bind_model
 from lowerkit.runtimes.bound_model import BoundModel, StepTime
+from lowerkit.runtimes.cpu.code import load_code
 from lowerkit.runtimes.cpu.requirements import choose_program
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
-from lowerkit.runtimes.manifest import HOST, MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
+from lowerkit.runtimes.manifest import MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
+from lowerkit.runtimes.mesh.fit import take_part
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.state_memory import StateMemory
 from lowerkit.runtimes.validation import manifest_problems
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.collective.group import Group
 
 Integrity = Literal["checksum", "sha256", "structure"]
 _BOUND_MODELS_KEPT = 64
@@ -55,12 +58,15 @@ class Session:
         target: str | None = None,
         program: str = MAIN_PROGRAM,
         device: str | None = None,
+        group: Group | None = None,
     ) -> None:
         self._artifact, self._manifest = artifact, artifact.manifest
         self._pool = _native.ThreadPool(threads)
         self._check_manifest()
         self._program = choose_program(self._manifest, target, program)
-        self._code = self._load_code()
+        self._collectives = take_part(artifact.path, self._program, group)
+        self._ranks = {} if self._collectives is None else self._collectives.ranks
+        self._code = load_code(artifact, self._program)
         self._check_weights(integrity)
         self._weights_address = _address(artifact.bytes)
         start = artifact.entries[WEIGHTS_ENTRY].offset if artifact.weights else 0
@@ -68,7 +74,7 @@ class Session:
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
             for name, tensor in artifact.weights.items()
         }
-        self._calls = DeviceCalls(artifact, self._program, {}, device)
+        self._calls = DeviceCalls(artifact, self._program, self._ranks, device)
         weakref.finalize(self, self._calls.close)
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena, self._scratch = _native.Memory(0), _native.Memory(0)
@@ -88,6 +94,7 @@ class Session:
         target: str | None = None,
         program: str = MAIN_PROGRAM,
         device: str | None = None,
+        group: Group | None = None,
     ) -> Session:
         """Loads an artifact.
 
@@ -101,8 +108,11 @@ class Session:
                 first one that this machine can run: the artifact names the best ones first.
             program: which of the programs to run, by name.
             device: takes the place of the program's, such as ``cuda-sim``; ``NAME=DEVICE,...`` of several.
+            group: the ranks that run a program for a mesh together; this session is one of them. Each runs it from one
+                thread, all as often, with inputs of the same shapes.
 
         Raises:
+            UsageError: LK8021, the program is for other ranks than those of ``group``.
             ArtifactError: LK1001 unreadable, LK1002 no artifact, LK8001 damaged, LK8002 of another format.
             RuntimeFault: LK8003 the CPU lacks features, LK8005 no program for that target, LK8016 a device failed.
             ResourceError: LK7002, out of memory.
@@ -111,7 +121,7 @@ class Session:
             raise UsageError("LK1009", f"threads is {threads}, expected 1 to 1024")
         artifact = open_artifact(path)
         try:
-            return Session(artifact, threads or default_threads(), integrity, target, program, device)
+            return Session(artifact, threads or default_threads(), integrity, target, program, device, group)
         except MemoryError as error:
             raise ResourceError("LK7002", f"no memory to load {path}") from error
         finally:
@@ -157,6 +167,7 @@ class Session:
             RuntimeFault: LK8004, with every mismatch of dtype, rank, shape and range; LK8014, a loop does not end;
                 LK8015, an index is out of range, and no state has changed; LK8016, a device failed.
             ResourceError: LK7002, out of memory.
+            LowerkitError: in a group, as its operations: LK8008 to LK8012, LK7004.
         """
         arrays = self._collect(inputs, named)
         with self._lock:
@@ -223,9 +234,7 @@ class Session:
         try:
             bound = self._bind(arrays)
             arrays[:] = map(ready, arrays)  # the caller keeps the copies
-            if bound.arena_size > self._arena.size:
-                self._arena = _native.Memory(0)  # give the old one back first
-                self._arena = _native.Memory(bound.arena_size)
+            arena = self._reserve(bound.arena_size)
             for name, size in bound.device_arenas.items():
                 self._calls.memories[name].reserve(size)
             if bound.scratch_stride * self.threads > self._scratch.size:
@@ -236,7 +245,7 @@ class Session:
         except MemoryError as error:
             raise ResourceError("LK7002", f"no memory to run {self.path}: {error}") from error
         bases = [
-            self._arena.address,
+            arena,
             self._weights_address,
             *self._states.addresses,
             *map(_address, arrays),
@@ -245,12 +254,22 @@ class Session:
         ]
         return bound, outputs, bases
 
+    def _reserve(self, size: int) -> int:
+        if self._collectives is not None:
+            return self._collectives.reserve(size)
+        if size > self._arena.size:
+            self._arena = _native.Memory(0)  # give the old one back first
+            self._arena = _native.Memory(size)
+        return self._arena.address
+
     def _bind(self, arrays: Sequence[Array]) -> BoundModel:
         key = tuple(array.shape for array in arrays)
         bound = self._bound.get(key)
         if bound is None:
             dims = bind_dims(self.signature, arrays)
-            bound = bind_model(self._program, dims, self._weights, self._kernel_address, self._calls)
+            bound = bind_model(
+                self._program, dims, self._weights, self._kernel_address, self._calls, self._ranks, self._collectives
+            )
             self._bound[key] = bound
             if len(self._bound) > _BOUND_MODELS_KEPT:
                 self._bound.popitem(last=False)
@@ -267,25 +286,6 @@ class Session:
         if problems:
             raise damaged(self.path, "its manifest contradicts itself", problems[:_PROBLEMS_SHOWN])
 
-    def _load_code(self) -> _native.CodeImage | None:
-        program, file = self._program, self._artifact.file.fileno()
-        if HOST not in program.code:
-            return None
-        entry = self._artifact.entries[program.code[HOST]]
-        try:
-            image = _native.CodeImage(file, entry.offset, entry.size)
-            if hashlib.sha256(image.bytes().data).hexdigest() != self._manifest.entries[entry.name].sha256:
-                raise damaged(self.path, f"the sha-256 of {entry.name} differs from the manifest")
-            image.link(file, program.imports, program.import_table_offset)
-            for kernel in program.kernels:
-                if kernel.device == HOST:
-                    image.entry(kernel.offset)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise damaged(self.path, str(error)) from None
-        except OSError as error:
-            raise _code_fault(self.path, error) from error
-        return image
-
     def _check_weights(self, integrity: Integrity) -> None:
         if integrity == "sha256":
             mismatches = self._artifact.hash_mismatches()
@@ -295,12 +295,6 @@ class Session:
             entry = self._artifact.entries.get(WEIGHTS_ENTRY)
             if entry and _native.crc32(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._pool) != entry.crc32:
                 raise damaged(self.path, f"the checksum of {WEIGHTS_ENTRY} differs")
-
-
-def _code_fault(path: Path, error: OSError) -> LowerkitError:
-    if error.errno == errno.ENOMEM:
-        return ResourceError("LK7002", f"no memory for the code of {path}")
-    return damaged(path, f"its code cannot be made executable: {error}")
 
 
 def _address(array: Array) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,16 @@ import numpy.typing as npt
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import bind_dims, collect
 from lowerkit.runtimes.artifact_reader import WeightPlace
-from lowerkit.runtimes.binding import Binder, contradictions
+from lowerkit.runtimes.binding import Binder
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.manifest import HOST, ProgramSpec
+from lowerkit.runtimes.mesh.dims import check_touches
 from lowerkit.runtimes.run_faults import raise_step_fault
 from lowerkit.runtimes.session import Session
+from lowerkit.runtimes.validation import contradictions
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.mesh.steps import CollectiveCalls
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ def bind_steps(
     weights: Mapping[str, WeightPlace],
     kernel_address: Callable[[int], int],
     calls: DeviceCalls | None = None,
+    ranks: Mapping[str, int] | None = None,
+    collectives: CollectiveCalls | None = None,
 ) -> SteppedModel:
     """Binds ``program`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
 
@@ -52,14 +59,18 @@ def bind_steps(
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     with contradictions(dims):
-        binder = Binder(program, dims, weights, kernel_address, calls, {})
+        binder = Binder(program, dims, weights, kernel_address, calls, ranks or {}, collectives)
         places, _ = binder.places()
+        check_touches(program, binder.sizes, places)
         tables = [binder.step_table(places, [number]) for number in range(len(program.steps))]
         return SteppedModel(tuple(tables), tuple(places), tuple(binder.sizes))
 
 
 class StepwiseRun:
-    """One run of a session, step by step, in order. The session is not to be used otherwise meanwhile."""
+    """One run of a session, step by step, in order. The session is not to be used otherwise meanwhile.
+
+    All ranks of a mesh run the same steps: a collective waits for the others.
+    """
 
     def __init__(self, session: Session, *inputs: Any, **named: Any) -> None:
         """Prepares a run; nothing is run yet.
@@ -72,22 +83,41 @@ class StepwiseRun:
         self._arrays = collect(session.signature, inputs, named)
         self._bound, self.outputs, self._bases = session._prepare(self._arrays)
         dims = bind_dims(session.signature, self._arrays)
-        self._stepped = bind_steps(session.program, dims, session._weights, session._kernel_address, session._calls)
+        self._stepped = bind_steps(
+            session.program,
+            dims,
+            session._weights,
+            session._kernel_address,
+            session._calls,
+            session._ranks,
+            session._collectives,
+        )
 
     def run_step(self, number: int) -> None:
         """Runs step ``number`` of the program.
 
         Raises:
             RuntimeFault: LK8015, it checks indices, and one is out of range; LK8016, a device failed.
+            LowerkitError: it is a collective, and failed.
         """
         session = self._session
         table = self._stepped.tables[number]
-        fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
-        if fault is not None:
-            raise_step_fault(session.program.steps[number], fault, self._bound.dims, session._calls)
+        with self._bound.together():
+            fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+            if fault is not None:
+                found = (number, *fault[1:])
+                raise_step_fault(session.program.steps, found, self._bound.dims, session._calls, session._collectives)
 
     def read(self, buffer: int) -> npt.NDArray[np.uint8]:
-        """Returns a copy of the bytes of a buffer as they are now."""
+        """Returns a copy of the bytes of a buffer as they are now.
+
+        Raises:
+            CollectiveFault: LK8011, they were in memory of a group that was closed.
+        """
+        with self._bound.together():
+            return self._read(buffer)
+
+    def _read(self, buffer: int) -> npt.NDArray[np.uint8]:
         base, offset = self._stepped.places[buffer]
         size = self._stepped.sizes[buffer]
         address = self._bases[base] + offset

@@ -6,10 +6,12 @@ What depends on dims (sizes against shapes, aliases inside their targets) is che
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 
+from lowerkit.errors import ArtifactError
 from lowerkit.runtimes.conditions import condition_symbols
-from lowerkit.runtimes.expressions import symbols
+from lowerkit.runtimes.expressions import ExpressionError, symbols
 from lowerkit.runtimes.manifest import (
     CHECK_KERNEL,
     COLLECTIVE_KERNEL,
@@ -34,6 +36,17 @@ DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """What devices, and the targets that they belong to, may be called."""
 
 _BUILT_IN = (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL, COLLECTIVE_KERNEL)
+
+
+@contextmanager
+def contradictions(dims: Mapping[str, int]) -> Generator[None]:
+    """Raises what is found wrong with a manifest while ``dims`` are bound as ArtifactError LK8001."""
+    try:
+        yield
+    except (ExpressionError, ValueError, OverflowError) as error:
+        shown = ", ".join(f"{name}={value}" for name, value in dims.items())
+        where = f" for {shown}" if shown else ""
+        raise ArtifactError("LK8001", f"the manifest contradicts itself{where}: {error}") from None
 
 
 def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:

@@ -60,15 +60,8 @@ class Arena:
             if (free := available_bytes()) < size:
                 raise no_memory(f"an arena of {size} bytes is wanted and {free} are free")
             return Arena(mmap.mmap(-1, size), size)
-        # The streams of the group are the native side's: the local ranks meet once more, to pass the descriptor.
         place = f"{name}/arena.{local_ranks[0]}"
-        connections = meet(store, place, own, count, replace(options, shared_memory=True), lambda ranks: ranks * size)
-        try:
-            return Arena(group.attach_arena(connections.memory, size), size)
-        except _collective.CollectiveError as error:
-            raise from_native(*error.args) from error
-        finally:
-            connections.close()
+        return Arena(share_memory(group, store, place, own, count, options, size), size)
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike = np.float32) -> Array:
         """Returns an array of the arena, aligned to 64 bytes, with whatever was there before.
@@ -122,3 +115,32 @@ class Arena:
                 else:
                     merged.append((start, size))
             self._free = merged
+
+
+def share_memory(
+    group: _collective.Group, store: Store, place: str, own: int, count: int, options: RendezvousOptions, size: int
+) -> int:
+    """Maps memory that the ``count`` local ranks reach, in the place of what they shared before.
+
+    Args:
+        group: the native side, which gets to know it.
+        store: where they meet once more, under the name ``place``: the streams of the group are the native side's.
+        place: see there.
+        own: this rank's place among the local ranks.
+        count: how many there are.
+        options: how they reach each other.
+        size: bytes of each rank.
+
+    Returns:
+        The address of this rank's part.
+
+    Raises:
+        ResourceError: LK7004, out of memory.
+    """
+    connections = meet(store, place, own, count, replace(options, shared_memory=True), lambda ranks: ranks * size)
+    try:
+        return group.attach_arena(connections.memory, size)
+    except _collective.CollectiveError as error:
+        raise from_native(*error.args) from error
+    finally:
+        connections.close()

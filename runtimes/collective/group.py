@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.arena import Arena
+from lowerkit.runtimes.collective.arena import Arena, share_memory
 from lowerkit.runtimes.collective.calls import Call, Calls
 from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
 from lowerkit.runtimes.collective.failures import from_native, usage
@@ -70,6 +70,7 @@ class Group:
         self._settings = replace(settings, reach=replace(reach, token=connected.token or reach.token))
         self._children = 0
         self._arena: Arena | None = None
+        self._workspaces = 0
         self._recorded = False
         self._closed = False
         self._failure = ""
@@ -239,18 +240,21 @@ class Group:
             UsageError: LK1010, there is one, or the engine has none.
             ResourceError: LK7004, out of memory.
         """
-        if self._arena is not None:
-            raise usage(f"group {self.name!r} has an arena already")
-        self._arena = Arena.make(
-            native_group(self.native, "arenas"),
-            self.store,
-            self.name,
-            self.rank,
-            self.local_ranks,
-            self._settings.reach,
-            size,
-        )
+        if self._arena is not None or self._workspaces:
+            raise usage(f"group {self.name!r} has an arena already, or sessions of compiled programs that have one")
+        native, options = native_group(self.native, "arenas"), self._settings.reach
+        self._arena = Arena.make(native, self.store, self.name, self.rank, self.local_ranks, options, size)
         return self._arena
+
+    def workspace(self, size: int) -> int:
+        """Maps memory that local ranks reach, in an earlier one's place; returns its address. See ``mesh/arena.py``."""
+        if self._arena is not None:
+            raise usage(f"group {self.name!r} has an arena: compiled programs need a group without one, see split()")
+        self._workspaces += 1
+        place = f"{self.name}/workspace.{self._workspaces}.{self.local_ranks[0]}"
+        own, count = self.local_ranks.index(self.rank), len(self.local_ranks)
+        native = native_group(self.native, "arenas")
+        return share_memory(native, self.store, place, own, count, self._settings.reach, size)
 
     def abort(self, reason: str) -> None:
         """Fails everything that runs or will run in the group, on all ranks. Any thread may call it."""

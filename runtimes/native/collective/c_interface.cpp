@@ -1,7 +1,9 @@
 // The C interface: thin, exceptions end here.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
@@ -9,16 +11,32 @@
 #include "forking.h"
 #include "group.h"
 #include "interruption.h"
+#include "program_step.h"
 
 using namespace lowerkit::collective;
+
+// What the steps of a group outlive it by. The mutex keeps it there while one of them ends what it started.
+struct Attachment {
+  std::mutex mutex;
+  std::atomic<lk_group *> group;
+};
 
 struct lk_group {
   template <class... Arguments>
   explicit lk_group(Arguments &&...arguments) : group(std::forward<Arguments>(arguments)...) {
     watch_forks();
+    attachment->group = this;
   }
   Group group;
   const uint32_t forks = fork_count.load();
+  const std::shared_ptr<Attachment> attachment = std::make_shared<Attachment>();
+};
+
+struct lk_step {
+  explicit lk_step(lk_group *group) : attachment(group->attachment), step(group->group), forks(fork_count.load()) {}
+  const std::shared_ptr<Attachment> attachment;
+  ProgramStep step;
+  const uint32_t forks;
 };
 
 struct lk_simulation {
@@ -78,6 +96,15 @@ Group &own(lk_group *group) {
   return group->group;
 }
 
+// The group of a step, for a process that has it and while it is there.
+Group &group_of(lk_step *step) {
+  lk_group *group = step->attachment->group.load(std::memory_order_acquire);
+  if (!group && !is_forked(step->forks)) throw Failure(LK_ABORTED, "the group was closed on this rank");
+  if (!group || is_forked(step->forks))
+    throw Failure(LK_INVALID, "this process was forked from a rank, and is none of the group; make groups after the fork");
+  return group->group;
+}
+
 }  // namespace
 
 void lk_set_interruption(lk_interruption hook) { interruption_hook.store(hook); }
@@ -101,7 +128,12 @@ lk_status lk_group_create(const lk_group_config *config, lk_group **group) {
 }
 
 void lk_group_destroy(lk_group *group) {
-  if (group && !is_forked(group)) delete group;
+  if (!group || is_forked(group)) return;
+  {
+    std::lock_guard<std::mutex> lock(group->attachment->mutex);
+    group->attachment->group = nullptr;
+  }
+  delete group;
 }
 
 void lk_group_abort(lk_group *group, const char *reason) {
@@ -174,6 +206,45 @@ lk_status lk_plan_run(lk_plan *plan) {
 }
 
 void lk_plan_release(lk_plan *plan) { delete plan; }
+
+lk_status lk_step_create(lk_group *group, lk_step **step) {
+  return guarded([&] {
+    own(group);
+    *step = new lk_step(group);
+  });
+}
+
+void lk_step_release(lk_step *step) {
+  if (!step || is_forked(step->forks)) return;
+  lk_step_settle(step, "a program was given back while a collective of it was under way");
+  delete step;
+}
+
+lk_status lk_step_begin(lk_step *step) {
+  return guarded([&] { group_of(step).membership().check(); });
+}
+
+int64_t lk_step_call(uint64_t address, void *const *buffers, const int64_t *dims) {
+  return guarded([&] {
+    lk_step *step = reinterpret_cast<lk_step *>(address);
+    group_of(step);
+    step->step.call(buffers, dims);
+  });
+}
+
+lk_status lk_step_settle(lk_step *step, const char *reason) {
+  return guarded([&] {
+    if (is_forked(step->forks)) return;
+    std::lock_guard<std::mutex> lock(step->attachment->mutex);
+    lk_group *group = step->attachment->group.load();
+    if (!group) return step->step.forget();
+    try {
+      if (reason && step->step.busy()) group->group.abort(reason);
+    } catch (const RankDied &) {  // it tells nobody any more
+    }
+    step->step.settle(!reason);
+  });
+}
 
 lk_status lk_simulation_create(int32_t size, const lk_simulation_rules *rules, lk_simulation **simulation) {
   return guarded([&] {

@@ -65,6 +65,11 @@ class Group {
   bool test(Work &work);
   // Throws its failure, or LK_TIMEOUT and leaves it running.
   void wait(const std::shared_ptr<Work> &work, int64_t timeout);
+  // Whether it is done, however it ended. Waits for nothing.
+  bool over(const Work &work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return work.done;
+  }
 
   void abort(const char *reason);
   void *attach_arena(int descriptor, int64_t bytes);

@@ -7,6 +7,7 @@
  *   local      ranks that share memory with this one: they are served by one shared segment
  *   work       an operation that runs on, behind the caller
  *   plan       operations recorded once and run by one call
+ *   step       what a compiled program calls for its collectives
  *
  * Every function that returns lk_status sets, on failure, the message of lk_last_error() for the calling thread: it
  * names the operation, its sequence number and the rank that is to blame. After a failure that may have left ranks at
@@ -90,6 +91,7 @@ enum { LK_ANY_SOURCE = -1, LK_MAX_DIMS = 8 };
 typedef struct lk_group lk_group;
 typedef struct lk_work lk_work;
 typedef struct lk_plan lk_plan;
+typedef struct lk_step lk_step;
 
 /* Where one algorithm gives way to the next, in bytes per rank. Zero in any field: the built-in value. */
 typedef struct lk_tuning {
@@ -218,9 +220,34 @@ lk_status lk_plan_add(lk_plan *plan, lk_group *group, const lk_call *call);
 lk_status lk_plan_run(lk_plan *plan);
 void lk_plan_release(lk_plan *plan);
 
+/* Collectives as steps of a compiled program. An object serves the runs of one rank, which follow each other; all that
+ * a run needs is allocated before it. */
+typedef enum lk_step_phase {
+  LK_STEP_RUN = 0,   /* from its begin to its end */
+  LK_STEP_START = 1, /* begins behind the caller... */
+  LK_STEP_DONE = 2   /* ... and this waits for what was started into the same output */
+} lk_step_phase;
+
+lk_status lk_step_create(lk_group *group, lk_step **step);
+/* Ends what runs, as lk_step_settle with a reason does. The group may be gone. */
+void lk_step_release(lk_step *step);
+/* Whether a run may begin: not in a group that was aborted or destroyed, nor in a child of fork(). */
+lk_status lk_step_begin(lk_step *step);
+/* The executor's call, whose `step` is the address of an lk_step. buffers: input, output. dims: phase, operation
+ * (LK_ALL_REDUCE, LK_ALL_GATHER, LK_REDUCE_SCATTER), type, reduction, count, ranks. count: elements of the input of
+ * all_reduce and all_gather, of the output of reduce_scatter; the parts of all ranks lie one behind the other, in the
+ * output of all_gather and in the input of reduce_scatter. Returns an lk_status: LK_ABORTED where the group was
+ * destroyed. The group must not be destroyed meanwhile. */
+int64_t lk_step_call(uint64_t step, void *const *buffers, const int64_t *dims);
+/* After a run that did not come to its end: returns when nothing that it started reads or writes its buffers any more.
+ * With a reason it aborts the group first, if anything runs, and does not fail; without (null) it waits for the other
+ * ranks, and fails only with LK_INTERRUPTED. */
+lk_status lk_step_settle(lk_step *step, const char *reason);
+
 /* Symmetric arena: memory of every local rank that the others can reach. Operations whose buffers lie in it need no
  * copies. `descriptor` is a memfd of local_count * bytes, passed by all local ranks; it stays the caller's. `own`
- * receives the address of this rank's part. One arena for a group. */
+ * receives the address of this rank's part. A group has one arena: a further call, made by all local ranks at the same
+ * place among their operations, puts another one in its place, and the memory of the earlier one is gone. */
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own);
 
 /* Ranks that are threads of one process, with a network and a clock of their own: for tests and simulation. Time stands

@@ -133,6 +133,11 @@ nb::object to_python(const std::optional<StepFault> &fault) {
   return fault ? nb::object(nb::make_tuple(fault->step, fault->status, fault->number, fault->index)) : nb::none();
 }
 
+// A call may have let Python's handlers of signals run, and one of them may have raised: that is why it failed.
+void raise_what_a_handler_raised(const std::optional<StepFault> &fault) {
+  if (fault && PyErr_Occurred()) throw nb::python_error();
+}
+
 nb::object run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &bases, Memory &scratch,
                int64_t stride) {
   check_scratch(pool, scratch, stride);
@@ -141,6 +146,7 @@ nb::object run(StepTable &table, ThreadPool &pool, const std::vector<uint64_t> &
     nb::gil_scoped_release release;
     fault = table.run(pool, bases, scratch.data(), stride, nullptr, heed_signals);
   }
+  raise_what_a_handler_raised(fault);
   return to_python(fault);
 }
 
@@ -153,6 +159,7 @@ nb::tuple profile(StepTable &table, ThreadPool &pool, const std::vector<uint64_t
     nb::gil_scoped_release release;
     fault = table.run(pool, bases, scratch.data(), stride, nanoseconds.data(), heed_signals);
   }
+  raise_what_a_handler_raised(fault);
   return nb::make_tuple(to_numpy(std::move(nanoseconds)), to_python(fault));
 }
 

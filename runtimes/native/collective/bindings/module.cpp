@@ -1,5 +1,6 @@
 // Python bindings of the collectives, over their C interface alone.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "lowerkit_collective.h"
+#include "program_step.h"
 #include "shared_group.h"
 #include "tensor_access.h"
 #include "tensor_call.h"
@@ -511,4 +513,16 @@ NB_MODULE(_collective, module) {
           "input_parts"_a = nb::make_tuple(), "parts"_a = nb::make_tuple(), "reduction"_a = 0, "root"_a = 0,
           "factor"_a = 1.0, "tag"_a = 0, "timeout"_a = 0, "shape"_a = nb::make_tuple())
       .def("run", &Plan::run);
+
+  nb::class_<lowerkit::ProgramStep>(module, "Step")
+      .def(
+          "__init__",
+          [](lowerkit::ProgramStep *self, const Group &group) { new (self) lowerkit::ProgramStep(group.shared()); },
+          "group"_a)
+      .def_prop_ro("address", &lowerkit::ProgramStep::address)
+      .def("begin", &lowerkit::ProgramStep::begin)
+      .def("end", &lowerkit::ProgramStep::end)
+      .def("settle", &lowerkit::ProgramStep::settle, "reason"_a.none());
+  module.def("step_call_address", [] { return reinterpret_cast<uint64_t>(&lk_step_call); });
+  module.def("last_error", [] { return text_of(lk_last_error()); });
 }

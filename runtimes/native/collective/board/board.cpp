@@ -68,14 +68,17 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
   segment_->add_processors();
 }
 
-Board::~Board() {
+Board::~Board() { release_arena(); }
+
+void Board::release_arena() {
   if (!arenas_.empty()) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
+  arenas_.clear();
 }
 
 void *Board::attach_arena(int descriptor, int64_t bytes) {
-  if (!arenas_.empty()) throw Failure(LK_INVALID, "group '" + membership_.name + "' has an arena already");
   if (bytes <= 0 || bytes % kPage || bytes > INT64_MAX / ranks_)
     throw Failure(LK_INVALID, "an arena is a positive multiple of 4096 bytes for each rank");
+  release_arena();
   void *mapped = mmap(nullptr, size_t(bytes) * size_t(ranks_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED)
     throw Failure(LK_RESOURCES, "cannot map an arena of " + std::to_string(bytes) + " bytes for each of " +

@@ -48,7 +48,7 @@ class Board {
   // when it has waited long for `rank`, and with itself when it no longer does:
   std::function<void(const Execution &execution, int rank)> on_long_wait;
 
-  // Maps one arena of `bytes` for each rank. Returns this rank's.
+  // Maps one arena of `bytes` for each rank, in the place of an earlier one. Returns this rank's. No operation runs.
   void *attach_arena(int descriptor, int64_t bytes);
   ~Board();
 
@@ -109,6 +109,7 @@ class Board {
   void reduce_scatter(Execution &execution, const lk_call &call);
   void all_reduce_staged(Execution &execution, const lk_call &call);
   void all_reduce_tiles(Execution &execution, const lk_call &call);
+  void release_arena();
   void all_reduce_arena(Execution &execution, const lk_call &call);
   void reduce_scatter_tiles(Execution &execution, const lk_call &call);
   bool all_in_arena(Execution &execution, const lk_call &call);

@@ -1,0 +1,72 @@
+"""Where the sessions of a group compute: memory that the ranks of a host reach, so that collectives copy less.
+
+What lies there matters only while a run goes on, so all sessions of a group share one. It grows with the shapes of the
+runs: all ranks grow at the same run, since they bind the same dims.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+
+from lowerkit.errors import LowerkitError
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.collective.failures import CollectiveFault
+from lowerkit.runtimes.collective.group import Group
+
+_PAGE = 4096
+
+
+class MeshArena:
+    """This rank's part. Memory of this process alone where no other rank shares the host, and in simulations."""
+
+    def __init__(self) -> None:
+        self._private = _native.Memory(0)
+        self.address = 0
+        self.size = 0
+
+    def reserve(self, group: Group, size: int) -> int:
+        """Returns the address of at least ``size`` bytes; what they held is lost where they grow.
+
+        All ranks of the group call it at the same places among its operations.
+
+        Raises:
+            CollectiveFault: LK8010, the ranks want different sizes; LK8008 to LK8012, as for any operation.
+            ResourceError: LK7002, LK7004: out of memory; the group is aborted.
+        """
+        size = -(-size // _PAGE) * _PAGE
+        if size <= self.size:
+            return self.address
+        wanted = [int(row[0]) for row in group.run(group.calls.all_gather(np.array([size], np.int64)))]
+        if len(set(wanted)) > 1:
+            shown = ", ".join(f"{count} at rank {rank}" for rank, count in enumerate(wanted))
+            raise CollectiveFault(
+                "LK8010",
+                f"the ranks of group {group.name!r} need arenas of different sizes: {shown} bytes",
+                hint="all ranks run a program with inputs of the same shapes",
+            )
+        try:
+            self._grow(group, size)
+        except (LowerkitError, MemoryError) as error:
+            group.abort(f"rank {group.rank} has no arena of {size} bytes: {error}")
+            raise
+        return self.address
+
+    def _grow(self, group: Group, size: int) -> None:
+        self.address = self.size = 0
+        if len(group.local_ranks) > 1:
+            self.address = group.workspace(size)
+        else:
+            self._private = _native.Memory(0)  # give the old one back first
+            self._private = _native.Memory(size)
+            self.address = self._private.address
+        self.size = size
+
+
+_arenas: weakref.WeakKeyDictionary[Group, MeshArena] = weakref.WeakKeyDictionary()
+
+
+def arena_of(group: Group) -> MeshArena:
+    """Returns the arena of a group, the same one for all of its sessions."""
+    return _arenas.setdefault(group, MeshArena())

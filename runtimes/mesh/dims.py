@@ -1,0 +1,66 @@
+"""What a collective step hands to the native runtime: ``lk_step_call`` in ``lowerkit_collective.h``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec
+from lowerkit.runtimes.mesh.pairs import pair_up, touch_problems
+
+PHASES = {"run": 0, "start": 1, "done": 2}
+OPERATIONS = {"all_reduce": 3, "all_gather": 6, "reduce_scatter": 7}
+REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3}
+DTYPES = ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "i1")
+"""The native numbers of phases, operations, reductions and dtypes."""
+
+Place = tuple[int, int]
+"""Base and offset of a buffer."""
+
+
+def collective_dims(program: ProgramSpec, number: int, sizes: Sequence[int], places: Sequence[Place]) -> list[int]:
+    """Returns phase, operation, dtype, reduction, count and ranks of collective step ``number``.
+
+    Args:
+        program: has the step, and the mesh.
+        number: of the step.
+        sizes: bytes of each buffer.
+        places: where each buffer lies.
+
+    Raises:
+        ValueError: the buffers do not have the sizes that the operation needs, or overlap.
+    """
+    step = program.steps[number]
+    call = step.collective
+    assert call is not None, "validation has looked"
+    ranks = next(axis.size for axis in program.mesh if axis.name == call.axis)
+    source, target = step.buffers
+    given, taken = sizes[source], sizes[target]
+    parts = {"all_reduce": (1, 1), "all_gather": (ranks, 1), "reduce_scatter": (1, ranks)}[call.operation]
+    item = ITEM_SIZES[call.dtype]
+    if given * parts[0] != taken * parts[1] or given % (item * parts[1]) or taken % (item * parts[0]):
+        raise ValueError(
+            f"step {number} is an {call.operation} of {call.dtype} in {ranks} ranks, "
+            f"from {given} bytes to {taken} of each"
+        )
+    in_place = call.operation == "all_reduce" and places[source] == places[target]
+    if not in_place and share_bytes(source, target, sizes, places):
+        raise ValueError(f"step {number} is an {call.operation} whose input and output overlap")
+    numbers = PHASES[call.phase], OPERATIONS[call.operation], DTYPES.index(call.dtype), REDUCTIONS[call.reduction]
+    return [*numbers, min(given, taken) // item, ranks]
+
+
+def check_touches(program: ProgramSpec, sizes: Sequence[int], places: Sequence[Place]) -> None:
+    """Checks that nothing disturbs a collective that runs behind other steps.
+
+    Raises:
+        ValueError: a step touches what it writes, or writes what it reads.
+    """
+    pairs, _ = pair_up(program.steps)
+    for problem in touch_problems(program.steps, pairs, lambda a, b: share_bytes(a, b, sizes, places)):
+        raise ValueError(problem)
+
+
+def share_bytes(one: int, other: int, sizes: Sequence[int], places: Sequence[Place]) -> bool:
+    """Tells whether two buffers, by number, share bytes."""
+    (base, first), (other_base, second) = places[one], places[other]
+    return base == other_base and first < second + sizes[other] and second < first + sizes[one]

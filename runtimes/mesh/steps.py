@@ -1,0 +1,129 @@
+"""The collectives of a session's runs: the native executor calls the group, and this says why where that fails.
+
+A run that ends early on one rank would leave the others at another place among the collectives. So it aborts the group,
+which tells them why; but an index that is out of range on all ranks leaves them all at the same place, and they go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from lowerkit.errors import LowerkitError
+from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.failures import RankDied, from_native
+from lowerkit.runtimes.collective.group import Group
+from lowerkit.runtimes.collective.work import native_group
+from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, JUMP_KERNEL, ProgramSpec, Step
+from lowerkit.runtimes.mesh.arena import arena_of
+
+_ENDED = "the session cannot run again: load the artifact in a new group"
+
+
+class CollectiveCalls:
+    """One rank's part in a program for a mesh of one axis.
+
+    Attributes:
+        ranks: the place of this process along each axis.
+        address: of the function that the executor calls.
+        context: what it hands to that function.
+    """
+
+    def __init__(self, program: ProgramSpec, group: Group) -> None:
+        """Makes the calls of ``program`` in ``group``, which has as many ranks as its one axis.
+
+        Raises:
+            UsageError: LK1010, the group has another engine.
+            CollectiveFault: LK8011, the group was closed.
+        """
+        (axis,) = program.mesh
+        self.ranks = {axis.name: group.rank}
+        self._group, self._steps = group, program.steps
+        self._who = f"rank {group.rank} of {axis.name}={axis.size}"
+        self._arena = arena_of(group)
+        self._together = False
+        try:
+            self._native = _collective.Step(native_group(group.native, "compiled programs"))
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
+        self.address = _collective.step_call_address()
+        self.context = self._native.address
+
+    def reserve(self, size: int) -> int:
+        """Returns where ``size`` bytes of the arena lie; see :meth:`MeshArena.reserve`."""
+        return self._arena.reserve(self._group, size)
+
+    @contextmanager
+    def run(self) -> Generator[None]:
+        """Keeps the group and its memory there while steps run.
+
+        Raises:
+            CollectiveFault: LK8011, the group was closed or aborted.
+            UsageError: LK1010, in a child that was forked from the rank.
+        """
+        try:
+            self._native.begin()
+        except _collective.CollectiveError as error:
+            status, message = error.args
+            raise self._failure(status, message, None) from error
+        self._together = False
+        try:
+            yield
+        except BaseException as error:
+            if not self._together:
+                self._give_up(error)
+            raise
+        finally:
+            self._native.end()
+
+    def meet_at_fault(self, number: int) -> None:
+        """Lets the ranks go on together after step ``number`` ended the run of this one, where it did on all of them.
+
+        Raises:
+            CollectiveFault: it did not; the group is aborted.
+        """
+        if not self._may_follow(number):
+            self._together = True
+            return
+        try:
+            self._native.settle(None)
+            self._group.run(self._group.calls.barrier())
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
+        self._together = True
+
+    def raise_failure(self, step: Step, status: int) -> NoReturn:
+        """Raises why ``step`` failed; ``status`` is what the executor was given, in this thread, just before.
+
+        Raises:
+            LowerkitError: as :func:`~lowerkit.runtimes.collective.failures.from_native` says.
+        """
+        message = _collective.last_error()
+        self._group.note_failure(message)
+        raise self._failure(status, message, step)
+
+    def _failure(self, status: int, message: str, step: Step | None) -> LowerkitError:
+        error = from_native(status, message)
+        op = location = None
+        what = "the run cannot begin"
+        if step is not None:
+            assert step.collective is not None, "only collectives fail here"
+            op = f"{step.kind or step.collective.operation} ({step.name})" if step.name else step.collective.operation
+            location = step.location or None
+            what = f"{step.collective.operation} failed" + (f" in step {step.name!r}" if step.name else "")
+        return type(error)(error.code, f"{what} at {self._who}: {message}", op=op, location=location, hint=_ENDED)
+
+    def _may_follow(self, number: int) -> bool:
+        """Tells whether a rank that goes on behind step ``number`` may come to a collective."""
+        behind = self._steps[number + 1 :]
+        return any(
+            step.kernel == COLLECTIVE_KERNEL or (step.kernel == JUMP_KERNEL and step.target <= number)
+            for step in behind
+        )
+
+    def _give_up(self, error: BaseException) -> None:
+        reason = f"{self._who} ended its run: {error if isinstance(error, LowerkitError) else repr(error)}"
+        if not isinstance(error, RankDied):
+            self._group.abort(reason)
+        self._native.settle(reason)
