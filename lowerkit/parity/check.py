@@ -101,7 +101,8 @@ def check_program(
             return _check_quantized(program, options, report, on_progress)
         lower_program(program, "fused", options, on_progress)
         fused = program.copy() if unlowered is not None else None
-        taps = add_taps(program)
+        taps, left_out = add_taps(program)
+        report.skipped += left_out
     compiled = compile_program(program, options, on_progress)
     comparison = Comparison(model, compiled.session, taps, report, show)
     with _own_caches(model):

@@ -29,6 +29,7 @@ from lowerkit.parity.compare.taps import Reference, compare_taps
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.taps import add_taps
+from lowerkit.passes.function_by_function import target_of
 from lowerkit.program.program import Program
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 
@@ -93,7 +94,8 @@ def _signless(value: Array) -> Array:
 
 def bodies_of(program: Program) -> list[str]:
     """Returns the names of the functions that control flow calls, in the order of the module."""
-    names = [ir.StringAttr(op.operation.attributes["sym_name"]).value for op in program.module.body.operations]
+    functions = [op.operation for op in program.module.body.operations if not target_of(op.operation)]
+    names = [ir.StringAttr(function.attributes["sym_name"]).value for function in functions]
     return [name for name in names if name != "main"]
 
 
@@ -150,7 +152,7 @@ def _compare(
     from lowerkit.compiler import compile_program
 
     specs = list(body.signature.outputs)
-    taps = add_taps(body)
+    taps, left_out = add_taps(body)
     session = compile_program(body, options).session
     taken = body.signature.inputs
     chosen, ours, passed = turns[0], session.run(*_as_taken(turns[0].inputs, taken)), set[int]()
@@ -171,7 +173,7 @@ def _compare(
     part = Report(report.source, [], [])
     compare_taps(body.signature.outputs, taps, ours, references, passed, part)
     label = name.removeprefix("main.") + (f", turn {chosen.number}" if len(turns) > 1 else "")
-    report.skipped += [f"{line} (in {label})" for line in part.skipped]
+    report.skipped += [f"{line} (in {label})" for line in (*part.skipped, *left_out)]
     return [replace(row, name=f"{row.name} (in {label})") for row in part.ops]
 
 

@@ -1,13 +1,12 @@
-"""Taps: the value of every region as a further output, so that it can be compared with eager's value of the same op.
+"""Taps: the values that code gives as further outputs, so that each can be compared with eager's value of the same op.
 
-A tap's name is the node name in its region's location (``node@module.path``). Layout passes may have permuted a
-value; :func:`align` brings it back to the shape of the reference.
+A tap's name is the node name in the location of the op that computes it (``node@module.path``). Layout passes may have
+permuted a value; :func:`align` brings it back to the shape of the reference.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 
 from lowerkit.codegen.shapes import ShapeTable
 from lowerkit.errors import UnsupportedError
-from lowerkit.mlir import func, ir, walk
+from lowerkit.mlir import func, ir
+from lowerkit.parity.computed_values import ComputedValues
 from lowerkit.program.locations import last_part, origin_of
 from lowerkit.program.program import Program
 from lowerkit.runtimes.expressions import Expr
@@ -26,7 +26,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Tap:
-    """One tapped value: the node it stands for, the region's kind, the user's line, its place among the outputs.
+    """One tapped value: the node it stands for, its kind, the user's line, its place among the outputs.
+
+    ``kind`` is that of the region, or the name of the accelerator's function.
 
     ``readers`` are the places among the outputs of what is computed from it next: taps, and outputs of the model.
     """
@@ -38,40 +40,41 @@ class Tap:
     readers: frozenset[int]
 
 
-def add_taps(program: Program) -> list[Tap]:
-    """Makes the last result of every region of a fused program an output as well, whatever its shape is.
+def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
+    """Makes the values that the code of a fused program gives outputs as well, whatever their shapes are.
 
-    A region whose shape is no function of the symbolic dims (it depends on data) has no tap.
+    These are the last result of every region, and what accelerators give back. A value whose shape is no function of
+    the symbolic dims (it depends on data) has no tap.
+
+    Returns:
+        the taps in program order, and a line for each group of values that has none for want of room.
     """
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
+    computed = ComputedValues(program.module, main)
     terminator = list(main.entry_block.operations)[-1].operation
     values, specs = list(terminator.operands), list(program.signature.outputs)
-    found: list[Tap] = []
+    found: list[tuple[Tap, ir.Value]] = []
     tapped: dict[ir.Operation, int] = {}
-    finishing = _finishing_regions(main)
-    table = ShapeTable(
-        dict(zip(main.entry_block.arguments, (each.shape for each in program.signature.inputs), strict=True))
-    )
-    for operation in list(main.entry_block.operations):
-        if operation.operation.name != "lk.region":
-            continue
-        result = operation.operation.results[-1]
-        tensor_type = ir.RankedTensorType(result.type)
-        last = last_op(operation.operation)
+    inputs = zip(main.entry_block.arguments, (each.shape for each in program.signature.inputs), strict=True)
+    table = ShapeTable(dict(inputs))
+    computed.define_shapes(table)
+    for each in computed.given:
+        tensor_type = ir.RankedTensorType(each.value.type)
+        last = last_op(each.unit, each.result)
         source = origin_of(last_part(last.location))
-        shape = _shape(result, table)
+        shape = _shape(each.value, table)
         if not source.node or shape is None or _is_part_of_a_node(last):
             continue
-        if finishing[source.node] != operation.operation:
+        if not computed.finishes(source.node, each.unit):
             continue  # a convolution whose bias is added in a later region: eager never has the value in between
-        kind = ir.StringAttr(operation.operation.attributes["kind"]).value
         place = len(values)
-        tapped[operation.operation] = place
-        found.append(Tap(f"{source.node}@{source.module}", kind, source.source_line or "", place, frozenset()))
+        tapped[each.unit] = place
+        tap = Tap(f"{source.node}@{source.module}", each.kind, source.source_line or "", place, frozenset())
+        found.append((tap, each.computed))
         specs.append(TensorSpec(f"tap.{len(values)}", str(tensor_type.element_type), shape))
-        values.append(result)
-    taps = [replace(tap, readers=frozenset(_readers(values[tap.output], tapped))) for tap in found]
+        values.append(each.value)
+    taps = [replace(tap, readers=frozenset(computed.readers(value, tapped))) for tap, value in found]
     with ir.InsertionPoint(terminator), terminator.location:
         func.ReturnOp(values)
     terminator.erase()
@@ -79,7 +82,7 @@ def add_taps(program: Program) -> list[Tap]:
     main.attributes["function_type"] = ir.TypeAttr.get(signature, context=program.context)
     old = program.signature
     program.signature = Signature(old.inputs, specs, old.states, old.dims, old.guards)
-    return taps
+    return taps, computed.left_out
 
 
 def _shape(value: ir.Value, table: ShapeTable) -> list[Expr] | None:
@@ -88,45 +91,6 @@ def _shape(value: ir.Value, table: ShapeTable) -> list[Expr] | None:
         return list(table.shape(value))
     except UnsupportedError:
         return None
-
-
-def _readers(value: ir.Value, tapped: dict[ir.Operation, int]) -> Iterator[int]:
-    """Yields the places of what is computed from ``value`` next, through views and regions without a tap."""
-    for use in value.uses:
-        owner = use.owner.operation
-        if owner.name == "func.return":
-            yield use.operand_number
-        elif owner in tapped:
-            yield tapped[owner]
-        else:
-            for result in owner.results:
-                yield from _readers(result, tapped)
-
-
-def _finishing_regions(main: func.FuncOp) -> dict[str, ir.Operation]:
-    """Returns node name -> the last region, in program order, with a part of that node.
-
-    Constants are no part: equal ones of several nodes are shared, and carry the location of the first.
-    """
-    found: dict[str, ir.Operation] = {}
-    for operation in main.entry_block.operations:
-        if operation.operation.name != "lk.region":
-            continue
-        nodes: set[str] = set()
-
-        def add(inner: ir.Operation, nodes: set[str] = nodes) -> None:
-            if inner.name != "arith.constant":
-                nodes.update(_nodes_of(inner.location))
-
-        walk(operation.operation, add)
-        found.update(dict.fromkeys(nodes, operation.operation))
-    return found
-
-
-def _nodes_of(location: ir.Location) -> set[str]:
-    if isinstance(location, ir.FusedLoc):
-        return set[str]().union(*(_nodes_of(part) for part in location.locations))
-    return {origin_of(location).node}
 
 
 def _is_part_of_a_node(operation: ir.Operation) -> bool:

@@ -1,12 +1,13 @@
-"""Holds the kernels of quantized models to the int64 interpreter, region by region.
+"""Holds the code of quantized models to the int64 interpreter: regions of the host, functions of accelerators.
 
 Vocabulary
+    unit               an ``lk.region``, or an ``lk.call`` of a function of an accelerator.
     exact              all its ops are integer ops or single IEEE operations: then its definition has one value, and the
                        kernel must give these bits. A region with a sum of floats or an exp in it has none.
     LSB                a unit of the stored integers.
 
-Every result of every region becomes an output. Walking the program once, each region is interpreted on what the kernels
-before it really gave it, so that an error is that of its own kernel. Regions of floats are held to the interpreter by
+Every result of every unit becomes an output. Walking the program once, each unit is interpreted on what the code
+before it really gave it, so that an error is its own. Units of floats are held to the interpreter by
 their SQNR. Whether the interpreter means what the model's owner means is the part of :mod:`source_framework_check`.
 """
 
@@ -20,7 +21,6 @@ import numpy as np
 
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.dialect.interpreter.interpreter import Interpreter
-from lowerkit.dialect.ops import RegionOp
 from lowerkit.dialect.types import signless
 from lowerkit.mlir import func, ir, run_pipeline, walk
 from lowerkit.parity.integer.rows import IntegerRow, difference
@@ -35,6 +35,8 @@ Array = np.ndarray[Any, Any]
 _INTEGER_PRODUCTS = ("lk.integer_matmul", "lk.integer_conv")
 _EXACT = ("arith.", "tensor.", "linalg.generic", "linalg.yield", "linalg.fill", "linalg.transpose", "lk.yield")
 _EXACT_OPS = frozenset({"math.roundeven", "math.floor", "math.ceil", "math.absf", *_INTEGER_PRODUCTS})
+_NO_COMPUTATION = frozenset({"lk.region", "lk.weight", "func.func", "func.return"})
+_ROUNDING = ("lk.quantize", "lk.requant")
 _LOWEST = (-128, -127, -32768, -32767)
 
 
@@ -47,7 +49,7 @@ def check_integers(program: Program, inputs: Sequence[Array], options: CompileOp
         options: how the kernels to be checked are compiled.
 
     Returns:
-        A row for each result of each region, in program order.
+        A row for each result of each unit, in program order.
     """
     count = len(program.signature.outputs)
     given = compile_program(_with_all_results(program), options).session.run(*inputs)[count:]
@@ -57,13 +59,16 @@ def check_integers(program: Program, inputs: Sequence[Array], options: CompileOp
     return _Walk(program, given).run(module, inputs)
 
 
-def _regions(main: ir.Operation) -> list[ir.Operation]:
-    block = main.regions[0].blocks[0]
-    return [op.operation for op in block.operations if op.operation.name == "lk.region"]
+def _is_unit(op: ir.Operation) -> bool:
+    return op.name in ("lk.region", "lk.call")
+
+
+def _units(main: ir.Operation) -> list[ir.Operation]:
+    return [op.operation for op in main.regions[0].blocks[0].operations if _is_unit(op.operation)]
 
 
 def _with_all_results(program: Program) -> Program:
-    """Returns a copy whose further outputs are all results of all regions, in order."""
+    """Returns a copy whose further outputs are all results of all units, in order."""
     with program.context:
         module = ir.Module.parse(program.module.operation.get_asm(enable_debug_info=True))
     copy = replace(program, module=module)
@@ -71,8 +76,8 @@ def _with_all_results(program: Program) -> Program:
     assert isinstance(main, func.FuncOp)
     terminator = list(main.entry_block.operations)[-1].operation
     values, specs = list(terminator.operands), list(program.signature.outputs)
-    for region in _regions(copy.main):
-        for result in region.results:
+    for unit in _units(copy.main):
+        for result in unit.results:
             kind = ir.RankedTensorType(result.type)
             specs.append(TensorSpec(f"result.{len(values)}", str(kind.element_type), [*kind.shape]))
             values.append(result)
@@ -91,13 +96,13 @@ def _stored(value: ir.Value) -> bool:
     return str(ir.RankedTensorType(value.type).element_type) in ("i8", "i16")
 
 
-def _names(region: ir.Operation) -> set[str]:
+def _names(body: ir.Operation) -> set[str]:
     found: set[str] = set()
-    walk(region, lambda op: found.add(op.name))
-    return found - {region.name}
+    walk(body, lambda op: found.add(op.name))
+    return found - _NO_COMPUTATION
 
 
-def _is_exact(region: ir.Operation) -> bool:
+def _is_exact(body: ir.Operation) -> bool:
     parallel = True
 
     def visit(op: ir.Operation) -> None:
@@ -105,41 +110,46 @@ def _is_exact(region: ir.Operation) -> bool:
         if op.name == "linalg.generic" and "reduction" in str(op.attributes["iterator_types"]):
             parallel = False
 
-    walk(region, visit)
-    return parallel and all(name.startswith(_EXACT) or name in _EXACT_OPS for name in _names(region))
+    walk(body, visit)
+    return parallel and all(name.startswith(_EXACT) or name in _EXACT_OPS for name in _names(body))
 
 
 class _Walk:
-    """Runs the top level of a program on given results of its regions, and interprets each of these."""
+    """Runs the top level of a program on given results of its units, and interprets each of these."""
 
     def __init__(self, program: Program, given: Sequence[Array]) -> None:
         self.given = iter(given)
         states = {spec.name: program.weights.get(spec.name) for spec in program.signature.states}
-        self.interpreter = Interpreter({}, program.weights.get, states)
+        self.functions: dict[str, ir.Operation] = {}
+        self.interpreter = Interpreter(self.functions, program.weights.get, states)
         self.rows: list[IntegerRow] = []
 
     def run(self, module: ir.Module, inputs: Sequence[Array]) -> list[IntegerRow]:
         """Walks ``@main``; its named linalg ops have been generalized."""
-        block = ir.SymbolTable(module.operation)["main"].operation.regions[0].blocks[0]
+        functions = [op.operation for op in module.body.operations]
+        self.functions.update({ir.StringAttr(op.attributes["sym_name"]).value: op for op in functions})
+        block = self.functions["main"].regions[0].blocks[0]
         values: dict[ir.Value, Any] = {
             argument: signless(array) for argument, array in zip(block.arguments, inputs, strict=True)
         }
         for view in list(block.operations)[:-1]:
             op = view.operation
-            if op.name == "lk.region":
-                self._region(op, values)
+            if _is_unit(op):
+                self._unit(op, values)
             else:
                 values.update(zip(op.results, self.interpreter.run_op(op, values, None), strict=True))
         return self.rows
 
-    def _region(self, region: ir.Operation, values: dict[ir.Value, Any]) -> None:
-        expected = self._interpret(region, values)
-        given = [next(self.given) for _ in region.results]
-        values.update(zip(region.results, given, strict=True))
-        exact, kind = _is_exact(region), ir.StringAttr(region.attributes["kind"]).value
-        unsigned, roundings = _holds_unsigned(region), _roundings(region)
-        for place, result in enumerate(region.results):
-            source = origin_of(last_part(last_op(region, place).location))
+    def _unit(self, unit: ir.Operation, values: dict[ir.Value, Any]) -> None:
+        with np.errstate(all="ignore"):
+            expected = [np.asarray(value) for value in self.interpreter.run_op(unit, values, None)]
+        given = [next(self.given) for _ in unit.results]
+        values.update(zip(unit.results, given, strict=True))
+        kind = ir.StringAttr(unit.attributes["kind" if unit.name == "lk.region" else "callee"]).value
+        body = unit if unit.name == "lk.region" else self.functions[kind]
+        exact, unsigned, roundings = _is_exact(body), _holds_unsigned(body), _roundings(body)
+        for place, result in enumerate(unit.results):
+            source = origin_of(last_part(last_op(body, place).location))
             row = IntegerRow(source.node, kind, source.source_line or "", given[place].size, exact)
             if not exact and not _stored(result):
                 floats = replace(row, sqnr_db=compare(given[place], expected[place]).sqnr_db)
@@ -151,28 +161,22 @@ class _Walk:
             differing, largest = difference(given[place], expected[place], unsigned)
             self.rows.append(replace(row, differing=differing, largest=largest))
 
-    def _interpret(self, region: ir.Operation, values: dict[ir.Value, Any]) -> list[Array]:
-        view = region.opview
-        assert isinstance(view, RegionOp)
-        arguments = [values[operand] for operand in region.operands]
-        with np.errstate(all="ignore"):
-            return [np.asarray(value) for value in self.interpreter.run_block(view.block, arguments, {})]
 
-
-def _roundings(region: ir.Operation) -> int:
-    """Returns how often the region rounds to stored integers."""
+def _roundings(body: ir.Operation) -> int:
+    """Returns how often a unit rounds to stored integers."""
     count = 0
 
     def visit(op: ir.Operation) -> None:
         nonlocal count
-        count += op.name == "arith.trunci" and str(op.results[0].type) in ("i8", "i16")
+        narrowed = op.name == "arith.trunci" and str(op.results[0].type) in ("i8", "i16")
+        count += narrowed or op.name in _ROUNDING
 
-    walk(region, visit)
+    walk(body, visit)
     return count
 
 
-def _holds_unsigned(region: ir.Operation) -> bool:
-    """Whether the stored results are read as unsigned numbers: nothing in the region saturates below zero."""
+def _holds_unsigned(body: ir.Operation) -> bool:
+    """Whether the stored results are read as unsigned numbers: nothing in the unit saturates below zero."""
     signed = False
 
     def visit(op: ir.Operation) -> None:
@@ -180,6 +184,8 @@ def _holds_unsigned(region: ir.Operation) -> bool:
         if op.name == "arith.constant" and str(op.results[0].type) in ("f32", "f64", "i64"):
             value: Any = op.attributes["value"]
             signed = signed or value.value in _LOWEST
+        if op.name in _ROUNDING:
+            signed = signed or ir.IntegerAttr(op.attributes["minimum"]).value in _LOWEST
 
-    walk(region, visit)
+    walk(body, visit)
     return not signed

@@ -128,7 +128,7 @@ def difference(left: Array, right: Array, unsigned: bool) -> tuple[int, int]:
         grid = np.unique(right[np.isfinite(right)].astype(np.float64))
         step = float(np.diff(grid).min(initial=np.inf))
         error = np.abs(left.astype(np.float64) - right.astype(np.float64))
-        error[np.isnan(left) & np.isnan(right)] = 0
+        error = np.where(np.isnan(left) & np.isnan(right), 0, error)
         largest = np.nan_to_num(np.ceil(np.nanmax(error, initial=0) / step - 1e-3), posinf=1 << 30)
         return int(np.count_nonzero(~(error == 0))), int(largest)
     if unsigned:

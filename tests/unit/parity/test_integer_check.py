@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,8 @@ from lowerkit.parity.integer.interpreter_check import check_integers
 from lowerkit.parity.integer.rows import IntegerRow, OwnerRow, difference
 from lowerkit.parity.integer.source_framework_check import check_owner, holds_quantization
 from tests.models.test_quantized_graphs import Fake, Weight
+from tests.support.targets.accelerators import installed
+from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
 
 
 class Layers(nn.Module):
@@ -73,6 +75,33 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed
     assert all(row.kind == "matmul" for row in failed)
     assert "FAIL" in failed[0].verdict
+
+
+@pytest.mark.parametrize("unit", ["function", "region"])
+def test_functions_of_accelerators_are_held_to_the_interpreter(unit: Literal["function", "region"]) -> None:
+    InterpretedDevice.behaviour = Behaviour()
+    target = target_that("npu", lambda op: op.name != "lk.softmax", unit)
+    module, x = Layers().eval(), torch.randn(9, 12)
+    with installed({"npu": target}, {"npu": InterpretedDevice}):
+        right = lowerkit.check(module, (x,), target="npu")
+
+        def spoil(_program: str, results: list[Any]) -> list[Any]:
+            return [value + 1 for value in results]
+
+        InterpretedDevice.behaviour = Behaviour(change=spoil)
+        try:
+            wrong = lowerkit.check(module, (x,), target="npu")
+        finally:
+            InterpretedDevice.behaviour = Behaviour()
+    assert right.passed, right.to_json()
+    assert [row.kind for row in right.integers if row.kind.startswith("npu_")] == ["npu_0"]
+    assert [row.passed for row in wrong.integers if row.kind == "npu_0"] == [False]
+
+
+def test_a_single_number_is_a_value_like_others() -> None:
+    assert difference(np.array(1.0), np.array(1.0), unsigned=False) == (0, 0)
+    assert difference(np.array(np.nan), np.array(np.nan), unsigned=False) == (0, 0)
+    assert difference(np.array(1.0), np.array(2.0), unsigned=False)[0] == 1
 
 
 class Casts(nn.Module):
