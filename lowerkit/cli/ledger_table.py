@@ -10,6 +10,7 @@ import msgspec
 
 from lowerkit.cli.output import print_table
 from lowerkit.errors import ArtifactError
+from lowerkit.percent import share_text
 
 
 class _Entry(msgspec.Struct):
@@ -66,10 +67,10 @@ def print_ledger(placements: Sequence[Mapping[str, Any]]) -> None:
 def _sums(name: str, entries: Sequence[Mapping[str, Any]], total: int) -> list[object]:
     flops = sum(entry["flops"] for entry in entries)
     functions = len({entry["function"] for entry in entries if entry["function"]})
-    return [name, functions, len(entries), flops, f"{flops / total:.1%}"]
+    return [name, functions, len(entries), flops, share_text(flops / total)]
 
 
 def _row(entry: Mapping[str, Any], total: int) -> list[object]:
     reasons = "; ".join(f"{target}: {reason}" for target, reason in entry["refusals"])
-    share = f"{entry['flops'] / total:.2%}"
+    share = share_text(entry["flops"] / total)
     return [entry["op"], entry["node"], entry["location"], entry["flops"], share, entry["crossing_bytes"], reasons]

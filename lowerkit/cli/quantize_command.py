@@ -111,6 +111,8 @@ def command(
         note(f"left in floats: {line}", quiet)
     for row in report.kept:
         note(f"kept in floats: {kept_line(row)}", quiet)
+    for each in quantized.compiled.offload:
+        note(each.render(), quiet)
     if report.chosen_again:
         note(
             "the first choice of products held on the calibration samples but not on the inputs of gate B; it was made "

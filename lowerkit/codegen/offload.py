@@ -9,6 +9,7 @@ from typing import Any
 from lowerkit.codegen.step_place import portable_location
 from lowerkit.errors import UnsupportedError
 from lowerkit.passes.partition.accelerator import Placement
+from lowerkit.percent import share_text
 
 _SHOWN = 3
 
@@ -18,16 +19,22 @@ class Missing:
     """Ops of one kind that an accelerator did not take.
 
     Attributes:
-        op: their name; ``reason`` why; ``location`` of the first one.
+        op: their name; ``reason`` why; ``node`` and ``location`` of the first one.
         count: how many; ``flops`` of all of them; ``crossing_bytes`` that taking them would save.
     """
 
     op: str
     reason: str
+    node: str
     location: str
     count: int
     flops: int
     crossing_bytes: int
+
+    def render(self) -> str:
+        """Returns the op and its line for people: an elementwise op by what its body does, else by its node."""
+        name = self.op.removeprefix("lk.").removeprefix("elementwise ")
+        return f"{self.node if name == 'elementwise' and self.node else name} ({self.location or 'unknown line'})"
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,15 @@ class OffloadSummary:
 
     def render(self) -> str:
         """Returns the line for people."""
-        line = (
-            f"{self.target}: {self.ops} of {self.all_ops} ops in {self.functions} functions, {self.share:.1%} of FLOPs"
-        )
+        functions = "1 function" if self.functions == 1 else f"{self.functions} functions"
+        line = f"{self.target}: {self.ops} of {self.all_ops} ops in {functions}, {share_text(self.share)} of FLOPs"
         if not self.missing:
             return line
-        more = sum(each.flops for each in self.missing) / max(self.all_flops, 1)
-        named = ", ".join(f"{each.op} ({each.location or 'unknown line'})" for each in self.missing[:_SHOWN])
-        rest = ", ..." if len(self.missing) > _SHOWN else ""
-        return f"{line}; {sum(each.count for each in self.missing)} ops would bring {more:.1%} more: {named}{rest}"
+        more = share_text(sum(each.flops for each in self.missing) / max(self.all_flops, 1))
+        count = sum(each.count for each in self.missing)
+        named = list(dict.fromkeys(each.render() for each in self.missing))
+        rest = ", ..." if len(named) > _SHOWN else ""
+        return f"{line}; {_ops(count)} would bring {more} more: {', '.join(named[:_SHOWN])}{rest}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of ``--json``."""
@@ -90,6 +97,10 @@ class OffloadSummary:
         }
 
 
+def _ops(count: int) -> str:
+    return "1 op" if count == 1 else f"{count} ops"
+
+
 def summaries(placements: Sequence[Placement], targets: Sequence[str]) -> list[OffloadSummary]:
     """Returns a summary for each accelerator."""
     return [_summary(placements, target) for target in targets]
@@ -106,7 +117,7 @@ def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSumm
     if not found:
         raise UnsupportedError(
             "LK4006",
-            f"{share:.1%} of the FLOPs were asked for, and no op was offered to an accelerator",
+            f"{share_text(share)} of the FLOPs were asked for, and no op was offered to an accelerator",
             hint="name one with --target, and begin at the model or a stage before partitioned",
         )
     total = sum(placement.flops for placement in placements)
@@ -114,10 +125,10 @@ def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSumm
     if taken < share * total or (not total and share > 0):
         raise UnsupportedError(
             "LK4006",
-            f"{' and '.join(each.target for each in found)}: {taken / max(total, 1):.1%} of the FLOPs, "
-            f"{share:.1%} were asked for",
+            f"{' and '.join(each.target for each in found)}: {share_text(taken / max(total, 1))} of the FLOPs, "
+            f"{share_text(share)} were asked for",
             details=[
-                f"{each.op} at {each.location or 'no line'} ({each.count} ops, {each.flops} FLOPs): {each.reason}"
+                f"{each.op} at {each.location or 'no line'} ({_ops(each.count)}, {each.flops} FLOPs): {each.reason}"
                 for summary in found
                 for each in summary.missing
             ],
@@ -150,6 +161,7 @@ def _summary(placements: Sequence[Placement], target: str) -> OffloadSummary:
         Missing(
             _short(op, reason),
             reason,
+            next((each.node for each in rows if each.location), rows[0].node),
             next((portable_location(each.location) for each in rows if each.location), ""),
             len(rows),
             sum(each.flops for each in rows),

@@ -59,7 +59,9 @@ def samples_of(signature: Signature, arrays: Mapping[str, Array]) -> Sequence[Sa
         elif array.ndim == len(shape) + 1 and _fits(array.shape[1:], shape):
             columns.append(array)
         else:
-            problems.append(f"{spec.name!r} has shape {array.shape}, the model takes {shape} or samples of it")
+            extents = ", ".join(map(str, shape))
+            samples = f"(samples, {extents})" if extents else "(samples,)"
+            problems.append(f"{spec.name!r} has shape {array.shape}, the model takes ({extents}) or {samples}")
     counts = {len(column) for column in columns}
     if len(counts) > 1:
         problems.append(f"the inputs have {', '.join(map(str, sorted(counts)))} samples: they must be equally many")

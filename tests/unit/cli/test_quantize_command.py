@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.randomness import RANDOM
+from tests.support.targets.accelerators import installed
+from tests.support.targets.interpreted import InterpretedDevice, target_that
 from tests.unit.cli.conftest import RunCommand
 from tests.unit.quantization.test_mixed_precision import planted_samples
 from tests.unit.quantization.test_quantize import calibration
@@ -48,9 +50,12 @@ def test_the_command_says_what_stays_in_floats(tmp_path: Path, lowerkit_command:
     samples = RANDOM.standard_normal((6, 2, 4, 7, 6)).astype(np.float32)
     np.savez(tmp_path / "data.npz", input=samples)
     factory = f"{tmp_path / 'grouped.py'}:model"
-    done = lowerkit_command("quantize", factory, "--calib", tmp_path / "data.npz", "-o", tmp_path / "model.q.lk")
+    arguments = ["quantize", factory, "--calib", tmp_path / "data.npz", "-o", tmp_path / "model.q.lk"]
+    with installed({"npu": target_that("npu", lambda op: op.name == "lk.conv")}, {"npu": InterpretedDevice}):
+        done = lowerkit_command(*arguments, "--target", "npu")
     assert "left in floats: lk.conv" in done.err
     assert "2 channels a group" in done.err
+    assert "npu: 1 of " in done.err  # the summary line of the target
 
 
 def test_the_command_fails_when_gate_b_does(tmp_path: Path, lowerkit_command: RunCommand) -> None:

@@ -173,7 +173,10 @@ def test_samples() -> None:
     [
         ({"x": np.zeros((5, 2, 3), np.float32)}, "input 'i' is missing"),
         ({"x": np.zeros((2, 3), np.float32), "i": np.zeros(4, np.int32)}, "'i' is int32"),
-        ({"x": np.zeros((2, 4), np.float32), "i": np.zeros(4, np.int64)}, "'x' has shape (2, 4)"),
+        (
+            {"x": np.zeros((2, 4), np.float32), "i": np.zeros(4, np.int64)},
+            "'x' has shape (2, 4), the model takes (2, 3) or (samples, 2, 3)",
+        ),
         ({"x": np.zeros((5, 2, 3), np.float32), "i": np.zeros((3, 4), np.int64)}, "3, 5 samples"),
         ({"x": np.zeros((0, 2, 3), np.float32), "i": np.zeros((0, 4), np.int64)}, "no samples"),
         ({"y": np.zeros(1)}, "there is no input 'y'"),
