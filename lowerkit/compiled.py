@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lowerkit.runtimes.artifact_reader import Artifact
     from lowerkit.runtimes.manifest import ProgramSpec
     from lowerkit.runtimes.session import Session
+    from lowerkit.spmd.simulated_session import SimulatedSession
     from lowerkit.spmd.summary import ShardingSummary
     from lowerkit.targets.spec import TargetSpec
 
@@ -80,6 +81,7 @@ class Compiled:
     sharding: ShardingSummary | None = None
     threads: int | None = None
     _session: Session | None = field(default=None, repr=False)
+    _ranks: SimulatedSession | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -88,19 +90,38 @@ class Compiled:
         Raises:
             RuntimeFault: LK8004, the arguments do not fit the signature; all mismatches at once.
         """
-        return self.session(*inputs, **named)
+        return self.runner(*inputs, **named)
 
     @property
     def session(self) -> Session:
-        """The loaded artifact; written to a private temporary folder at first use."""
+        """The loaded artifact; written to a private temporary folder at first use.
+
+        Raises:
+            UsageError: LK8021, the program is for a mesh: :attr:`runner` runs all of its ranks.
+        """
         if self._session is None:
             from lowerkit.runtimes.session import load
 
-            self._folder = tempfile.TemporaryDirectory(prefix="lowerkit-")
-            path = Path(self._folder.name) / "model.lk"
-            self._write(path, golden=False)
-            self._session = load(path, threads=self.threads, device=self.options.device)
+            self._session = load(self._temporary(), threads=self.threads, device=self.options.device)
         return self._session
+
+    @property
+    def runner(self) -> Session | SimulatedSession:
+        """What runs the model in this process: the session, or of a program for a mesh all of its ranks, simulated."""
+        if not self.program.mesh:
+            return self.session
+        if self._ranks is None:
+            from lowerkit.spmd.simulated_session import SimulatedSession
+
+            self._ranks = SimulatedSession(self._temporary(), self.threads, self.options.device)
+        return self._ranks
+
+    def _temporary(self) -> Path:
+        """Writes the artifact to a private temporary folder, which lives as long as this."""
+        self._folder = tempfile.TemporaryDirectory(prefix="lowerkit-")
+        path = Path(self._folder.name) / "model.lk"
+        self._write(path, golden=False)
+        return path
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the artifact; a file that is there is replaced only when the new one is complete.

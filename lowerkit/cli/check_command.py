@@ -10,7 +10,7 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import device_option, target_option
+from lowerkit.cli.target_options import device_option, mesh_option, shard_option, target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
@@ -21,6 +21,8 @@ from lowerkit.parity.report.report import Report, Row
 @model_options
 @target_option
 @device_option
+@mesh_option
+@shard_option
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
 @click.option("--hard", is_flag=True, help="Compare on NaN, infinities, denormals and other special values too.")
@@ -44,6 +46,8 @@ def command(
     seed: int,
     target: str,
     device: str | None,
+    mesh: str | None,
+    plan: Path | None,
     dtype: str | None,
     outputs_only: bool,
     hard: bool,
@@ -58,6 +62,9 @@ def command(
     supervise_targets(target)
     if not bisect:
         refuse_given(["reproducer"], "without --bisect, which writes it")
+    from lowerkit.spmd.plan_file import sharding_of
+
+    sharding = sharding_of(mesh, plan)
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
@@ -68,6 +75,7 @@ def command(
             per_op=not outputs_only,
             bisect=bisect,
             hard=hard,
+            sharding=sharding,
             on_progress=show,
         )
     if as_json:
@@ -76,6 +84,8 @@ def command(
         if report.integers:
             print_integers(report, verbose)
         print_report(report, verbose)
+    if report.mesh:
+        note(f"simulated ranks, equal bits: {report.mesh}", quiet)
     if report.float64_reference:
         note(f"float64 reference: {report.float64_reference}", quiet)
     for line in report.skipped:

@@ -24,9 +24,6 @@ def start(walker: StepWalker, op: ir.Operation) -> None:
     kind = view.kind.value
     source = walker.buffer(walker.source(op.operands[0]))
     result = op.results[0]
-    shape = walker.shapes.shape(op.operands[0])
-    shapes = {"all_reduce": shape, "all_gather": (view.ranks.value, *shape), "reduce_scatter": shape[1:]}
-    walker.shapes.define([result], [shapes[kind]])
     target = walker.arena(result, HOST)
     walker.places.sources[result] = Source(target)
     name, location = step_place(op)
@@ -57,5 +54,4 @@ def done(walker: StepWalker, op: ir.Operation) -> None:
         steps[number] = replace(begun, collective=replace(begun.collective, phase="run"))
     else:
         steps.append(replace(begun, bytes=0, collective=replace(begun.collective, phase="done")))
-    walker.shapes.define([result], [walker.shapes.shape(pending)])
     walker.places.sources[result] = place

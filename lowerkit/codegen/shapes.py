@@ -30,7 +30,7 @@ _ARITHMETIC = {
     "arith.minui": "min", "arith.maxsi": "max", "arith.maxui": "max",
 }  # fmt: skip
 _CONVERSIONS = ("arith.index_cast", "arith.index_castui", "arith.extsi", "arith.extui", "arith.trunci")
-_SAME_AS_FIRST = ("tensor.cast", "tensor.bitcast")
+_SAME_AS_FIRST = ("tensor.cast", "tensor.bitcast", "lk.collective_done")
 
 
 class ShapeTable:
@@ -135,6 +135,11 @@ class ShapeTable:
         match op.name:
             case "lk.region":
                 return self._region(op)[number]
+            case "lk.collective_start":
+                given = self.shape(op.operands[0])
+                ranks = ir.IntegerAttr(op.attributes["ranks"]).value
+                kind = ir.StringAttr(op.attributes["kind"]).value
+                return {"all_reduce": given, "all_gather": (ranks, *given), "reduce_scatter": given[1:]}[kind]
             case "tensor.empty" | "tensor.splat" | "tensor.generate" | "bufferization.alloc_tensor":
                 skipped = 1 if op.name == "tensor.splat" else 0
                 return self._fill_in(ir.RankedTensorType(op.results[0].type), list(op.operands)[skipped:])

@@ -18,6 +18,7 @@ from lowerkit.parity.symbolic_sizes import sizes_of, text_of
 if TYPE_CHECKING:
     from lowerkit.compiler import CompileOptions
     from lowerkit.parity.taps import Tap
+    from lowerkit.passes.shard.plan import ShardingPlan
     from lowerkit.program.program import Program
 
 
@@ -32,6 +33,8 @@ def check(
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
+    mesh: str | None = None,
+    shard: Mapping[str, str] | None = None,
 ) -> Report:
     """Compiles ``model`` (as ``lowerkit.compile`` takes it) and compares it with eager by gate A.
 
@@ -39,6 +42,8 @@ def check(
 
     With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``. With
     ``hard``, the outputs are compared on special values too (NaN, infinities, denormals, extremes): ``report.hard``.
+
+    With ``mesh`` and ``shard``, as for ``lowerkit.compile``, all ranks run, simulated, and must give the same bits.
 
     Raises:
         UsageError: LK1003, there are no example inputs to run with.
@@ -55,7 +60,17 @@ def check(
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    return check_program(make(), target=target, device=device, per_op=per_op, bisect=bisect, hard=hard)
+    from lowerkit.spmd.plan_file import sharding_of
+
+    return check_program(
+        make(),
+        target=target,
+        device=device,
+        per_op=per_op,
+        bisect=bisect,
+        hard=hard,
+        sharding=sharding_of(mesh, shard),
+    )
 
 
 def check_program(
@@ -66,9 +81,15 @@ def check_program(
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
+    sharding: ShardingPlan | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``."""
+    """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``.
+
+    Raises:
+        UsageError: LK1003, there are no inputs; LK1011, stages are searched for a program of one device alone.
+        LowerkitError: the model cannot be compiled.
+    """
     from lowerkit.compiler import CompileOptions, compile_program, lower_program
 
     inputs = program.example_inputs
@@ -76,17 +97,24 @@ def check_program(
         raise UsageError(
             "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
+    if bisect and sharding is not None:
+        raise UsageError(
+            "LK1011",
+            "a bisection searches the program of one device, and a mesh is given",
+            hint="check without --bisect names the first op that differs; with --bisect and without --mesh, the stage",
+        )
     show = on_progress or (lambda _text: None)
     captured = program.copy() if bisect else None
     bodies = bodies_of(program) if per_op else []
-    unlowered = program.copy() if bodies and not program.signature.dims else None
+    unlowered = program.copy() if bodies and not program.signature.dims and sharding is None else None
     fused: Program | None = None
-    options = CompileOptions(target=target, golden=False, device=device)
+    options = CompileOptions(target=target, golden=False, device=device, sharding=sharding)
     model = replace(program)  # with the signature of the model, when taps are added to that of the program
     report = Report(program.source, [], [])
     taps: list[Tap] = []
     if bodies and unlowered is None:
-        report.skipped.append("the ops inside of branches and loops: the model has symbolic dims")
+        why = "the model has symbolic dims" if program.signature.dims else "the program is for a mesh"
+        report.skipped.append(f"the ops inside of branches and loops: {why}")
     if per_op:
         from lowerkit.parity.integer.source_framework_check import holds_quantization
         from lowerkit.parity.taps import add_taps
@@ -104,7 +132,8 @@ def check_program(
         taps, left_out = add_taps(program)
         report.skipped += left_out
     compiled = compile_program(program, options, on_progress)
-    comparison = Comparison(model, compiled.session, taps, report, show)
+    report.mesh = compiled.sharding.render() if compiled.sharding else ""
+    comparison = Comparison(model, compiled.runner, taps, report, show)
     with _own_caches(model):
         first = comparison.at(inputs, text_of(sizes_of(model.signature, inputs)))
         if model.signature.dims:
@@ -118,7 +147,7 @@ def check_program(
 
         show("comparing special values")
         with _own_caches(model):
-            compare_hard(model, compiled.session, report)
+            compare_hard(model, compiled.runner, report)
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 
@@ -159,7 +188,7 @@ def _check_quantized(
         report.integers = check_integers(program, inputs, options)
     compiled = compile_program(program, options, on_progress)
     show("running")
-    ours = compiled.session.run(*inputs)
+    ours = compiled.runner.run(*inputs)
     show("running eager")
     checked = [*report.integers, *report.owners] if report.owners else []
     report.outputs = [

@@ -1,8 +1,11 @@
 """The values of a fused program that code gives: regions of the host, and functions of accelerators.
 
 Vocabulary
-    unit    an op that is one computation: an ``lk.region``, or an op of a function that its target compiles as a whole.
+    unit    an op that is one computation: an ``lk.region``, an op of a function that its target compiles as a whole, or
+            a collective that is done.
     given   a value that a unit computes and that ``@main`` holds.
+
+In a program for a mesh, what the ranks hold apart is no value of the model: a sum of terms is, once it is done.
 
 A target by functions gives what its functions return. A target by regions launches each region by itself, so its
 functions are made to return the values of all regions, as far as a call has room for their types.
@@ -11,7 +14,7 @@ functions are made to return the values of all regions, as far as a call has roo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from lowerkit.codegen.shapes import Shape, ShapeTable, result_shapes
@@ -54,8 +57,14 @@ class ComputedValues:
         left_out: lines on regions whose values a call has no room for.
     """
 
-    def __init__(self, module: ir.Module, main: func.FuncOp) -> None:
-        """Lets the functions of targets by regions return the values of their regions."""
+    def __init__(self, module: ir.Module, main: func.FuncOp, apart: Collection[ir.Value] = ()) -> None:
+        """Lets the functions of targets by regions return the values of their regions.
+
+        Args:
+            module: stage ``fused``.
+            main: its ``@main``.
+            apart: values of ``@main`` that the ranks of a mesh hold apart.
+        """
         self.given: list[Given] = []
         self.left_out: list[str] = []
         self._calls: dict[ir.Operation, ir.Operation] = {}
@@ -72,6 +81,9 @@ class ComputedValues:
                 self._add(Given(op.results[-1], op.results[-1], op, len(op.results) - 1, _kind_of(op)))
             elif op.name == "lk.call" and target_of(functions[_callee_of(op)]):
                 self._add_call(op, functions[_callee_of(op)])
+            elif op.name == "lk.collective_done":
+                self._add(Given(op.results[0], op.results[0], op, 0, _kind_of(op.operands[0].owner.operation)))
+        self.given = [each for each in self.given if each.value not in apart]
 
     def define_shapes(self, table: ShapeTable) -> None:
         """Tells ``table``, which is of ``@main``, the shapes that accelerators give; not those that depend on data."""
@@ -189,8 +201,9 @@ def _callee_of(call: ir.Operation) -> str:
     return ir.StringAttr(call.attributes["callee"]).value
 
 
-def _kind_of(region: ir.Operation) -> str:
-    return ir.StringAttr(region.attributes["kind"]).value if region.name == "lk.region" else region.name
+def _kind_of(unit: ir.Operation) -> str:
+    states_it = unit.name in ("lk.region", "lk.collective_start")
+    return ir.StringAttr(unit.attributes["kind"]).value if states_it else unit.name
 
 
 def _nodes_of(location: ir.Location) -> set[str]:

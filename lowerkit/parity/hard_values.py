@@ -32,11 +32,12 @@ from lowerkit.parity.special_values import SpecialInputs, special_inputs
 if TYPE_CHECKING:
     from lowerkit.program.program import Program
     from lowerkit.runtimes.session import Session
+    from lowerkit.spmd.simulated_session import SimulatedSession
 
 Array = np.ndarray[Any, Any]
 
 
-def compare_hard(model: Program, session: Session, report: Report) -> None:
+def compare_hard(model: Program, session: Session | SimulatedSession, report: Report) -> None:
     """Adds a row for each output of each case to ``report.hard``, or a line for a case that eager refuses.
 
     Args:
@@ -58,7 +59,7 @@ def compare_hard(model: Program, session: Session, report: Report) -> None:
         report.skipped.append(f"special values that eager refuses: {'; '.join(refused)}")
 
 
-def _compare(model: Program, session: Session, case: SpecialInputs) -> list[Row] | None:
+def _compare(model: Program, session: Session | SimulatedSession, case: SpecialInputs) -> list[Row] | None:
     assert model.eager is not None, "the caller checked"
     try:
         eager = model.eager(*case.inputs)

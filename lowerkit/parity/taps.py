@@ -20,6 +20,7 @@ from lowerkit.program.locations import last_part, origin_of
 from lowerkit.program.program import Program
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import Signature, TensorSpec
+from lowerkit.spmd.held_apart import held_apart
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +52,8 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     """
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
-    computed = ComputedValues(program.module, main)
+    apart = held_apart(main.entry_block, program.weights) if program.mesh else ()
+    computed = ComputedValues(program.module, main, apart)
     terminator = list(main.entry_block.operations)[-1].operation
     values, specs = list(terminator.operands), list(program.signature.outputs)
     found: list[tuple[Tap, ir.Value]] = []

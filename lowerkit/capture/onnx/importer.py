@@ -24,6 +24,7 @@ from torch_mlir.extras import onnx_importer as upstream
 from lowerkit.capture.onnx.calls import import_if, import_loop
 from lowerkit.capture.onnx.index_checks import checked_operands
 from lowerkit.capture.onnx.literals import dense_literal
+from lowerkit.capture.onnx.node_location import node_location
 from lowerkit.capture.onnx.prepare import expand_ops
 from lowerkit.capture.onnx.quantized import (
     PRODUCTS,
@@ -42,9 +43,8 @@ from lowerkit.mlir import ir
 from lowerkit.passes.mlir_worker import ConversionError
 from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
 from lowerkit.program.dtypes import mlir_type
-from lowerkit.program.locations import frames_of_trace, make_location
+from lowerkit.program.locations import make_location
 
-_STACK_KEYS = ("pkg.torch.onnx.stack_trace",)
 _CONTROL_FLOW: dict[str, Callable[..., None]] = {"If": import_if, "Loop": import_loop}
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -230,7 +230,7 @@ class NodeImporter(upstream.NodeImporter):
 
     def import_node(self, node: NodeProto) -> None:
         """Imports a node as an opaque operator, but for control flow and a few conversions."""
-        with ir.InsertionPoint(self._b), _node_location(node, self._c):
+        with ir.InsertionPoint(self._b), node_location(node, self._c):
             if node.op_type in _CONTROL_FLOW:
                 _CONTROL_FLOW[node.op_type](self, node, self._import_body)
                 return
@@ -306,14 +306,6 @@ def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
     if value.name in ready.unsigned:
         outer.tensor_type.elem_type = ready.unsigned[value.name]
     return outer
-
-
-def _node_location(node: NodeProto, context: ir.Context) -> ir.Location:
-    """Names as ``/encoder/layer.0/MatMul`` carry the module path; torch's exporter adds the Python stack."""
-    name = node.name or (node.output[0] if node.output else node.op_type)
-    scope, _, _ = name.strip("/").rpartition("/")
-    trace = next((entry.value for entry in node.metadata_props if entry.key in _STACK_KEYS), None)
-    return make_location(name, scope.replace("/", "."), frames_of_trace(trace), context)
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lowerkit.parity.taps import Tap
     from lowerkit.program.program import Program
     from lowerkit.runtimes.session import Session
+    from lowerkit.spmd.simulated_session import SimulatedSession
 
 Array = np.ndarray[Any, Any]
 
@@ -27,7 +28,12 @@ class Comparison:
     """A compiled model beside the model itself."""
 
     def __init__(
-        self, model: Program, session: Session, taps: Sequence[Tap], report: Report, show: Callable[[str], None]
+        self,
+        model: Program,
+        session: Session | SimulatedSession,
+        taps: Sequence[Tap],
+        report: Report,
+        show: Callable[[str], None],
     ) -> None:
         """Makes the comparison.
 

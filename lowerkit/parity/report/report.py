@@ -62,6 +62,8 @@ class Report:
     """What computed the float64 values, or ``none`` and why: then only the tolerance of eager applies."""
     sizes: list[str] = field(default_factory=list[str])
     """Of a model with symbolic dims: the sizes that were compared."""
+    mesh: str = ""
+    """Of a program for a mesh: how it is split; its ranks ran simulated, and gave the same bits."""
     integers: list[IntegerRow] = field(default_factory=list[IntegerRow])
     """Of a quantized model: its regions against the int64 interpreter, in place of ``ops``."""
     owners: list[OwnerRow] = field(default_factory=list[OwnerRow])
@@ -99,6 +101,7 @@ class Report:
             "hard": [row.to_json() for row in self.hard],
             "float64_reference": self.float64_reference,
             "sizes": self.sizes,
+            **({"mesh": self.mesh} if self.mesh else {}),
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "integers": [row.to_json() for row in self.integers],

@@ -1,0 +1,66 @@
+"""A program for a mesh as a session of one process: all of its ranks, simulated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from lowerkit.errors import ParityError
+from lowerkit.runtimes.arguments import Array
+from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.runtimes.manifest import ProgramSpec, Signature
+from lowerkit.runtimes.mesh.simulated import first_failure, simulated_sessions
+from lowerkit.runtimes.nesting import rebuild_outputs
+
+
+class SimulatedSession:
+    """Runs a program for a mesh in all of its ranks; each run begins with the initial states.
+
+    Attributes:
+        program: of the artifact.
+        state: the states after the last run, by name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], threads: int | None, device: str | None) -> None:
+        """Opens the artifact.
+
+        Raises:
+            ArtifactError: as :func:`lowerkit.runtimes.session.load`.
+        """
+        self._artifact = open_artifact(path)
+        self._threads, self._device = threads or 1, device
+        self.program: ProgramSpec = self._artifact.manifest.programs[0]
+        self.state: Mapping[str, Array] = {}
+
+    @property
+    def signature(self) -> Signature:
+        """Of the model."""
+        return self.program.signature
+
+    def reset(self) -> None:
+        """Does nothing: each run begins with the initial states."""
+
+    def run(self, *inputs: Any, **named: Any) -> list[Array]:
+        """Runs the model once on all ranks; returns what each of them gave.
+
+        Raises:
+            LowerkitError: what the first rank raised by itself.
+            ParityError: LK6001, two ranks gave different bits.
+        """
+        arguments = (self._artifact, self._threads, "structure")
+        with simulated_sessions(*arguments, device=self._device) as (simulation, sessions):
+            outcomes = simulation.run(lambda group: sessions[group.rank].run(*inputs, **named))
+            self.state = sessions[0].state
+        results = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        if len(results) < len(outcomes):
+            raise first_failure(outcomes)
+        for rank, other in enumerate(results):
+            for spec, one, two in zip(self.signature.outputs, results[0], other, strict=True):
+                if one.tobytes() != two.tobytes():
+                    raise ParityError("LK6001", f"ranks 0 and {rank} of the mesh give different bits in {spec.name!r}")
+        return results[0]
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""
+        return rebuild_outputs(self.program.output_tree, self.run(*inputs, **named))

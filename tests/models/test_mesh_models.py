@@ -1,0 +1,136 @@
+"""Models split among the ranks of a mesh, against eager on one device by gate A: each capture, ragged, in bf16."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lowerkit
+from lowerkit.capture.capture import capture
+from lowerkit.capture.load_model import capture_path
+from lowerkit.errors import UsageError
+from lowerkit.parity.check import check_program
+from lowerkit.parity.report.report import Report
+from lowerkit.program.program import Program
+from lowerkit.spmd.plan_file import sharding_of
+from tests.support.models import benchmark_models
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(16, 32)
+        self.down = nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + self.down(nn.functional.gelu(self.up(x))), dim=-1)
+
+
+PLANS = {
+    "mlp": {"up": "column", "down": "row"},
+    "gpt2": {
+        "*.c_attn": "column",
+        "*.attn.c_proj": "row",
+        "*.c_fc": "column",
+        "*.mlp.c_proj": "row",
+        "*.wte": "vocabulary",
+        "*.lm_head": "vocabulary",
+    },
+    "llama": {
+        "*.[qkv]_proj": "column",
+        "*.o_proj": "row",
+        "*.gate_proj": "column",
+        "*.up_proj": "column",
+        "*.down_proj": "row",
+        "*.embed_tokens": "vocabulary",
+        "*.lm_head": "vocabulary",
+    },
+}
+SUMS = {"mlp": 1, "gpt2": 5, "llama": 5}
+"""Each layer of a decoder takes two sums, and the table one."""
+
+
+def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    if name == "mlp":
+        return Mlp().eval(), (torch.randn(3, 16),)
+    return benchmark_models().tiny(name)
+
+
+def checked(program: Program, name: str, mesh: str = "tp=2") -> Report:
+    plan = sharding_of(mesh, PLANS[name])
+    report = check_program(program, sharding=plan)
+    failing = [row for row in [*report.ops, *report.outputs] if not row.verdict.passed]
+    assert report.passed, "\n".join(f"{row.name} {row.kind}: {row.verdict.reason}" for row in failing)
+    assert plan is not None
+    assert [each.kind for each in plan.report.collectives].count("all_reduce") == SUMS[name]
+    assert plan.report.whole == []
+    return report
+
+
+@pytest.mark.parametrize("mesh", ["tp=2", "tp=4"])
+@pytest.mark.parametrize("name", PLANS)
+def test_torch_export(name: str, mesh: str) -> None:
+    report = checked(capture(*make(name)), name, mesh)
+    assert mesh in report.mesh
+    assert (
+        any(row.kind == "all_reduce" for row in report.ops) or name != "llama"
+    )  # a sum is compared where no bias follows
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_bf16(name: str) -> None:
+    module, inputs = make(name)
+    inputs = tuple(value.bfloat16() if value.is_floating_point() else value for value in inputs)
+    checked(capture(module.bfloat16(), inputs), name)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_torchscript(name: str, tmp_path: Path) -> None:
+    module, inputs = make(name)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module, inputs, check_trace=False)
+    torch.jit.save(traced, str(tmp_path / "m.pt"))
+    checked(capture_path(str(tmp_path / "m.pt"), example_inputs=inputs), name)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_onnx(name: str, tmp_path: Path) -> None:
+    module, inputs = make(name)
+    path, array = tmp_path / "m.onnx", tmp_path / "x.npy"
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False, opset_version=22)
+    np.save(array, inputs[0].numpy())
+    given = f"{'x' if name == 'mlp' else 'input_ids'}=@{array}"
+    checked(capture_path(str(path), [given], []), name)  # torch's exporter states the module of each node
+
+
+@pytest.mark.parametrize("name", ["mlp", "llama"])
+def test_symbolic_batch_and_length(name: str) -> None:
+    module, inputs = make(name)
+    sizes = {0: torch.export.Dim("batch", max=8)}
+    if name != "mlp":
+        sizes[1] = torch.export.Dim("length", min=2, max=32)
+    report = checked(capture(module, inputs, dynamic_shapes=(sizes,)), name)
+    assert len(report.sizes) > 1
+
+
+def test_from_python_all_ranks_run_in_this_process() -> None:
+    module, (x,) = make("mlp")
+    compiled = lowerkit.compile(module, (x,), mesh="tp=2", shard=PLANS["mlp"])
+    np.testing.assert_allclose(compiled(x), module(x).detach().numpy(), atol=1e-6)
+    assert compiled.sharding is not None
+    assert compiled.sharding.collectives == {"all_reduce": 1}
+    with pytest.raises(UsageError, match="is for a mesh tp=2"):
+        _ = compiled.session
+
+
+def test_without_a_bisection() -> None:
+    with pytest.raises(UsageError, match="searches the program of one device"):
+        lowerkit.check(*make("mlp"), mesh="tp=2", shard=PLANS["mlp"], bisect=True)
