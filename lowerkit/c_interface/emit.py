@@ -21,6 +21,7 @@ from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.cpu.requirements import programs_for
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY
 from lowerkit.runtimes.memory_plan import arena_bytes
+from lowerkit.runtimes.mesh.fit import mesh_label
 from lowerkit.targets.cpu.levels import cpu_features
 from lowerkit.targets.cpu.objects.lower import llvm_ir_to_object
 
@@ -52,7 +53,7 @@ def emit_c(
 
     Raises:
         UsageError: LK1009, a dim has no maximum.
-        UnsupportedError: LK4005, the artifact is too large, or runs on a device.
+        UnsupportedError: LK4005, the artifact is too large, runs on a device, or is for a mesh of ranks.
         RuntimeFault: LK8005, it has no program for the target.
     """
     program = programs_for(artifact.manifest, target)[0]
@@ -61,6 +62,10 @@ def emit_c(
             "LK4005",
             f"{artifact.path} runs on {', '.join(device.name for device in program.devices)}, a C object on the CPU",
             hint="compile the model with --target cpu",
+        )
+    if program.mesh:
+        raise UnsupportedError(
+            "LK4005", f"{artifact.path} is for a mesh {mesh_label(program)}, and a C object runs in one process"
         )
     name = identifier(name or artifact.path.stem)
     code, weights = artifact.entry_bytes(program.code.get(HOST, "")), artifact.entry_bytes(WEIGHTS_ENTRY)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerkit.errors import UsageError
-from lowerkit.runtimes.manifest import ProgramSpec
+from lowerkit.runtimes.manifest import MeshAxis, ProgramSpec
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 def mesh_label(program: ProgramSpec) -> str:
     """Returns how people write a mesh: ``tp=2``; empty where the program has none."""
     return ",".join(f"{axis.name}={axis.size}" for axis in program.mesh)
+
+
+def require_one_axis(path: Path, program: ProgramSpec) -> MeshAxis:
+    """Returns the axis of a program for a mesh of one.
+
+    Raises:
+        UsageError: LK8021, it has none, or several.
+    """
+    if not program.mesh:
+        raise UsageError("LK8021", f"{path.name} is for one rank", hint="compile the model with --mesh")
+    if len(program.mesh) != 1:
+        raise UsageError("LK8021", f"{path.name} is for a mesh {mesh_label(program)}; meshes of one axis can be run")
+    return program.mesh[0]
 
 
 def take_part(path: Path, program: ProgramSpec, group: Group | None) -> CollectiveCalls | None:
@@ -30,35 +43,32 @@ def take_part(path: Path, program: ProgramSpec, group: Group | None) -> Collecti
         UsageError: LK8021, the group does not fit the mesh; LK1010, its engine runs no compiled programs.
         CollectiveFault: LK8011, the group was aborted or closed.
     """
-    label = mesh_label(program)
-    if group is None and not label:
+    if group is None and not program.mesh:
         return None
-    if not label or group is None or len(program.mesh) != 1 or program.mesh[0].size != group.size:
-        raise _misfit(path.name, program, label, group)
+    if not program.mesh:
+        assert group is not None, "just looked"
+        raise UsageError(
+            "LK8021",
+            f"{path.name} is for one rank, and {_described(group)}",
+            hint="load it without a group, or compile the model with --mesh",
+        )
+    size, label = require_one_axis(path, program).size, mesh_label(program)
+    if group is None:
+        raise UsageError(
+            "LK8021",
+            f"{path.name} is for a mesh {label}",
+            hint=f"start its ranks with `lowerkit run {path.name} --nproc {size}`, or `--sim {size}` in one process",
+        )
+    if size != group.size:
+        raise UsageError(
+            "LK8021",
+            f"{path.name} is for a mesh {label}, and {_described(group)}",
+            hint=f"start {size} ranks, or compile the model for the ranks that there are",
+        )
     from lowerkit.runtimes.mesh.steps import CollectiveCalls  # sessions of one rank load nothing of groups
 
     return CollectiveCalls(program, group)
 
 
-def _misfit(name: str, program: ProgramSpec, label: str, group: Group | None) -> UsageError:
-    given = "" if group is None else f"the group {group.name!r} has {group.size} ranks"
-    if not label:
-        return UsageError(
-            "LK8021",
-            f"{name} is for one rank, and {given}",
-            hint="load it without a group, or compile the model with --mesh",
-        )
-    if len(program.mesh) != 1:
-        return UsageError("LK8021", f"{name} is for a mesh {label}; meshes of one axis can be run")
-    size = program.mesh[0].size
-    if not given:
-        return UsageError(
-            "LK8021",
-            f"{name} is for a mesh {label}",
-            hint=f"start its ranks with `lowerkit run {name} --nproc {size}`, or `--sim {size}` in one process",
-        )
-    return UsageError(
-        "LK8021",
-        f"{name} is for a mesh {label}, and {given}",
-        hint=f"start {size} ranks, or compile the model for the ranks that there are",
-    )
+def _described(group: Group) -> str:
+    return f"the group {group.name!r} has {group.size} ranks"

@@ -12,11 +12,12 @@ from typing import NoReturn
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.failures import RankDied, from_native
+from lowerkit.runtimes.collective.failures import RankDied, Status, from_native
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.work import native_group
-from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, JUMP_KERNEL, ProgramSpec, Step
+from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec, Step
 from lowerkit.runtimes.mesh.arena import arena_of
+from lowerkit.runtimes.mesh.pairs import phase_of
 
 _ENDED = "the session cannot run again: load the artifact in a new group"
 
@@ -83,14 +84,14 @@ class CollectiveCalls:
         Raises:
             CollectiveFault: it did not; the group is aborted.
         """
-        if not self._may_follow(number):
-            self._together = True
-            return
         try:
             self._native.settle(None)
-            self._group.run(self._group.calls.barrier())
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
+        if self._begins_behind(number):
+            self._group.run(self._group.calls.barrier())
+        elif (reason := self._group.aborted) is not None:
+            raise from_native(Status.ABORTED, reason)
         self._together = True
 
     def raise_failure(self, step: Step, status: int) -> NoReturn:
@@ -114,12 +115,11 @@ class CollectiveCalls:
             what = f"{step.collective.operation} failed" + (f" in step {step.name!r}" if step.name else "")
         return type(error)(error.code, f"{what} at {self._who}: {message}", op=op, location=location, hint=_ENDED)
 
-    def _may_follow(self, number: int) -> bool:
-        """Tells whether a rank that goes on behind step ``number`` may come to a collective."""
-        behind = self._steps[number + 1 :]
+    def _begins_behind(self, number: int) -> bool:
+        """Tells whether a rank that goes on behind step ``number`` may begin a collective."""
         return any(
-            step.kernel == COLLECTIVE_KERNEL or (step.kernel == JUMP_KERNEL and step.target <= number)
-            for step in behind
+            phase_of(step) in ("run", "start") or (step.kernel == JUMP_KERNEL and step.target <= number)
+            for step in self._steps[number + 1 :]
         )
 
     def _give_up(self, error: BaseException) -> None:

@@ -1,0 +1,1 @@
+"""Programs for a mesh of ranks, made by hand."""
