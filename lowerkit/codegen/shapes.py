@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerkit.codegen.lower_lk import lower_lk_ops
+from lowerkit.dialect import CollectiveStartOp
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.runtimes.expressions import Expr, simplify
@@ -136,10 +137,7 @@ class ShapeTable:
             case "lk.region":
                 return self._region(op)[number]
             case "lk.collective_start":
-                given = self.shape(op.operands[0])
-                ranks = ir.IntegerAttr(op.attributes["ranks"]).value
-                kind = ir.StringAttr(op.attributes["kind"]).value
-                return {"all_reduce": given, "all_gather": (ranks, *given), "reduce_scatter": given[1:]}[kind]
+                return CollectiveStartOp.result_shape(op, self.shape(op.operands[0]))
             case "tensor.empty" | "tensor.splat" | "tensor.generate" | "bufferization.alloc_tensor":
                 skipped = 1 if op.name == "tensor.splat" else 0
                 return self._fill_in(ir.RankedTensorType(op.results[0].type), list(op.operands)[skipped:])
@@ -149,7 +147,7 @@ class ShapeTable:
                 return self._collapse(op)
             case "tensor.extract_slice":
                 return self._extract_slice(op)
-            case "tensor.insert_slice" | "tensor.insert" | "tensor.scatter":
+            case "tensor.insert_slice" | "tensor.insert" | "tensor.scatter" | "arith.select":
                 return self.shape(op.operands[1])
             case "tensor.pad":
                 return self._pad(op)
@@ -159,8 +157,6 @@ class ShapeTable:
                 return self.shape(op.operands[3 + number])
             case "scf.if":
                 return ShapeTable(self._shapes).shape(_last(op).operands[number])
-            case "arith.select":
-                return self.shape(op.operands[1])
             case _ if op.name.startswith(("arith.", "math.")):
                 return self.shape(op.operands[0])
             case _:
@@ -179,10 +175,9 @@ class ShapeTable:
 
     def _mixed(self, attribute: str, op: ir.Operation, values: Sequence[ir.Value]) -> list[Expr]:
         """Ints of a static attribute with the dynamic ones taken from ``values`` in order."""
-        dynamic = iter(values)
-        dynamic_marker = ir.ShapedType.get_dynamic_size()
+        dynamic, marker = iter(values), ir.ShapedType.get_dynamic_size()
         return [
-            self.index(next(dynamic)) if extent == dynamic_marker else extent
+            self.index(next(dynamic)) if extent == marker else extent
             for extent in ir.DenseI64ArrayAttr(op.attributes[attribute])
         ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from lowerkit.dialect.reference.numeric import quiet, round_to, widen
 from lowerkit.dialect.shapes import compatible, fail, ranked, tensor_type
 from lowerkit.dialect.types import is_bool, tensor_bytes
 from lowerkit.mlir import ir
+
+T = TypeVar("T")
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 REDUCTIONS = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}
@@ -90,6 +92,12 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
         readers = [use.owner.operation.name for use in self.result.uses]
         if readers != ["lk.collective_done"]:
             fail(f"the result must be read by one lk.collective_done, found {', '.join(readers) or 'no reader'}")
+
+    @staticmethod
+    def result_shape(op: ir.Operation, shape: tuple[T, ...]) -> tuple[T | int, ...]:
+        """Returns the shape of the result of an op whose operand has ``shape``, extents of any kind."""
+        kind, ranks = ir.StringAttr(op.attributes["kind"]).value, ir.IntegerAttr(op.attributes["ranks"]).value
+        return {"all_reduce": shape, "all_gather": (ranks, *shape), "reduce_scatter": shape[1:]}[kind]
 
     @quiet
     def combine(self, values: Sequence[Array]) -> list[Array]:
