@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from lowerkit.artifact.writer import write_artifact
+from lowerkit.runtimes.collective.failures import CollectiveFault
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import Expr
 from lowerkit.runtimes.manifest import (
@@ -26,6 +27,7 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
+from lowerkit.runtimes.session import Session
 from tests.support.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
@@ -131,6 +133,16 @@ def expected(operation: str, reduction: str, inputs: Sequence[Array]) -> list[Ar
         function = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}[reduction]
         whole = function.reduce(stacked.astype(np.int64), axis=0).astype(stacked.dtype)
     return [whole] * ranks if operation == "all_reduce" else [whole[rank] for rank in range(ranks)]
+
+
+def run_until_it_fails(session: Session, x: Array) -> CollectiveFault:
+    """Sums ones over the ranks until that fails; returns with what."""
+    try:
+        while True:
+            total = session.run(x)[0]
+            np.testing.assert_array_equal(total, np.full_like(total, total[0]))
+    except CollectiveFault as fault:
+        return fault
 
 
 def same_bits(one: Array, other: Array) -> bool:
