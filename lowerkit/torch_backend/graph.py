@@ -135,10 +135,12 @@ class CompiledGraph:
     def _note_change(self, changed: Sequence[fx.Node]) -> None:
         self._changes += 1
         name = self._names.get(changed[0].name, changed[0].name)
+        which = f"{name}, ..." if changed[1:] else name
         if self._changes == 1:
-            logger.warning("%d parameters have changed (%s, ...): the graph is compiled anew", len(changed), name)
+            what = f"{len(changed)} parameters have changed" if changed[1:] else "a parameter has changed"
+            logger.warning("%s (%s): the graph is compiled anew", what, which)
         else:
-            logger.warning("parameters change from call to call (%s, ...): each call reads them from now on", name)
+            logger.warning("parameters change from call to call (%s): each call reads them from now on", which)
             self._static = []
 
     def _compile(self, values: Mapping[fx.Node, Any]) -> _Version:

@@ -67,7 +67,16 @@ def report_break(graph: fx.GraphModule) -> None:
         return
     frames = [(frame.filename, frame.lineno or 0) for frame in ended.user_stack]
     file, number = next((frame for frame in reversed(frames) if is_users_file(frame[0])), frames[-1])
-    logger.warning("PyTorch runs what is at %s:%d [LK2001]: %s", file, number, ended.reason.partition("\n")[0])
+    logger.warning("PyTorch runs what is at %s:%d [LK2001]: %s", file, number, _break_text(ended.reason))
+
+
+def _break_text(reason: str) -> str:
+    """Returns TorchDynamo's reason in a line: its headline and its explanation, without hints and traces."""
+    headline, *rest = reason.splitlines() or [""]
+    if headline.startswith("generic_jump"):
+        return "a branch or loop depends on the values of a tensor"
+    said = (line.strip().removeprefix("Explanation: ") for line in rest if line.strip().startswith("Explanation: "))
+    return ": ".join([headline, *said])
 
 
 def refusal_error(refused: Mapping[fx.Node, Refusal]) -> UnsupportedError:

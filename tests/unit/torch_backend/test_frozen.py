@@ -83,6 +83,18 @@ def test_parameters_that_change_often_are_read_at_each_call(caplog: pytest.LogCa
     assert len(lines) == 2 and "compiled anew" in lines[0] and "each call reads them" in lines[1]
 
 
+def test_one_changed_parameter_is_named_alone(caplog: pytest.LogCaptureFixture) -> None:
+    module, x = model(), torch.randn(3, 16)
+    fast = compiled(module)
+    name, parameter = next(module.named_parameters())
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
+        fast(x)
+        parameter.mul_(2)
+        torch.testing.assert_close(fast(x), module(x))
+    (line,) = [record.message for record in caplog.records if record.name == "lowerkit.torch_backend"]
+    assert line == f"a parameter has changed ({name}): the graph is compiled anew"
+
+
 def test_without_freezing_nothing_is_packed() -> None:
     module, x = model(), torch.randn(3, 16)
     fast = compiled(module, freeze=False)

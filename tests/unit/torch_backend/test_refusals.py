@@ -83,6 +83,24 @@ def test_a_break_of_dynamo_s() -> None:
             torch.testing.assert_close(fast(x), decide(x))
 
 
+def test_a_break_says_what_dynamo_says_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    def talk(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        if x.sum() > 0:
+            x = x + 1
+        print("here")
+        return torch.softmax(x, -1)
+
+    fast = compiled(talk)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
+        torch.testing.assert_close(fast(torch.ones(3)), talk(torch.ones(3)))
+    branch, printed = _lines(caplog)
+    place = f"{__file__}:{_line(talk, 'x.sum')}"
+    assert branch == f"PyTorch runs what is at {place} [LK2001]: a branch or loop depends on the values of a tensor"
+    assert f"{__file__}:{_line(talk, 'print')} [LK2001]: " in printed
+    assert "`print`" in printed and "Hint" not in printed
+
+
 def test_nothing_is_said_where_nothing_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
         assert_as_eager(lambda x: torch.softmax(x, -1), torch.rand(4, 3))
