@@ -41,6 +41,7 @@ CODES: dict[str, str] = {
     "LK5003": "a target from another package failed",
     "LK6001": "the outputs differ from the reference by more than the budget",
     "LK6002": "the quantized model differs from the float model by more than gate B allows",
+    "LK6003": "ranks of a mesh give different outputs",
     "LK7001": "out of disk space",
     "LK7002": "out of memory",
     "LK7003": "a worker process could not be started",
@@ -64,6 +65,7 @@ CODES: dict[str, str] = {
     "LK8018": "the simulated device does not know an instruction",
     "LK8020": "this machine has no CUDA device that can run the artifact",
     "LK8021": "the ranks that there are do not fit the mesh of the program",
+    "LK8030": "ranks of a mesh start with different artifacts, programs or sizes",
 }
 
 

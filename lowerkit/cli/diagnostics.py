@@ -20,6 +20,20 @@ EXIT_RESOURCES = 7
 EXIT_INTERRUPTED = 130
 
 
+class DiagnosedError(Exception):
+    """A failure whose diagnostic is written already: that of another process, which this one speaks for.
+
+    Attributes:
+        text: the diagnostic.
+        exit_code: what to leave with.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.text = text
+        self.exit_code = exit_code
+
+
 def exit_with_diagnostic(error: BaseException) -> NoReturn:
     """Prints one diagnostic for ``error`` and leaves with its exit code.
 
@@ -30,30 +44,40 @@ def exit_with_diagnostic(error: BaseException) -> NoReturn:
             raise error
         case click.exceptions.Exit():
             raise SystemExit(error.exit_code)
-        case KeyboardInterrupt() | click.Abort():
-            _print("interrupted")
-            raise SystemExit(EXIT_INTERRUPTED)
         case click.ClickException():
             error.show(file=sys.stderr)
             raise SystemExit(EXIT_USAGE)
-        case LowerkitError():
-            _print(error.render())
-            raise SystemExit(error.exit_code)
-        case MemoryError():
-            _print("error[LK7002]: out of memory\n  hint: a smaller batch or more memory")
-            raise SystemExit(EXIT_RESOURCES)
         case BrokenPipeError():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(0)
-        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            _print(f"error[LK7001]: no space left: {error.filename or error}\n  hint: free some disk space")
-            raise SystemExit(EXIT_RESOURCES)
         case _:
-            _print(
+            text, exit_code = diagnostic_of(error)
+            _print(text)
+            raise SystemExit(exit_code)
+
+
+def diagnostic_of(error: BaseException) -> tuple[str, int]:
+    """Returns the text of the diagnostic and the exit code for ``error``; writes an unexpected one's traceback."""
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            return "interrupted", EXIT_INTERRUPTED
+        case DiagnosedError():
+            return error.text, error.exit_code
+        case LowerkitError():
+            return error.render(), error.exit_code
+        case click.ClickException():
+            return f"Error: {error.format_message()}", EXIT_USAGE
+        case MemoryError():
+            return "error[LK7002]: out of memory\n  hint: a smaller batch or more memory", EXIT_RESOURCES
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text = f"error[LK7001]: no space left: {error.filename or error}\n  hint: free some disk space"
+            return text, EXIT_RESOURCES
+        case _:
+            text = (
                 f"error[LK5002]: internal error: {type(error).__name__}: {error}\n"
                 f"  hint: this is a bug in lowerkit; please report it with {_write_traceback(error)}"
             )
-            raise SystemExit(EXIT_INTERNAL)
+            return text, EXIT_INTERNAL
 
 
 def _print(text: str) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
-from lowerkit.cli.output import json_option, print_json, print_table
-from lowerkit.cli.supervise import supervise_devices
+from lowerkit.cli.output import json_option
+from lowerkit.cli.running.request import RunRequest
+from lowerkit.cli.supervise import read_manifest, supervise_devices
 from lowerkit.cli.target_options import device_option, program_option
+from lowerkit.errors import UsageError
 
 
 @click.command("run")
@@ -18,12 +20,26 @@ from lowerkit.cli.target_options import device_option, program_option
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The folder for the outputs, one NAME.npy each.")
 @click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
-@click.option("--threads", type=int, help="Threads to run on. [default: the cores this process may use]")
+@click.option(
+    "--threads", type=int, help="Threads of a rank. [default: the cores this process may use, divided by its ranks]"
+)
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="A folder of NAME.npy files, one a state: where the run takes up, and where its final states go.",
+    help="A folder of NAME.npy files, one a state: where the run takes up, and where its final states go. "
+    "Each rank of a mesh has a folder rankN in it.",
 )
+@click.option("--nproc", type=int, metavar="N", help="Start the N ranks of a mesh as processes of this machine.")
+@click.option("--sim", type=int, metavar="N", help="Run the N ranks of a mesh in this process, one after the other's calls.")
+@click.option(
+    "--rank-deadline",
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How long ranks wait for each other, to come and in each collective.",
+)
+@click.option("--rank-place", hidden=True, help="Which rank this process is: --nproc writes it.")
 @program_option
 @device_option
 @json_option
@@ -34,14 +50,35 @@ def command(
     seed: int,
     threads: int | None,
     state: Path | None,
+    nproc: int | None,
+    sim: int | None,
+    rank_deadline: float,
+    rank_place: str | None,
     target: str | None,
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Run ARTIFACT once; inputs that are not given are an error."""
-    supervise_devices(artifact)
-    import numpy as np
+    """Run ARTIFACT once; inputs that are not given are an error.
 
+    An artifact for a mesh of ranks runs with --nproc, with --sim, or on ranks that a launcher started (torchrun).
+    """
+    request = RunRequest(
+        artifact, inputs, seed, output, state, threads, target, device, rank_deadline, as_json
+    )  # fmt: skip
+    if rank_place is not None:
+        from lowerkit.cli.running.mesh import run_started_rank
+
+        run_started_rank(request, rank_place)
+        return
+    if nproc is not None and sim is not None:
+        raise UsageError("LK1009", f"--nproc {nproc} and --sim {sim} exclude each other", hint="give one of them")
+    manifest = read_manifest(artifact)
+    if nproc is not None or sim is not None or any(program.mesh for program in manifest.programs):
+        from lowerkit.cli.running.mesh import run_mesh
+
+        run_mesh(request, manifest, nproc, sim)
+        return
+    supervise_devices(manifest)
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.session import load
 
@@ -51,16 +88,4 @@ def command(
     results = session.run(**read_inputs(session.signature, inputs, seed))
     if state is not None:
         write_states(session.state, state)
-    rows: list[list[object]] = []
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-    for spec, array in zip(session.signature.outputs, results, strict=True):
-        path = None if output is None else output / f"{spec.name.replace('/', '_')}.npy"
-        if path is not None:
-            np.save(path, array)
-        rows.append([spec.name, spec.dtype, list(array.shape), str(path or "")])
-    if as_json:
-        keys = ("name", "dtype", "shape", "file")
-        print_json("run", {"outputs": [dict(zip(keys, row, strict=True)) for row in rows]})
-    else:
-        print_table("", ["output", "dtype", "shape", "file"], rows)
+    request.give(session.signature, results)

@@ -17,12 +17,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.supervised.record import ForeignCall, Record, keep_record
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.manifest import Manifest
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
@@ -51,14 +54,23 @@ def supervise_targets(target: str) -> None:
         _supervise()
 
 
-def supervise_devices(artifact: Path) -> None:
-    """Goes on in a child process where a program of ``artifact`` runs on devices; see :func:`supervise_targets`."""
+def supervise_devices(manifest: Manifest) -> None:
+    """Goes on in a child process where a program of an artifact runs on devices; see :func:`supervise_targets`."""
+    if any(device.name not in OWN for program in manifest.programs for device in program.devices):
+        _supervise()
+
+
+def read_manifest(artifact: Path) -> Manifest:
+    """Returns the manifest of an artifact, which is checked as for a load.
+
+    Raises:
+        ArtifactError: as :func:`~lowerkit.runtimes.artifact_reader.open_artifact`.
+    """
     from lowerkit.runtimes.artifact_reader import open_artifact
 
     opened = open_artifact(artifact)
     opened.close()
-    if any(device.name not in OWN for program in opened.manifest.programs for device in program.devices):
-        _supervise()
+    return opened.manifest
 
 
 def _supervise() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lowerkit.cli.output import json_option, print_json
-from lowerkit.cli.supervise import supervise_devices
+from lowerkit.cli.supervise import read_manifest, supervise_devices
 from lowerkit.cli.target_options import device_option, program_option
 from lowerkit.errors import ParityError
 
@@ -19,7 +19,7 @@ from lowerkit.errors import ParityError
 @json_option
 def command(artifact: Path, target: str | None, device: str | None, as_json: bool) -> None:
     """Check every checksum in ARTIFACT and run its golden inputs again."""
-    supervise_devices(artifact)
+    supervise_devices(read_manifest(artifact))
     from lowerkit.runtimes.verify import verify_artifact
 
     report = verify_artifact(artifact, target=target, device=device)

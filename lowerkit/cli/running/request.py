@@ -1,0 +1,60 @@
+"""What `lowerkit run` was asked for, and how it gives the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowerkit.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.manifest import Signature
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run of an artifact; the fields are the command's options.
+
+    Attributes:
+        artifact: the file.
+        inputs: texts of ``--input``.
+        seed: of random inputs.
+        output: the folder for the outputs, or None.
+        state: the folder of states, or None.
+        threads: of a rank, or None.
+        target: which program, or None.
+        device: in the place of the program's own, or None.
+        rank_deadline: seconds that ranks wait for each other.
+        as_json: whether to print JSON.
+    """
+
+    artifact: Path
+    inputs: tuple[str, ...]
+    seed: int
+    output: Path | None
+    state: Path | None
+    threads: int | None
+    target: str | None
+    device: str | None
+    rank_deadline: float
+    as_json: bool
+
+    def give(self, signature: Signature, results: Sequence[Any]) -> None:
+        """Writes the outputs to their folder, one .npy each, and prints what they are."""
+        import numpy as np
+
+        rows: list[list[object]] = []
+        if self.output is not None:
+            self.output.mkdir(parents=True, exist_ok=True)
+        for spec, array in zip(signature.outputs, results, strict=True):
+            path = None if self.output is None else self.output / f"{spec.name.replace('/', '_')}.npy"
+            if path is not None:
+                np.save(path, array)
+            rows.append([spec.name, spec.dtype, list(array.shape), str(path or "")])
+        if self.as_json:
+            keys = ("name", "dtype", "shape", "file")
+            print_json("run", {"outputs": [dict(zip(keys, row, strict=True)) for row in rows]})
+        else:
+            print_table("", ["output", "dtype", "shape", "file"], rows)

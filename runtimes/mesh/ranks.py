@@ -1,0 +1,106 @@
+"""One rank of a compiled mesh, in a process of its own: what a serving script starts on every rank.
+
+::
+
+    store = DirectoryStore(folder)                           # or any store that all ranks reach
+    session = join_mesh("two.lk", store, rank, size=2)       # returns when all ranks are there
+    (logits,) = session.run(ids)                             # every rank makes the same calls
+
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from lowerkit.errors import ResourceError
+from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.runtimes.collective.failures import usage
+from lowerkit.runtimes.collective.group import Group
+from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
+from lowerkit.runtimes.collective.rendezvous.store import Store
+from lowerkit.runtimes.cpu.requirements import choose_program
+from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.manifest import MAIN_PROGRAM
+from lowerkit.runtimes.mesh.agreement import RankStart, agreement, publish_for_a_moment
+from lowerkit.runtimes.session import Integrity, Session
+
+DEADLINE = 120.0
+"""Seconds that ranks wait for each other unless they are told otherwise."""
+
+
+def join_mesh(
+    path: str | os.PathLike[str],
+    store: Store,
+    rank: int,
+    size: int,
+    *,
+    name: str = "mesh",
+    deadline: float = DEADLINE,
+    reach: RendezvousOptions | None = None,
+    threads: int | None = None,
+    integrity: Integrity = "checksum",
+    target: str | None = None,
+    program: str = MAIN_PROGRAM,
+    device: str | None = None,
+    record_folder: str | os.PathLike[str] | None = None,
+) -> Session:
+    """Meets the other ranks of a mesh and loads this rank's part of an artifact.
+
+    All ranks say what they start with before they connect, and one that starts with something else is refused by all.
+    The group of the ranks ends with the session.
+
+    Args:
+        path: the ``.lk`` file; every rank has the same one, or a copy.
+        store: reached by all ranks.
+        rank: this rank, from 0.
+        size: number of ranks, that of the artifact's mesh.
+        name: of the ranks' group; unique in the store among the groups that exist at one time.
+        deadline: seconds until all ranks must be there, and that a rank may be late in one collective.
+        reach: how ranks reach each other, its ``timeout`` aside; None: those of one host through shared memory, and a
+            job token as ``job_token.py`` says.
+        threads: of a run; None: the physical cores this process may use, divided by the ranks on this host.
+        integrity, target, program, device: as for :meth:`~lowerkit.runtimes.session.Session.load`.
+        record_folder: an existing folder that the rank writes its flight record into when the group fails.
+
+    Raises:
+        ArtifactError, RuntimeFault, ResourceError: as :meth:`~lowerkit.runtimes.session.Session.load`.
+        CollectiveFault: LK8030, ranks start with something else; LK8007, ranks did not come, or the group did not come
+            about; LK8012, another job token.
+        UsageError: LK1010, ``rank`` is not one of ``size``.
+    """
+    if not 0 <= rank < size:
+        raise usage(f"rank is {rank}, expected 0 to {size - 1}")
+    artifact = open_artifact(path)
+    try:
+        chosen = choose_program(artifact.manifest, target, program)
+        own = RankStart.of(Path(path), artifact.manifest, chosen, size, _version())
+        try:
+            check_size(artifact.path, chosen, size)
+        except RuntimeFault:
+            publish_for_a_moment(store, name, rank, own)
+            raise
+        reach = replace(reach or RendezvousOptions(), timeout=deadline)
+        with agreement(store, name, rank, own, deadline):
+            group = Group.join(store, name, rank, size, reach, timeout=deadline, record_folder=record_folder)
+        try:
+            threads = threads or max(1, default_threads() // len(group.local_ranks))
+            session = Session(artifact, threads, integrity, target, program, device, group)
+        except BaseException:
+            group.close()
+            raise
+    except MemoryError as error:
+        raise ResourceError("LK7002", f"no memory to load {path}") from error
+    finally:
+        artifact.close()
+    weakref.finalize(session, group.close)
+    return session
+
+
+def _version() -> str:
+    try:
+        return version("lowerkit")
+    except PackageNotFoundError:
+        return "unknown"
