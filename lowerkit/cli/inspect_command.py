@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lowerkit.cli.ledger_table import print_ledger, read_placements
+from lowerkit.cli.mesh_tables import describe_collective, describe_mesh, print_mesh
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, is_given, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.supervise import supervise_targets
@@ -51,9 +52,10 @@ def command(
     """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
 
     JSON fields: source, target, targets, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes,
-    weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family: count}, steps [{name,
-    kind, family, flops, bytes, tasks, location}], ledger (models only) [{name, kind, family, note, refusals}],
-    placements [{op, node, location, flops, crossing_bytes, target, function, refusals}].
+    weight_bytes, rank_weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family:
+    count}, steps [{name, kind, family, flops, bytes, tasks, location, collective}], mesh [{name, size}], sharded
+    [{name, axis, bytes, rank_bytes}], ledger (models only) [{name, kind, family, note, refusals}], placements [{op,
+    node, location, flops, crossing_bytes, target, function, refusals}].
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
@@ -118,10 +120,11 @@ def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, co
             "bytes": evaluate(step.bytes, values),
             "tasks": evaluate(step.tasks, values),
             "location": step.location,
+            "collective": describe_collective(program, step, values),
         }
         for step in program.steps
     ]
-    signature = program.signature
+    signature, mesh = program.signature, describe_mesh(program, values)
     return {
         "target": program.label,
         "inputs": [_spec(spec) for spec in signature.inputs],
@@ -137,6 +140,7 @@ def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, co
             "flops": sum(evaluate(step.flops, values) for step in program.steps),
             "bytes": sum(evaluate(step.bytes, values) for step in program.steps),
             "weight_bytes": weight_bytes,
+            "rank_weight_bytes": weight_bytes - sum(each["bytes"] - each["rank_bytes"] for each in mesh["sharded"]),
             "state_bytes": sum(_bytes(spec, values) for spec in signature.states),
             "arena_bytes": arena_bytes(program, values),
             "code_bytes": code_bytes,
@@ -144,6 +148,7 @@ def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, co
         "kinds": dict(Counter(step["kind"] for step in steps).most_common()),
         "families": dict(Counter(step["family"] for step in steps).most_common()),
         "steps": steps,
+        **mesh,
     }
 
 
@@ -182,6 +187,7 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     others = [label for label in document["targets"] if label != document["target"]]
     if others:
         click.echo(f"also for {', '.join(others)}: --target shows it; weights and code are those of all programs")
+    print_mesh(document)
     print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
     print_table("kernels by family", ["family", "count"], list(document["families"].items()))
     steps = document["steps"]

@@ -1,0 +1,66 @@
+"""What `lowerkit inspect` says of a mesh: its axes, the weights that ranks share, and the collectives between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lowerkit.cli.output import print_table
+from lowerkit.runtimes.expressions import evaluate
+
+if TYPE_CHECKING:
+    from lowerkit.runtimes.manifest import ProgramSpec, Step
+
+_COLLECTIVE_FIELDS = ("operation", "axis", "dtype", "reduction", "phase", "bytes")
+
+
+def describe_mesh(program: ProgramSpec, values: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the fields ``mesh`` and ``sharded`` of the ``inspect`` schema; both are empty without a mesh."""
+    sizes = {axis.name: axis.size for axis in program.mesh}
+    rank_bytes = {
+        (buffer.weight, buffer.shard): evaluate(buffer.size, values)
+        for buffer in program.buffers
+        if buffer.kind == "weight" and buffer.shard
+    }
+    return {
+        "mesh": [{"name": name, "size": size} for name, size in sizes.items()],
+        "sharded": [
+            {"name": name, "axis": axis, "bytes": size * sizes[axis], "rank_bytes": size}
+            for (name, axis), size in sorted(rank_bytes.items())
+        ],
+    }
+
+
+def describe_collective(program: ProgramSpec, step: Step, values: Mapping[str, int]) -> dict[str, Any] | None:
+    """Returns what a collective step does, and the bytes that each rank brings; None for any other step."""
+    call = step.collective
+    if call is None:
+        return None
+    brought = evaluate(program.buffers[step.buffers[0]].size, values)
+    return {
+        "operation": call.operation,
+        "axis": call.axis,
+        "dtype": call.dtype,
+        "reduction": call.reduction,
+        "phase": call.phase,
+        "bytes": brought,
+    }
+
+
+def print_mesh(document: Mapping[str, Any]) -> None:
+    """Prints the mesh of an ``inspect`` document, where it has one."""
+    if not document["mesh"]:
+        return
+    sharded, totals = document["sharded"], document["totals"]
+    axes = " x ".join(f"{axis['name']}={axis['size']}" for axis in document["mesh"])
+    own, whole = (totals[field] / 1e6 for field in ("rank_weight_bytes", "weight_bytes"))
+    click.echo(f"mesh {axes}: a rank has {own:.1f} MB of the {whole:.1f} MB of weights; {len(sharded)} are in parts")
+    rows = [[entry[field] for field in ("name", "axis", "rank_bytes", "bytes")] for entry in sharded]
+    if rows:
+        print_table("weights in parts", ["weight", "axis", "bytes of a rank", "bytes of all"], rows)
+    calls = [(step["name"], step["location"], step["collective"]) for step in document["steps"] if step["collective"]]
+    rows = [[name, *(call[field] for field in _COLLECTIVE_FIELDS), place] for name, place, call in calls]
+    if rows:
+        print_table("collectives", ["step", *_COLLECTIVE_FIELDS, "location"], rows)
