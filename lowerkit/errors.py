@@ -65,7 +65,7 @@ CODES: dict[str, str] = {
     "LK8018": "the simulated device does not know an instruction",
     "LK8020": "this machine has no CUDA device that can run the artifact",
     "LK8021": "the ranks that there are do not fit the mesh of the program",
-    "LK8030": "ranks of a mesh start with different artifacts, programs or sizes",
+    "LK8022": "ranks of a mesh start with different artifacts, programs or sizes",
 }
 
 

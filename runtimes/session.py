@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lowerkit.errors import ResourceError, UsageError
+from lowerkit.errors import ResourceError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, damaged, open_artifact
@@ -25,7 +25,7 @@ from lowerkit.runtimes.binding import bind_model
 from lowerkit.runtimes.bound_model import BoundModel, StepTime
 from lowerkit.runtimes.cpu.code import load_code
 from lowerkit.runtimes.cpu.requirements import choose_program
-from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.cpu.topology import threads_of_rank
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.manifest import MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
@@ -64,6 +64,7 @@ class Session:
         self._pool = _native.ThreadPool(threads)
         self._check_manifest()
         self._program = choose_program(self._manifest, target, program)
+        self._group = group
         self._collectives = take_part(artifact.path, self._program, group)
         self._ranks = {} if self._collectives is None else self._collectives.ranks
         self._code = load_code(artifact, self._program)
@@ -117,11 +118,10 @@ class Session:
             RuntimeFault: LK8003 the CPU lacks features, LK8005 no program for that target, LK8016 a device failed.
             ResourceError: LK7002, out of memory.
         """
-        if threads is not None and not 1 <= threads <= 1024:
-            raise UsageError("LK1009", f"threads is {threads}, expected 1 to 1024")
+        threads_here = threads_of_rank(threads)
         artifact = open_artifact(path)
         try:
-            return Session(artifact, threads or default_threads(), integrity, target, program, device, group)
+            return Session(artifact, threads_here, integrity, target, program, device, group)
         except MemoryError as error:
             raise ResourceError("LK7002", f"no memory to load {path}") from error
         finally:
@@ -141,6 +141,11 @@ class Session:
     def program(self) -> ProgramSpec:
         """The program of the artifact that this session runs."""
         return self._program
+
+    @property
+    def group(self) -> Group | None:
+        """The ranks that run the program together, this one among them; None for a program of one rank."""
+        return self._group
 
     @property
     def path(self) -> Path:

@@ -30,7 +30,9 @@ from lowerkit.errors import UsageError
     "Each rank of a mesh has a folder rankN in it.",
 )
 @click.option("--nproc", type=int, metavar="N", help="Start the N ranks of a mesh as processes of this machine.")
-@click.option("--sim", type=int, metavar="N", help="Run the N ranks of a mesh in this process, one after the other's calls.")
+@click.option(
+    "--sim", type=int, metavar="N", help="Run the N ranks of a mesh in this process, one after the other's calls."
+)
 @click.option(
     "--rank-deadline",
     default=120.0,
@@ -74,10 +76,10 @@ def command(
         raise UsageError("LK1009", f"--nproc {nproc} and --sim {sim} exclude each other", hint="give one of them")
     manifest = read_manifest(artifact)
     if nproc is not None or sim is not None or any(program.mesh for program in manifest.programs):
-        from lowerkit.cli.running.mesh import run_mesh
+        from lowerkit.cli.running.mesh import run_ranks
 
-        run_mesh(request, manifest, nproc, sim)
-        return
+        if run_ranks(request, manifest, nproc, sim):
+            return
     supervise_devices(manifest)
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.session import load

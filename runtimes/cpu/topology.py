@@ -9,12 +9,33 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lowerkit.errors import UsageError
+
+_MOST_THREADS = 1024
+
 
 def default_threads() -> int:
     """Returns the number of physical cores in this process's affinity mask, at most its cgroup's CPU quota."""
     cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
     quota = _cgroup_quota()
     return max(1, len(cores) if quota is None else min(len(cores), quota))
+
+
+def threads_of_rank(threads: int | None, ranks: int = 1) -> int:
+    """Returns the threads of a run.
+
+    Args:
+        threads: as asked for; None: the default, divided by the ranks.
+        ranks: how many run on this machine at one time.
+
+    Raises:
+        UsageError: LK1009, ``threads`` is out of range.
+    """
+    if threads is None:
+        return max(1, default_threads() // ranks)
+    if not 1 <= threads <= _MOST_THREADS:
+        raise UsageError("LK1009", f"threads is {threads}, expected 1 to {_MOST_THREADS}")
+    return threads
 
 
 def _siblings(cpu: int) -> str:

@@ -18,11 +18,13 @@ from lowerkit.runtimes.collective.failures import CollectiveFault, not_formed
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.manifest import Manifest, ProgramSpec
+from lowerkit.runtimes.mesh.fit import mesh_label
 
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 _MOST_BYTES = 4096
 _ID_DIGITS = 12
+_MOST_PATH = 1024
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class RankStart:
         content_id: of the artifact.
         program: name of the program in it.
         target: what the program was compiled for.
-        mesh: its axes, such as ``tp=2``.
+        mesh: its axes, such as ``tp=2``; empty: it is for one rank.
         size: how many ranks this rank expects.
         version: of lowerkit.
     """
@@ -50,9 +52,8 @@ class RankStart:
     @staticmethod
     def of(path: object, manifest: Manifest, program: ProgramSpec, size: int, version: str) -> RankStart:
         """Returns the line of a rank that runs ``program`` of the artifact at ``path``."""
-        return RankStart(
-            str(path), manifest.content_id, program.name, program.label, mesh_text(program), size, version
-        )  # fmt: skip
+        name, mesh = str(path)[-_MOST_PATH:], mesh_label(program)
+        return RankStart(name, manifest.content_id, program.name, program.label, mesh, size, version)
 
     def to_bytes(self) -> bytes:
         """Returns the line as JSON."""
@@ -91,15 +92,11 @@ class RankStart:
             theirs, ours = (f"{start.program} for {start.target}" for start in (self, own))
             found.append(f"rank {rank} runs the program {theirs}, this rank {ours}")
         if self.mesh != own.mesh:
-            found.append(f"rank {rank} has a program for {self.mesh}, this rank one for {own.mesh}")
+            theirs, ours = (f"the mesh {start.mesh}" if start.mesh else "one rank" for start in (self, own))
+            found.append(f"rank {rank} has a program for {theirs}, this rank one for {ours}")
         if self.size != own.size:
             found.append(f"rank {rank} was started as one of {self.size} ranks, this rank as one of {own.size}")
         return found
-
-
-def mesh_text(program: ProgramSpec) -> str:
-    """Returns the axes of a program's mesh for people: ``mesh tp=2``, or ``one rank`` where it has none."""
-    return "mesh " + " x ".join(f"{axis.name}={axis.size}" for axis in program.mesh) if program.mesh else "one rank"
 
 
 @contextmanager
@@ -114,23 +111,13 @@ def agreement(store: Store, name: str, rank: int, own: RankStart, seconds: float
         seconds: until all ranks must be there.
 
     Raises:
-        CollectiveFault: LK8030, ranks start with something else; LK8007, ranks did not come (they are named).
+        CollectiveFault: LK8022, ranks start with something else; LK8007, ranks did not come (they are named).
     """
     key = _key(name, rank)
     store.set(key, own.to_bytes())
     try:
         _compare(store, name, rank, own, Deadline(seconds))
         yield
-    finally:
-        store.delete(key)
-
-
-def publish_for_a_moment(store: Store, name: str, rank: int, own: RankStart) -> None:
-    """Shows this rank's line to the others for two seconds: it will not start, and they shall know why."""
-    key = _key(name, rank)
-    store.set(key, own.to_bytes())
-    try:
-        time.sleep(SETTLE_SECONDS)
     finally:
         store.delete(key)
 
@@ -167,7 +154,7 @@ def _compare(store: Store, name: str, rank: int, own: RankStart, deadline: Deadl
 def _disagreement(name: str, rank: int, differences: Mapping[int, Sequence[str]]) -> LowerkitError:
     first, *further = [text for other in sorted(differences) for text in differences[other]]
     return CollectiveFault(
-        "LK8030",
+        "LK8022",
         f"group {name!r}, rank {rank}: {first}",
         details=further,
         hint="start every rank with the same file, --target and number of ranks, in one version of lowerkit",

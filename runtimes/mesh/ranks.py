@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.cpu.requirements import choose_program
-from lowerkit.runtimes.cpu.topology import default_threads
+from lowerkit.runtimes.cpu.topology import threads_of_rank
 from lowerkit.runtimes.manifest import MAIN_PROGRAM
-from lowerkit.runtimes.mesh.agreement import RankStart, agreement, publish_for_a_moment
+from lowerkit.runtimes.mesh.agreement import RankStart, agreement
 from lowerkit.runtimes.session import Integrity, Session
 
 DEADLINE = 120.0
@@ -67,27 +68,23 @@ def join_mesh(
 
     Raises:
         ArtifactError, RuntimeFault, ResourceError: as :meth:`~lowerkit.runtimes.session.Session.load`.
-        CollectiveFault: LK8030, ranks start with something else; LK8007, ranks did not come, or the group did not come
+        CollectiveFault: LK8022, ranks start with something else; LK8007, ranks did not come, or the group did not come
             about; LK8012, another job token.
-        UsageError: LK1010, ``rank`` is not one of ``size``.
+        UsageError: LK1009, ``threads`` is out of range; LK1010, ``rank`` is not one of ``size``.
     """
     if not 0 <= rank < size:
         raise usage(f"rank is {rank}, expected 0 to {size - 1}")
+    threads_of_rank(threads)
     artifact = open_artifact(path)
     try:
         chosen = choose_program(artifact.manifest, target, program)
         own = RankStart.of(Path(path), artifact.manifest, chosen, size, _version())
-        try:
-            check_size(artifact.path, chosen, size)
-        except RuntimeFault:
-            publish_for_a_moment(store, name, rank, own)
-            raise
         reach = replace(reach or RendezvousOptions(), timeout=deadline)
         with agreement(store, name, rank, own, deadline):
             group = Group.join(store, name, rank, size, reach, timeout=deadline, record_folder=record_folder)
         try:
-            threads = threads or max(1, default_threads() // len(group.local_ranks))
-            session = Session(artifact, threads, integrity, target, program, device, group)
+            threads_here = threads_of_rank(threads, len(group.local_ranks))
+            session = Session(artifact, threads_here, integrity, chosen.label, program, device, group)
         except BaseException:
             group.close()
             raise

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerkit.cli.running.place import LauncherPlace, LocalPlace
-from lowerkit.cli.running.report import reported
+from lowerkit.cli.running.report import named, reported
 from lowerkit.cli.supervise import read_manifest, supervise_devices
 from lowerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from lowerkit.cli.running.request import RunRequest
-    from lowerkit.runtimes.manifest import Manifest
+    from lowerkit.runtimes.manifest import Manifest, ProgramSpec
 
 
-def run_mesh(request: RunRequest, manifest: Manifest, nproc: int | None, sim: int | None) -> None:
+def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: int | None) -> bool:
     """Runs all ranks, or the one whose place a launcher's variables name; prints and writes what rank 0 gives.
 
     Args:
@@ -25,32 +25,34 @@ def run_mesh(request: RunRequest, manifest: Manifest, nproc: int | None, sim: in
         nproc: ranks to start as processes of this machine, or None.
         sim: ranks to run in this process, or None.
 
+    Returns:
+        Whether there were ranks to run: not if neither is given and no launcher started this process.
+
     Raises:
-        UsageError: LK1009, the artifact has no mesh, or one of another size, or there are no ranks at all.
+        UsageError: LK8021, the artifact has no mesh, or one of another size.
         LowerkitError: as the run.
     """
     from lowerkit.runtimes.cpu.requirements import choose_program
-    from lowerkit.runtimes.mesh.sizes import check_group_size
 
     program = choose_program(manifest, request.target)
-    size = sim if nproc is None else nproc
-    if size is not None:
-        check_group_size(request.artifact, program, size)
-        if nproc is None:
-            from lowerkit.cli.running.simulation import run_in_simulation
+    if nproc is not None:
+        from lowerkit.cli.running.launcher import launch
 
-            supervise_devices(manifest)
-            run_in_simulation(request, program, size)
-        else:
-            from lowerkit.cli.running.launcher import launch
+        _check_size(request, program, "--nproc", nproc)
+        launch(nproc, sys.argv)
+    elif sim is not None:
+        from lowerkit.cli.running.simulation import run_in_simulation
 
-            launch(size, sys.argv)
-        return
-    place = LauncherPlace.of_environment()
-    if place is None:
-        check_group_size(request.artifact, program, None)
+        _check_size(request, program, "--sim", sim)
+        supervise_devices(manifest)
+        run_in_simulation(request, program, sim)
+    elif (place := LauncherPlace.of_environment()) is not None:
+        _check_size(request, program, "WORLD_SIZE", place.size)
+        with named(place.rank):
+            run_rank(request, manifest, place)
     else:
-        run_rank(request, manifest, place)
+        return False
+    return True
 
 
 def run_started_rank(request: RunRequest, place_text: str) -> None:
@@ -63,13 +65,16 @@ def run_started_rank(request: RunRequest, place_text: str) -> None:
 def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | LauncherPlace) -> None:
     """Runs one rank in this process; rank 0 prints and writes the outputs, when all ranks have them."""
     supervise_devices(manifest)
-    from lowerkit.cli.session_inputs import read_inputs, write_states
+    from lowerkit.cli.running.rank_states import rank_states
+    from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.cpu.requirements import choose_program
     from lowerkit.runtimes.mesh.ranks import join_mesh
 
-    program = choose_program(manifest, request.target)
-    inputs = read_inputs(program.signature, request.inputs, request.seed)
-    states = None if request.state is None else _rank_states(request.state, place.rank, place.size)
+    # What is wrong on this rank alone is known before the others wait for it.
+    signature = choose_program(manifest, request.target).signature
+    inputs = read_inputs(signature, request.inputs, request.seed)
+    states = None if request.state is None else rank_states(request.state, place.rank, place.size)
+    initial = {} if states is None else read_states(signature, states)
     session = join_mesh(
         request.artifact,
         place.store(request.rank_deadline),
@@ -81,3 +86,31 @@ def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | Launch
         target=request.target,
         device=request.device,
     )
+    session.set_state(initial)
+    results = session.run(**inputs)
+    assert session.group is not None, "it was joined"
+    session.group.run(session.group.calls.barrier())  # nothing is written unless all ranks have their outputs
+    if states is not None:
+        write_states(session.state, states)
+    if place.rank == 0:
+        request.give(signature, results)
+
+
+def _check_size(request: RunRequest, program: ProgramSpec, name: str, size: int) -> None:
+    """Checks that ``size`` ranks, which ``name`` asked for, are those of the program's mesh."""
+    from lowerkit.runtimes.mesh.fit import mesh_label
+
+    label, count = mesh_label(program), math.prod(axis.size for axis in program.mesh)
+    if not label:
+        raise UsageError(
+            "LK8021",
+            f"{name} is {size}, and {request.artifact} is for one rank",
+            hint=f"run it without {name}, or compile the model with --mesh",
+        )
+    if size != count:
+        way = f"start {count} ranks" if name == "WORLD_SIZE" else f"give {name} {count}"
+        raise UsageError(
+            "LK8021",
+            f"{name} is {size}, and {request.artifact} is for a mesh {label}",
+            hint=f"{way}, or compile the model for {size} ranks",
+        )

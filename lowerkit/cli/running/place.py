@@ -21,18 +21,20 @@ class LocalPlace:
     """The place of a rank that ``lowerkit run --nproc`` started.
 
     Attributes:
-        folder: of all ranks; private.
+        folder: where the ranks meet; private.
         rank: which one this is.
         size: how many there are.
+        report: the descriptor of the file without a name that the rank writes its diagnostic to.
     """
 
     folder: Path
     rank: int
     size: int
+    report: int
 
     def options(self) -> list[str]:
         """Returns the options by which a command line says its place; :meth:`of` reads them."""
-        return ["--rank-place", f"{self.rank}:{self.size}:{self.folder}"]
+        return ["--rank-place", f"{self.rank}:{self.size}:{self.report}:{self.folder}"]
 
     @staticmethod
     def of(text: str) -> LocalPlace:
@@ -41,16 +43,11 @@ class LocalPlace:
         Raises:
             UsageError: LK1009, somebody else wrote it.
         """
-        rank, _, rest = text.partition(":")
-        size, _, folder = rest.partition(":")
-        if not (rank.isdecimal() and size.isdecimal() and folder):
+        *numbers, folder = text.split(":", 3)
+        if len(numbers) < 3 or not (folder and all(number.isdecimal() for number in numbers)):
             raise UsageError("LK1009", f"--rank-place is {text!r}: --nproc writes it, nobody else")
-        return LocalPlace(Path(folder), int(rank), int(size))
-
-    @property
-    def report(self) -> Path:
-        """Where this rank writes its diagnostic."""
-        return self.folder / f"rank{self.rank}.json"
+        rank, size, report = map(int, numbers)
+        return LocalPlace(Path(folder), rank, size, report)
 
     def store(self, seconds: float) -> Store:
         """Returns the store in which the ranks meet."""
@@ -72,12 +69,13 @@ class LauncherPlace:
     Attributes:
         rank: which one this is.
         size: how many there are.
-        address: where rank 0, or the launcher, keeps the store: ``HOST:PORT``.
+        host, port: where the launcher, or rank 0, keeps the store.
     """
 
     rank: int
     size: int
-    address: str
+    host: str
+    port: int
 
     @staticmethod
     def of_environment() -> LauncherPlace | None:
@@ -98,9 +96,14 @@ class LauncherPlace:
                 hint="set all of them, as torchrun does, or start the ranks with --nproc",
             )
         rank, size, host, port = values.values()
-        if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
-            raise UsageError("LK1009", f"a launcher set RANK={rank} and WORLD_SIZE={size}, expected 0 <= RANK < WORLD_SIZE")
-        return LauncherPlace(int(rank), int(size), f"{host}:{port}")
+        numbers = all(text.isdecimal() for text in (rank, size, port))
+        if not (numbers and int(rank) < int(size) and int(port) < 1 << 16):
+            raise UsageError(
+                "LK1009",
+                f"a launcher set RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port}, "
+                "expected 0 <= RANK < WORLD_SIZE and a port",
+            )
+        return LauncherPlace(int(rank), int(size), host, int(port))
 
     def store(self, seconds: float) -> Store:
         """Returns the launcher's store, waiting for it.
@@ -110,16 +113,16 @@ class LauncherPlace:
         """
         from datetime import timedelta
 
-        import torch.distributed as dist
+        from torch.distributed.rendezvous import rendezvous
 
         from lowerkit.distributed.torch_store import TorchStore
         from lowerkit.runtimes.collective.failures import not_formed
 
         try:
-            store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
         except (RuntimeError, ValueError) as error:
             raise not_formed(
-                f"rank {self.rank}: the launcher's store at {self.address} cannot be reached: {error}",
+                f"rank {self.rank}: the launcher's store at {self.host} port {self.port} cannot be reached: {error}",
                 hint="MASTER_ADDR and MASTER_PORT name it; without torchrun rank 0 keeps it",
             ) from error
         return TorchStore(store)
@@ -129,5 +132,4 @@ class LauncherPlace:
         from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
         from lowerkit.runtimes.collective.rendezvous.host import address_towards
 
-        host, _, port = self.address.rpartition(":")
-        return RendezvousOptions(interface=address_towards(host, int(port)))
+        return RendezvousOptions(interface=address_towards(self.host, self.port))

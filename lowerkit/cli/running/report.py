@@ -1,17 +1,19 @@
-"""How a rank that this command started tells the command why it ends: its diagnostic, in a file of its own."""
+"""How a rank that this command started tells the command why it ends: its diagnostic, in a file
+without a name that both have open."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 
-from lowerkit.cli.diagnostics import diagnostic_of
+from lowerkit.cli.diagnostics import DiagnosedError, diagnostic_of
 from lowerkit.errors import LowerkitError
 
 
@@ -31,20 +33,45 @@ class Report:
     exit_code: int
     moment: float
 
+    @staticmethod
+    def of(error: BaseException) -> Report:
+        """Returns why a rank ends that raised ``error`` just now."""
+        moment = time.monotonic()
+        text, exit_code = diagnostic_of(error)
+        return Report(text, error.code if isinstance(error, LowerkitError) else "", exit_code, moment)
+
     @property
     def message(self) -> str:
         """The first line, without the code."""
         return self.text.partition("\n")[0].partition(": ")[2]
 
     def text_of(self, rank: int) -> str:
-        """Returns the diagnostic with the rank named in it."""
+        """Returns the diagnostic with the rank named in it; those of collectives name theirs."""
         head, separator, rest = self.text.partition(": ")
+        if re.search(rf"\brank {rank}\b", self.message):
+            return self.text
         return f"{head}: rank {rank}: {rest}" if separator else f"rank {rank}: {head}"
 
 
 @contextmanager
-def reported(path: Path) -> Generator[None]:
-    """Writes the diagnostic of what the block raises to ``path``, and ends the process with its exit code.
+def named(rank: int) -> Generator[None]:
+    """Names the rank in the diagnostic of what the block raises.
+
+    Raises:
+        DiagnosedError: in the place of an error of the rank.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (BrokenPipeError, click.exceptions.Exit)):
+            raise
+        report = Report.of(error)
+        raise DiagnosedError(report.text_of(rank), report.exit_code) from error
+
+
+@contextmanager
+def reported(descriptor: int) -> Generator[None]:
+    """Writes the diagnostic of what the block raises to a file, and ends the process with its exit code.
 
     Raises:
         SystemExit: in the place of what the block raised.
@@ -54,18 +81,17 @@ def reported(path: Path) -> Generator[None]:
     except (SystemExit, BrokenPipeError, click.exceptions.Exit):
         raise
     except BaseException as error:
-        moment = time.monotonic()
-        text, exit_code = diagnostic_of(error)
-        code = error.code if isinstance(error, LowerkitError) else ""
-        complete = path.with_suffix(".new")
-        complete.write_text(json.dumps(asdict(Report(text, code, exit_code, moment))))
-        complete.replace(path)
-        raise SystemExit(exit_code) from error
+        report = Report.of(error)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(report)))
+        raise SystemExit(report.exit_code) from error
 
 
-def read_report(path: Path) -> Report | None:
-    """Returns what the rank wrote to ``path``; None where it ended without."""
-    try:
-        return Report(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
+def read_report(descriptor: int) -> Report | None:
+    """Returns what a rank that has ended wrote to a file; None where it wrote nothing, or not to the end."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(descriptor), encoding="utf-8") as file:
+        try:
+            return Report(**json.loads(file.read()))
+        except ValueError:
+            return None

@@ -21,17 +21,18 @@ def run_in_simulation(request: RunRequest, program: ProgramSpec, size: int) -> N
         LowerkitError: of the first rank that failed by itself.
     """
     from lowerkit.cli.session_inputs import read_inputs
-    from lowerkit.runtimes.cpu.topology import default_threads
-    from lowerkit.runtimes.mesh.simulated import run_simulated
+    from lowerkit.runtimes.cpu.topology import threads_of_rank
 
     if request.state is not None:
         raise UsageError("LK1009", "--sim takes no --state: simulated ranks keep none", hint=f"--nproc {size} does")
+    from lowerkit.runtimes.mesh.simulated import run_simulated
+
     signature = program.signature
     inputs = read_inputs(signature, request.inputs, request.seed)
     results = run_simulated(
         request.artifact,
         [inputs[spec.name] for spec in signature.inputs],
-        threads=request.threads or max(1, default_threads() // size),
+        threads=threads_of_rank(request.threads, size),
         target=program.label,
         device=request.device,
     )
@@ -64,7 +65,9 @@ def _different_elements(own: Any, other: Any) -> int:
 
     if own.shape != other.shape or own.dtype != other.dtype:
         return max(own.size, other.size, 1)
-    left, right = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1) for array in (own, other))
+    left, right = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1) for array in (own, other)
+    )
     return int((left != right).any(axis=1).sum()) if own.size else 0
 
 
@@ -74,5 +77,5 @@ def _unequal(problems: Sequence[str]) -> LowerkitError:
         "LK6003",
         first,
         details=further,
-        hint="outputs are the same on all ranks of a mesh: the program misses a collective, or a rank's kernel is wrong",
+        hint="all ranks of a mesh have the same outputs: the program misses a collective, or a kernel is wrong",
     )

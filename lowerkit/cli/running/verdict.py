@@ -46,8 +46,8 @@ def verdict(ends: Sequence[RankEnd]) -> LowerkitError | DiagnosedError | None:
     first, *others = bad
     if first.report is None:
         return _lost(first, others)
-    texts = {end.report.text if end.report else "" for end in bad}
-    if len(texts) == 1 and len(bad) == len(ends) > 1:
+    messages = {end.report.message if end.report else "" for end in bad}
+    if len(messages) == 1 and len(bad) == len(ends) > 1:  # no rank is to blame
         return DiagnosedError(first.report.text, first.report.exit_code)
     return DiagnosedError(first.report.text_of(first.rank), first.report.exit_code)
 

@@ -11,10 +11,17 @@ import pytest
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import CollectiveFault
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
+from lowerkit.runtimes.mesh import agreement as agreement_module
 from lowerkit.runtimes.mesh.agreement import RankStart, agreement
 from tests.support.ranks import run_ranks
 
-OWN = RankStart("a.lk", "0123456789abcdef" * 4, "main", "cpu:x86-64-v3", "mesh tp=3", 3, "0.1.0")
+OWN = RankStart("a.lk", "0123456789abcdef" * 4, "main", "cpu:x86-64-v3", "tp=3", 3, "0.1.0")
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks wait less for one that may take the place of another."""
+    monkeypatch.setattr(agreement_module, "SETTLE_SECONDS", 0.2)
 
 
 def meet(starts: list[RankStart], seconds: float = 20.0, present: tuple[int, ...] | None = None) -> list[Any]:
@@ -37,13 +44,18 @@ def test_equal_ranks_go_on_together() -> None:
     assert meet([OWN] * 3) == [None] * 3
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     ("change", "theirs", "ours"),
     [
-        ({"content_id": "f" * 64, "artifact": "b.lk"}, "b.lk (content id ffffffffffff)", "a.lk (content id 0123456789ab)"),
+        (
+            {"content_id": "f" * 64, "artifact": "b.lk"},
+            "b.lk (content id ffffffffffff)",
+            "a.lk (content id 0123456789ab)",
+        ),
         ({"program": "decode"}, "decode for cpu:x86-64-v3", "main for cpu:x86-64-v3"),
         ({"target": "cpu:x86-64-v4"}, "main for cpu:x86-64-v4", "main for cpu:x86-64-v3"),
-        ({"mesh": "mesh tp=2"}, "mesh tp=2", "mesh tp=3"),
+        ({"mesh": "tp=2"}, "mesh tp=2", "tp=3"),
         ({"size": 2}, "one of 2", "one of 3"),
         ({"version": "0.2.0"}, "0.2.0", "0.1.0"),
     ],
@@ -53,7 +65,7 @@ def test_a_rank_with_something_else_is_named_by_all(change: dict[str, Any], thei
     other = replace(OWN, **change)
     outcomes = meet([OWN, other, OWN])
     for rank, outcome in enumerate(outcomes):
-        assert isinstance(outcome, CollectiveFault) and outcome.code == "LK8030", outcome
+        assert isinstance(outcome, CollectiveFault) and outcome.code == "LK8022", outcome
         text = outcome.render()
         assert f"rank {rank}: " in text and theirs in text and ours in text, text
         for named in (0,) if rank == 1 else (1,):  # each rank names those that differ from it
@@ -61,8 +73,9 @@ def test_a_rank_with_something_else_is_named_by_all(change: dict[str, Any], thei
         assert ("rank 2 " in text) == (rank == 1 and "size" not in change)
 
 
+@pytest.mark.usefixtures("soon")
 def test_every_difference_is_named() -> None:
-    other = replace(OWN, content_id="f" * 64, mesh="mesh tp=4", version="0.2.0")
+    other = replace(OWN, content_id="f" * 64, mesh="tp=4", version="0.2.0")
     (outcome, *_) = meet([OWN, other, OWN])
     assert isinstance(outcome, LowerkitError)
     text = outcome.render()

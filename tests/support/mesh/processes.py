@@ -14,7 +14,7 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = 90.0
+SECONDS = 60.0
 """Until what a test waits for must have happened, on whatever machine."""
 
 _MARK = "PROCESS_OF_THE_TEST"
@@ -30,7 +30,8 @@ def started(mark: Path, *arguments: object, command: tuple[str, ...] = ()) -> Ge
         command: stands in the place of this interpreter's ``-m lowerkit``.
     """
     words = [*(command or (sys.executable, "-m", "lowerkit")), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: str(mark)}
+    (temporary := mark / "temporary").mkdir(exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), _MARK: str(mark)}
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
@@ -79,6 +80,11 @@ def await_end(mark: Path) -> None:
     await_value(lambda: not running(mark), f"processes {running(mark)} are left")
 
 
+def left_behind(mark: Path) -> list[str]:
+    """Returns what lies in the folder for temporary files."""
+    return [path.name for path in (mark / "temporary").iterdir()]
+
+
 def await_value(look: Callable[[], Value | None], otherwise: str) -> Value:
     """Returns what ``look`` returns as soon as that is true; fails with ``otherwise`` after a long time."""
     end = time.monotonic() + SECONDS
@@ -94,7 +100,7 @@ def _find_rank(mark: Path, rank: int) -> int | None:
 
 def _folder(process: int) -> Path:
     """Returns the folder in which a rank meets the others."""
-    return Path(_place(process).split(":", 2)[2])
+    return Path(_place(process).split(":", 3)[3])
 
 
 def _place(process: int) -> str:

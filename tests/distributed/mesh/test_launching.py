@@ -1,0 +1,216 @@
+"""`lowerkit run` on a mesh, in real processes: outputs, one diagnostic for all ranks, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.mesh.artifacts import (
+    COLUMNS,
+    expected,
+    write_counting,
+    write_endless,
+    write_mesh,
+    write_one_rank,
+    write_unequal,
+)
+from tests.support.mesh.processes import SECONDS, await_end, await_steps, finished, left_behind, rank_process, started
+from tests.support.randomness import RANDOM
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+@pytest.fixture
+def x(tmp_path: Path) -> np.ndarray[Any, Any]:
+    """Random values, also in ``x.npy``."""
+    values = RANDOM.standard_normal(COLUMNS).astype(np.float32)
+    np.save(tmp_path / "x.npy", values)
+    return values
+
+
+def diagnostics(err: str) -> list[str]:
+    return [line for line in err.splitlines() if line.startswith("error")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_are_started(ranks: int, tmp_path: Path, x: np.ndarray[Any, Any]) -> None:
+    path, out = write_mesh(tmp_path / "m.lk", ranks), tmp_path / "out"
+    given = f"x=@{tmp_path}/x.npy"
+    code, printed, err = finished(tmp_path, "run", path, "--nproc", ranks, "--input", given, "-o", out, "--json")
+    assert code == 0 and err == "" and left_behind(tmp_path) == [], err
+    document = json.loads(printed)
+    assert document["outputs"] == [{"name": "y", "dtype": "f32", "shape": [COLUMNS], "file": str(out / "y.npy")}]
+    np.testing.assert_allclose(np.load(out / "y.npy"), expected(x, ranks), rtol=1e-6)
+
+
+def test_simulated_ranks_give_the_same_bytes(tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "two.lk")
+    for way in ("--nproc", "--sim"):
+        given = ["--input", f"x:{COLUMNS}:f32", "--seed", 7]
+        code, _, err = finished(tmp_path, "run", path, way, 2, *given, "-o", tmp_path / way)
+        assert code == 0, err
+    first, second = (np.load(tmp_path / way / "y.npy") for way in ("--nproc", "--sim"))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_outputs_that_differ_between_simulated_ranks_are_named(tmp_path: Path) -> None:
+    path = write_unequal(tmp_path / "three.lk", 3)
+    code, _, err = finished(tmp_path, "run", path, "--sim", 3, "--input", f"x:{COLUMNS}:f32", "-o", tmp_path / "out")
+    assert code == 6 and not (tmp_path / "out").exists()
+    assert f"error[LK6003]: output 'y' of rank 1 differs from rank 0's in {COLUMNS} of {COLUMNS} elements" in err
+    assert "output 'y' of rank 2 differs" in err
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "said"),
+    [
+        (2, ["--nproc", 3], "--nproc is 3, and PATH is for a mesh tp=2"),
+        (2, ["--sim", 4], "--sim is 4, and PATH is for a mesh tp=2"),
+        (2, ["--nproc", 2, "--sim", 2], "--nproc 2 and --sim 2 exclude each other"),
+        (2, ["--nproc", 0], "--nproc is 0"),
+        (0, ["--nproc", 2], "--nproc is 2, and PATH is for one rank"),
+        (0, ["--sim", 2], "--sim is 2, and PATH is for one rank"),
+    ],
+)
+def test_another_number_of_ranks_is_refused(ranks: int, options: list[Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.lk"
+    if ranks:
+        write_mesh(path, ranks)
+    else:
+        write_one_rank(path)
+    code, _, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", *options)
+    assert code == 2 and said.replace("PATH", str(path)) in err and "hint" in err, err
+
+
+def test_a_mesh_without_ranks_names_the_ways(tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "two.lk")
+    code, _, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32")
+    assert code and len(diagnostics(err)) == 1 and "--nproc 2" in err and "--sim 2" in err, err
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [("x=@missing.npy", "LK1001"), ("z:4:f32", "LK1003"), ("x:5:f32", "LK8004")]
+)
+def test_what_is_wrong_on_all_ranks_is_said_once(given: str, code: str, tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "two.lk")
+    status, printed, err = finished(tmp_path, "run", path, "--nproc", 2, "--input", given, "--json")
+    assert status in (2, 3, 8) and printed == ""
+    assert len(diagnostics(err)) == 1 and diagnostics(err)[0].startswith(f"error[{code}]: "), err
+    assert "rank" not in diagnostics(err)[0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_is_named_and_the_others_end(rank: int, tmp_path: Path) -> None:
+    path = write_endless(tmp_path / "two.lk")
+    with started(tmp_path, "run", path, "--nproc", 2, "--input", f"x:{COLUMNS}:f32") as process:
+        await_steps(tmp_path, 2)
+        os.kill(rank_process(tmp_path, rank), signal.SIGKILL)
+        out, err = process.communicate(timeout=SECONDS)
+        await_end(tmp_path)
+    assert process.returncode == 8 and out == ""
+    assert diagnostics(err) == [f"error[LK8009]: rank {rank} was killed by SIGKILL"]
+    assert left_behind(tmp_path) == []
+    (detail,) = [line for line in err.splitlines() if line.startswith("  - ")]
+    assert detail.startswith(f"  - rank {1 - rank}: ") and f"rank {rank}" in detail and "all_reduce" in detail, err
+
+
+def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits(tmp_path: Path) -> None:
+    path = write_endless(tmp_path / "two.lk")
+    options = ["--nproc", 2, "--rank-deadline", 2, "--input", f"x:{COLUMNS}:f32"]
+    with started(tmp_path, "run", path, *options) as process:
+        await_steps(tmp_path, 2)
+        os.kill(rank_process(tmp_path, 1), signal.SIGSTOP)
+        _, err = process.communicate(timeout=SECONDS)
+        await_end(tmp_path)
+    assert process.returncode == 8
+    (diagnostic,) = diagnostics(err)
+    assert diagnostic.startswith("error[LK8008]: ") and "at rank 0 of tp=2" in diagnostic
+    assert "not arrived: rank 1" in diagnostic
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_no_rank_outlives_the_command(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    path = write_endless(tmp_path / "two.lk")
+    with started(tmp_path, "run", path, "--nproc", 2, "--input", f"x:{COLUMNS}:f32") as process:
+        await_steps(tmp_path, 2)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=SECONDS)
+        await_end(tmp_path)
+    assert process.returncode == code
+    assert err.strip() == ("interrupted" if number == signal.SIGINT else "")
+    assert number == signal.SIGKILL or left_behind(tmp_path) == []
+
+
+def test_states_are_of_a_rank(tmp_path: Path) -> None:
+    path = write_counting(tmp_path / "two.lk")
+
+    def run(way: str) -> tuple[int, str, str]:
+        given = ["--input", f"x:{COLUMNS}:f32", "--state", tmp_path / "states"]
+        return finished(tmp_path, "run", path, way, 2, *given)
+
+    for turn in (1, 2):
+        code, _, err = run("--nproc")
+        assert code == 0, err
+        parts = [np.load(tmp_path / "states" / f"rank{rank}" / "sum.npy") for rank in range(2)]
+        # The sum of the rank's own row, once a run: a state that a rank took from another would show.
+        np.testing.assert_array_equal(parts, turn * np.arange(2 * COLUMNS, dtype=np.float32).reshape(2, COLUMNS))
+    (tmp_path / "states" / "rank1" / "sum.npy").rename(tmp_path / "sum.npy")
+    (tmp_path / "states" / "rank1").rmdir()
+    code, _, err = run("--nproc")
+    assert code == 3 and "rank0, not the states of the 2 ranks" in err, err
+    code, _, err = run("--sim")
+    assert code == 2 and "--state" in err
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun(tmp_path: Path, x: np.ndarray[Any, Any]) -> None:
+    path, out = write_mesh(tmp_path / "two.lk"), tmp_path / "out"
+    given = ["run", path, "--input", f"x=@{tmp_path}/x.npy", "-o", out, "--json"]
+    code, printed, err = finished(tmp_path, *given, command=(*TORCHRUN, "--nproc-per-node", "2", "-m", "lowerkit"))
+    assert code == 0, err
+    assert [one["name"] for one in json.loads(printed)["outputs"]] == ["y"]
+    np.testing.assert_allclose(np.load(out / "y.npy"), expected(x), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_another_number_of_ranks_of_torchrun_is_refused(tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "two.lk")
+    script = str(Path(sys.executable).parent / "lowerkit")
+    command = (*TORCHRUN, "--nproc-per-node", "3", "--no-python", script)
+    code, _, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", command=command)
+    assert code and f"WORLD_SIZE is 3, and {path} is for a mesh tp=2" in err, err
+
+
+@pytest.mark.slow
+def test_ranks_of_a_launcher_with_other_artifacts_are_refused(tmp_path: Path) -> None:
+    """Variables set by hand: rank 0 keeps the store, as with torchrun --rdzv-backend=static."""
+    paths = [write_mesh(tmp_path / "a.lk"), write_mesh(tmp_path / "b.lk", producer={"lowerkit": "other"})]
+    script = tmp_path / "rank.sh"
+    script.write_text(
+        f'#!/bin/sh\ncase "$RANK" in 0) f={paths[0]};; 1) f={paths[1]};; esac\n'
+        f'exec {sys.executable} -m lowerkit run "$f" --input x:{COLUMNS}:f32\n'
+    )
+    script.chmod(0o700)
+    code, out, err = finished(tmp_path, command=(*TORCHRUN, "--nproc-per-node", "2", "--no-python", str(script)))
+    assert code and out == ""
+    said = diagnostics(err)
+    assert any("rank 0: rank 1 has model" in line and "b.lk" in line and "this rank has" in line for line in said), err
+    assert all(line.startswith("error[LK8022]") for line in said), err
+
+
+@pytest.mark.slow
+def test_a_launcher_is_heeded_for_a_mesh_alone(tmp_path: Path) -> None:
+    path = write_one_rank(tmp_path / "one.lk")
+    command = ("env", "RANK=1", "WORLD_SIZE=2", sys.executable, "-m", "lowerkit")
+    code, printed, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", "--json", command=command)
+    assert code == 0, err
+    assert json.loads(printed)["outputs"][0]["name"] == "y"
