@@ -97,7 +97,8 @@ class Choices:
         return self._may_split(op, op.operands[0], 0, entry)
 
     def _may_split(self, op: ir.Operation, weight: ir.Value, axis: int, entry: PlanEntry) -> bool:
-        if not divides(weight, axis, self._plan.ranks):
+        padded = entry.choice == "vocabulary" and shape_of(weight)[axis] >= self._plan.ranks
+        if not padded and not divides(weight, axis, self._plan.ranks):
             self._problem(op, f"{shape_of(weight)[axis]} does not divide by {self._plan.ranks}", entry)
             return False
         self._note(op, entry)

@@ -23,8 +23,16 @@ class OwnParts:
         self._shard = shard
         self._names: dict[tuple[str, int | bytes], str] = {}
 
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self._shard.ranks
+
     def of(self, value: ir.Value, split: Split) -> ir.Value:
-        """Returns a rank's slice of a value that every rank has whole."""
+        """Returns a rank's slice of a value that every rank has whole.
+
+        A weight whose extent does not divide gets zeros behind its end; nothing else may have such an extent.
+        """
         owner = defining_op(value)
         kind = ir.RankedTensorType(local_type(value, split, self._shard.ranks))
         symbol = weight_symbol(value)
@@ -54,13 +62,16 @@ class OwnParts:
         if (symbol, axis) not in self._names:
             ranks = self._shard.ranks
             dtype, _ = self._weights.spec(symbol)
-            apart = [*shape[:axis], ranks, shape[axis] // ranks, *shape[axis + 1 :]]
+            size = -(-shape[axis] // ranks)
+            apart = [*shape[:axis], ranks, size, *shape[axis + 1 :]]
+            padding = [(0, ranks * size - extent if place == axis else 0) for place, extent in enumerate(shape)]
             name = self._names[symbol, axis] = self._weights.unique_name(f"{symbol}@{self._shard.axis}.{axis}")
 
             def stacked(array: Array) -> Array:
-                return np.ascontiguousarray(np.moveaxis(array.reshape(apart), axis, 0))
+                padded = np.pad(array.reshape(shape), padding) if shape[axis] % ranks else array
+                return np.ascontiguousarray(np.moveaxis(padded.reshape(apart), axis, 0))
 
-            parts = [ranks, *shape[:axis], shape[axis] // ranks, *shape[axis + 1 :]]
+            parts = [ranks, *shape[:axis], size, *shape[axis + 1 :]]
             self._weights.derive(name, [symbol], stacked, dtype=dtype, shape=parts, shard=self._shard)
         return self._names[symbol, axis]
 

@@ -24,13 +24,15 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import GatherOp
-from lowerkit.mlir import ir
+from lowerkit.mlir import ir, tensor
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.rewriting import (
+    DYNAMIC,
     captured_values,
     clone_op,
     constant_index,
     defining_op,
+    dimension,
     erase_dead,
     main_block,
     operations,
@@ -108,7 +110,9 @@ class _Sharder:
             return
         chosen = self.choices.product(op, entry) if op.name == "lk.matmul" else None
         chosen = chosen or placed(op, given, self.plan.ranks)
-        if chosen is None:
+        if chosen is not None and isinstance(chosen.result, Split) and not self._divides(op, chosen.result):
+            self._padded(op, chosen, chosen.result)
+        elif chosen is None:
             self._run_whole(op)
         else:
             self._rewrite(op, chosen)
@@ -167,6 +171,36 @@ class _Sharder:
         self._define(op.results[0], PARTIAL, term)
         self.replaced.append(op)
 
+    def _divides(self, op: ir.Operation, split: Split) -> bool:
+        return shape_of(op.results[0])[split.axis] % self.plan.ranks == 0
+
+    def _padded(self, op: ir.Operation, chosen: Placed, split: Split) -> None:
+        """A product with a vocabulary that does not divide is made whole at once, and cut where its padding begins."""
+        result, ranks = op.results[0], self.plan.ranks
+        operands = [
+            self._form(operand, wanted, op) for operand, wanted in zip(op.operands, chosen.operands, strict=True)
+        ]
+        part = self._copy(op, operands, local_type(result, split, ranks))
+        gathered = self.collectives.gathered(part, split, op)
+        shape = shape_of(gathered)
+        kind = ir.RankedTensorType(result.type)
+        sizes = list(kind.shape)
+        with ir.InsertionPoint(op), op.location:
+            extents = [dimension(gathered, axis) for axis, size in enumerate(sizes) if size == DYNAMIC]
+            zeros, ones = [0] * len(shape), [1] * len(shape)
+            whole = tensor.ExtractSliceOp(kind, gathered, [], extents, [], zeros, sizes, ones).result
+        result.replace_all_uses_with(whole)
+        self.replaced.append(op)
+
+    def _copy(self, op: ir.Operation, operands: Sequence[ir.Value], kind: ir.Type) -> ir.Value:
+        """Writes an op of one result again, on other operands."""
+        with ir.InsertionPoint(op), op.location:
+            copy = clone_op(op, {})
+        for number, value in enumerate(operands):
+            copy.operands[number] = value
+        copy.results[0].set_type(kind)
+        return copy.results[0]
+
     def _has_fewer_heads(self, op: ir.Operation, given: Sequence[Sharding]) -> bool:
         heads = shape_of(op.operands[1])[1]
         return given[0] == Split(1) and 0 < heads < self.plan.ranks and self.plan.ranks % heads == 0
@@ -182,12 +216,7 @@ class _Sharder:
                 operands.append(whole if heads == 1 else GatherOp.build(whole, self.parts.row_of("head", own), axis=1))
         for mask in list(op.operands)[3:]:
             operands.append(self._form(mask, mask_sharding(shape_of(mask), 1), op))
-        with ir.InsertionPoint(op), op.location:
-            copy = clone_op(op, {})
-        for number, value in enumerate(operands):
-            copy.operands[number] = value
-        copy.results[0].set_type(local_type(op.results[0], query, ranks))
-        self._define(op.results[0], query, copy.results[0])
+        self._define(op.results[0], query, self._copy(op, operands, local_type(op.results[0], query, ranks)))
         self.replaced.append(op)
 
     # --- forms ----------------------------------------------------------------------------------------------------

@@ -46,11 +46,14 @@ class Placed:
 
 
 def local_type(value: ir.Value, sharding: Sharding, ranks: int) -> ir.Type:
-    """Returns the type of what one rank holds of a value whose whole type is that of ``value``."""
+    """Returns the type of what one rank holds of a value whose whole type is that of ``value``.
+
+    Slices are of one size: those of a vocabulary that does not divide are padded.
+    """
     if not isinstance(sharding, Split):
         return value.type
     shape = shape_of(value)
-    shape[sharding.axis] //= ranks
+    shape[sharding.axis] = -(-shape[sharding.axis] // ranks)
     return ir.RankedTensorType.get(shape, element_of(value))
 
 

@@ -6,7 +6,7 @@ Vocabulary
 
 Steps: subtract the start from each index; look up row 0 for those outside; replace what they gave by zeros. The sum
 over the ranks is the look-up, to the bit but for the sign of a zero: the other terms are zeros. Indices below 0 count
-from the end of the whole table, so they are made positive first.
+from the end of the whole table, so they are made positive first. Rows that pad the last part are looked up by nobody.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def own_look_up(parts: OwnParts, table: ir.Value, part: ir.Value, indices: ir.Va
     """
     whole, rows = shape_of(table)[0], shape_of(part)[0]
     integer = ir.IntegerType(element_of(indices))
-    starts = np.arange(0, whole, rows, dtype=f"int{integer.width}")
+    starts = np.arange(parts.ranks, dtype=f"int{integer.width}") * rows
     axes = list(range(len(shape_of(indices))))
     identity = identity_map(len(axes))
 

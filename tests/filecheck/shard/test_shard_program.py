@@ -187,6 +187,18 @@ def test_ranks_look_up_the_rows_that_they_have(ranks: int) -> None:
     match_checks(text, '// CHECK: symbol = "table@tp.0"\n// CHECK: symbol = "first_row@tp"\n// CHECK: arith.cmpi ult')
 
 
+@pytest.mark.parametrize("ranks", [3, 5, 8])
+def test_a_vocabulary_that_does_not_divide_is_padded(ranks: int) -> None:
+    body = f"""{weight("t", "13x4xf32")}
+      %r = "lk.gather"(%t, %i) {{axis = 0 : i64}} : (tensor<13x4xf32>, tensor<5xi64>) -> tensor<5x4xf32> loc("e@embed")
+      {multiplied("%r, %t", "5x4xf32 13x4xf32", "5x13xf32", right="true")} loc("m@head")
+      return %y : tensor<5x13xf32>"""
+    plan = {"embed": "vocabulary", "head": "vocabulary"}
+    text, sharding = sharded(main("%i: tensor<5xi64>", "tensor<5x13xf32>", body), plan, ranks)
+    assert kinds(sharding) == ["all_reduce", "all_gather"]
+    match_checks(text, '// CHECK: kind = "all_gather"\n// CHECK: tensor.extract_slice{{.*}}[5, 13] [1, 1]')
+
+
 ATTENTION = 'causal = true, empty_rows = "zero", fill = 0.0 : f64, masking = "add", scale = 0.5 : f64'
 
 
@@ -341,6 +353,7 @@ def test_batches_of_products_run_apart() -> None:
     [
         ({"up": "column"}, 3, ["up", "8 does not divide by 3", "'up': column"]),
         ({"*": "row"}, 4, ["1 ops", "6 does not divide by 4", "in up"]),
+        ({"*": "vocabulary"}, 9, ["2 ops", "8 does not divide by 9", "6 does not divide by 9"]),
         ({"*": "row"}, 5, ["2 ops", "6 does not divide by 5", "8 does not divide by 5"]),
     ],
 )
