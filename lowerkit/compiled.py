@@ -141,7 +141,7 @@ class Compiled:
             "code_bytes": self.parts.code_bytes,
             "targets": [program.label for program in self.parts.manifest.programs],
             "offload": [summary.to_json() for summary in self.offload],
-            **({} if self.sharding is None else {"mesh": self.sharding.to_json()}),
+            "mesh": None if self.sharding is None else self.sharding.to_json(),
         }
 
     def _golden_programs(self) -> list[ProgramSpec]:

@@ -101,7 +101,7 @@ class Report:
             "hard": [row.to_json() for row in self.hard],
             "float64_reference": self.float64_reference,
             "sizes": self.sizes,
-            **({"mesh": self.mesh} if self.mesh else {}),
+            "mesh": self.mesh,
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "integers": [row.to_json() for row in self.integers],
