@@ -99,7 +99,7 @@ def compile_program(
     from lowerkit.targets.target import LinkSettings
 
     offload = summaries(context.placements, [each.name for each in accelerators]) if context.placements else []
-    require_offload(context.placements, offload, options.require_offload)
+    require_offload(context.placements, offload, options.require_offload, options.keep_on_host)
     parts = compile_parts(
         program, hosts, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
     )

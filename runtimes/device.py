@@ -85,7 +85,7 @@ class Device(ABC):
 
     def error_text(self, error: BaseException) -> str:
         """Returns what went wrong, in words for the user."""
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
 
     def close(self) -> None:  # noqa: B027
         """Gives everything back."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lowerkit.codegen.step_place import portable_location
-from lowerkit.errors import UnsupportedError
-from lowerkit.passes.partition.accelerator import Placement
+from lowerkit.errors import UnsupportedError, UsageError
+from lowerkit.passes.partition.accelerator import KEPT, Placement
 from lowerkit.percent import share_text
 
 _SHOWN = 3
@@ -106,12 +107,16 @@ def summaries(placements: Sequence[Placement], targets: Sequence[str]) -> list[O
     return [_summary(placements, target) for target in targets]
 
 
-def require_offload(placements: Sequence[Placement], found: Sequence[OffloadSummary], share: float | None) -> None:
-    """Makes sure that the accelerators together take ``share`` of the FLOPs.
+def require_offload(
+    placements: Sequence[Placement], found: Sequence[OffloadSummary], share: float | None, kept: Iterable[str]
+) -> None:
+    """Makes sure that the accelerators together take ``share`` of the FLOPs, and that what is kept on the host exists.
 
     Raises:
         UnsupportedError: LK4006, with everything that was not taken; or nobody knows, or was asked.
+        UsageError: LK1009, no op has a name of ``kept``; with the nearest name.
     """
+    _require_known(placements, kept)
     if share is None:
         return
     if not found:
@@ -148,6 +153,25 @@ def placement_entry(placement: Placement) -> dict[str, Any]:
         "function": placement.function,
         "refusals": [list(refusal) for refusal in placement.refusals],
     }
+
+
+def _require_known(placements: Sequence[Placement], names: Iterable[str]) -> None:
+    """Makes sure that each of ``names`` is that of an op."""
+    known = {name for each in placements for name in (each.op, each.op.removeprefix("lk."), each.node) if name} | {
+        reason for each in placements for _, reason in each.refusals if reason.startswith(KEPT)
+    }
+    problems: list[str] = []
+    for name in sorted(set(names)):
+        if name not in known and KEPT + name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            problems.append(f"{name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    if problems:
+        raise UsageError(
+            "LK1009",
+            "what is to be kept on the host is no op that was offered to an accelerator",
+            details=problems,
+            hint="lowerkit inspect MODEL --ledger --target NAME lists what was not taken, --json all ops and nodes",
+        )
 
 
 def _summary(placements: Sequence[Placement], target: str) -> OffloadSummary:

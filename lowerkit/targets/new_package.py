@@ -27,7 +27,7 @@ _FILES = {
 """Path in the package -> file of the template, whose name ends in ``.in``; an empty file where there is none."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_TAKEN = {HOST_TARGET, "lowerkit", "numpy", "tests", "torch"} | sys.stdlib_module_names
+_TAKEN = {HOST_TARGET, "cuda", "lowerkit", "numpy", "tests", "torch"} | sys.stdlib_module_names
 
 
 def write_package(name: str, folder: Path) -> list[Path]:

@@ -44,14 +44,15 @@ class Offer:
     def unprofitable(self, ops: Sequence[ir.Operation], transfer_bytes: int) -> str | None:
         """Returns why a function of ``ops`` is better left to the host; None where it is not.
 
-        A target that states no throughput takes whatever holds a product or another lk op.
+        A target that states neither a throughput nor a cost of its own takes whatever holds a product or another lk op.
 
         Raises:
             CodegenError: LK5003, the target fails.
         """
         views = [OpView.of(op) for op in ops]
         work = sum(view.flops for view in views)
-        if ask(self.target, "capabilities", Capabilities, self.target.level).throughput is None:
+        stated = ask(self.target, "capabilities", Capabilities, self.target.level).throughput is not None
+        if not stated and type(self.target).cost is Target.cost:
             heavy = any(view.name.startswith("lk.") for view in views)
             return None if heavy else f"{work} FLOPs are not worth {transfer_bytes} bytes that would cross"
         there = ask(self.target, "cost", (float, int), views, transfer_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from importlib.metadata import EntryPoint, entry_points
+from typing import cast
 
 from lowerkit.errors import CodegenError, UnsupportedError
 from lowerkit.runtimes.supervised.record import foreign_call
@@ -39,6 +40,9 @@ def target_class(name: str) -> type[Target]:
         raise failed(name, f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Target)) or found.name != name:
         raise failed(name, f"its entry point gives {found!r}, which is no Target of that name")
+    levels = cast("object", found.levels)  # what a package writes there is its own affair
+    if not isinstance(levels, tuple) or not all(isinstance(each, str) for each in cast("tuple[object, ...]", levels)):
+        raise failed(name, f"levels is {levels!r}, not a tuple of names")
     return found
 
 
@@ -50,14 +54,11 @@ def find_target(name: str, level: str = "") -> Target:
         CodegenError: LK5003, the package fails.
     """
     made = target_class(name)
-    if made.levels and level not in ("", "host", *made.levels):
+    if level not in ("", "host", *made.levels):
         near = difflib.get_close_matches(level, made.levels, 1)
         guess = f"did you mean {near[0]!r}? " if near else ""
-        raise UnsupportedError(
-            "LK4003",
-            f"the target {name!r} has no level {level!r}",
-            hint=f"{guess}its levels are: {', '.join(made.levels)}",
-        )
+        known = f"{guess}its levels are: {', '.join(made.levels)}" if made.levels else f"it has none: write {name}"
+        raise UnsupportedError("LK4003", f"the target {name!r} has no level {level!r}", hint=known)
     try:
         with foreign_call("target", name, "making it"):
             return made(level)

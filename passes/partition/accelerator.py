@@ -8,6 +8,9 @@ from typing import Protocol
 
 from lowerkit.mlir import ir
 
+KEPT = "--keep-on-host "
+"""What the reason of an op begins with that the user keeps on the host; its name, as the user wrote it, follows."""
+
 
 class Accelerator(Protocol):
     """One target beside the host, as the partitioner sees it."""

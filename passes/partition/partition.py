@@ -25,7 +25,7 @@ from lowerkit.dialect.base import LkOperation
 from lowerkit.mlir import ir
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.elementwise import as_elementwise
-from lowerkit.passes.partition.accelerator import Accelerator, Placement
+from lowerkit.passes.partition.accelerator import KEPT, Accelerator, Placement
 from lowerkit.passes.partition.dependencies import Groups, data_values, is_transparent, predecessors, put_in_order
 from lowerkit.passes.partition.outlining import Outlined, boundary, call, outline, too_many_types
 from lowerkit.passes.rewriting import OpSet, erase_dead, is_used, main_block, operations
@@ -93,7 +93,7 @@ class _Partitioner:
             for accelerator in self.context.accelerators:
                 if accelerator.name in asked:
                     continue
-                reason = f"--keep-on-host {kept}" if kept else accelerator.refusal(op)
+                reason = f"{KEPT}{kept}" if kept else accelerator.refusal(op)
                 if reason is None:
                     self.taken[number] = accelerator
                     break

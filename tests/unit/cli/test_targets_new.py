@@ -99,7 +99,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path, lowerkit_command: RunCommand)
     "name",
     [
         "", "cpu", "Chip", "7chip", "_chip", "chip-7", "chip.7", "chip/7", "../chip", "chip 7", "chip\n", "chíp",
-        "c" * 64, "class", "lambda", "json", "lowerkit", "numpy", "torch", "tests", "chip+cpu", "chip:v2",
+        "c" * 64, "class", "lambda", "json", "cuda", "lowerkit", "numpy", "torch", "tests", "chip+cpu", "chip:v2",
     ],
 )  # fmt: skip
 def test_names_that_cannot_be_are_refused(name: str, tmp_path: Path, lowerkit_command: RunCommand) -> None:

@@ -17,7 +17,7 @@ from torch.export import Dim
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import Compiled, CompileOptions, compile_program, lower_program
-from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
+from lowerkit.errors import LowerkitError, ResourceError, RuntimeFault, UnsupportedError, UsageError
 from lowerkit.parity.bisect.reproducer import write_reproducer
 from lowerkit.program.stage_file import read_stage, write_stage
 from lowerkit.runtimes.session import load
@@ -239,6 +239,25 @@ def test_a_device_that_fails_is_named_with_op_and_line_and_runs_again(npus: None
     hold(session.run(x), module(x))
 
 
+def test_a_cost_of_its_own_decides_without_a_throughput(npus: None) -> None:
+    dear = type("Dear", (target_that("dear", lambda op: op.name in PRODUCTS),), {"cost": lambda *_: 1.0})
+    with installed({"dear": dear}, {"dear": InterpretedDevice}):
+        (summary,) = compiled(nn.Linear(4, 4), (torch.randn(2, 4),), "dear").offload
+    assert summary.ops == 0 and "us on the host" in summary.missing[0].reason
+
+
+def test_memory_that_is_out_is_said_without_a_loose_end(npus: None) -> None:
+    session = compiled(nn.Linear(4, 4), (torch.randn(2, 4),), "products").session
+
+    def fail(_launches: int) -> None:
+        raise MemoryError
+
+    InterpretedDevice.behaviour = Behaviour(fail)
+    with pytest.raises(ResourceError, match="LK7002") as caught:
+        session.run(torch.randn(2, 4))
+    assert caught.value.message.endswith(": MemoryError")
+
+
 def test_an_interruption_passes_through(npus: None) -> None:
     session = compiled(nn.Linear(4, 4), (torch.randn(2, 4),), "products").session
 
@@ -263,6 +282,10 @@ def test_what_was_asked_for_is_refused_with_all_that_is_missing(npus: None) -> N
     assert any("lk.max_pool" in detail and "test_accelerators.py" in detail for detail in caught.value.details)
     assert make(require_offload=0.5).offload[0].ops == 3
     assert make(keep_on_host=frozenset({"conv"})).offload[0].ops == 1
+    assert make(keep_on_host=frozenset({"linear", "lk.conv"})).offload[0].ops == 0
+    with pytest.raises(UsageError, match="LK1009") as mistaken:
+        make(keep_on_host=frozenset({"linaer", "conv", "conv2d_9"}))
+    assert mistaken.value.details == ("'conv2d_9': did you mean 'conv2d_1'?", "'linaer': did you mean 'linear'?")
 
 
 @pytest.mark.parametrize(
@@ -273,6 +296,7 @@ def test_what_was_asked_for_is_refused_with_all_that_is_missing(npus: None) -> N
         ("cpu+products", "CPU last"),
         ("products+products", "each once"),
         ("cpu:x86-64-v9", "did you mean 'x86-64-v"),
+        ("products:v2", "it has none: write products"),
         ("", "cannot be read"),
     ],
 )

@@ -96,6 +96,8 @@ TARGETS: dict[str, Any] = {
     "constructor raises": target_with(__init__=raises),
     "abstract": type("Hostile", (Target,), {"name": "hostile"}),
     "levels are none": target_with(levels=None),
+    "levels is a method": target_with(levels=gives(("v1",))),
+    "levels are numbers": target_with(levels=(1, 2)),
     "capabilities raises": target_with(capabilities=raises, accepts=Target.accepts),
     "capabilities is None": target_with(capabilities=gives(None), accepts=Target.accepts),
     "capabilities is None, unasked by accepts": target_with(capabilities=gives(None)),
@@ -120,6 +122,7 @@ TARGETS: dict[str, Any] = {
     "linked beyond the end": target_with(link=gives(LinkedCode(b"code", [0, 0], [10**6, 10**6]))),
     "linked text": target_with(link=gives(LinkedCode("code", [0, 0], [4, 4]))),  # pyright: ignore[reportArgumentType]
     "cost raises": with_throughput(raises),
+    "cost of its own raises": target_with(cost=raises),
     "cost is None": with_throughput(gives(None)),
     "cost is a str": with_throughput(gives("1")),
     "cost is NaN": with_throughput(gives(math.nan)),
