@@ -27,6 +27,7 @@ TESTS = {
     "hosts_test": [],
     "collectives_test": ["1", "3"],
     "simulation_test": [],
+    "steps_test": [],
     "fuzz_frames": ["20000"],
     "damage_test": ["20"],
 }

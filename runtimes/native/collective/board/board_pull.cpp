@@ -170,7 +170,8 @@ void Board::stage(Pull &plan) {
   if (!plan.per_reader) {
     own.bytes = bytes_ = plan.shared_bytes;
     if (plan.shared_bytes <= kLinePayload) {
-      std::memcpy(segment_->block(index_).lines[sequence_ & 1].payload, plan.shared, size_t(plan.shared_bytes));
+      if (plan.shared_bytes)  // of nothing there may be no address
+        std::memcpy(segment_->block(index_).lines[sequence_ & 1].payload, plan.shared, size_t(plan.shared_bytes));
     } else if (plan.shared_bytes <= kOneShotBytes) {
       place_ = Place::kOneShot;
       std::memcpy(area, plan.shared, size_t(plan.shared_bytes));
