@@ -5,8 +5,6 @@ Vocabulary
             a collective that is done.
     given   a value that a unit computes and that ``@main`` holds.
 
-In a program for a mesh, what the ranks hold apart is no value of the model: a sum of terms is, once it is done.
-
 A target by functions gives what its functions return. A target by regions launches each region by itself, so its
 functions are made to return the values of all regions, as far as a call has room for their types.
 """
@@ -14,7 +12,7 @@ functions are made to return the values of all regions, as far as a call has roo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lowerkit.codegen.shapes import Shape, ShapeTable, result_shapes
@@ -57,14 +55,8 @@ class ComputedValues:
         left_out: lines on regions whose values a call has no room for.
     """
 
-    def __init__(self, module: ir.Module, main: func.FuncOp, apart: Collection[ir.Value] = ()) -> None:
-        """Lets the functions of targets by regions return the values of their regions.
-
-        Args:
-            module: stage ``fused``.
-            main: its ``@main``.
-            apart: values of ``@main`` that the ranks of a mesh hold apart.
-        """
+    def __init__(self, module: ir.Module, main: func.FuncOp) -> None:
+        """Lets the functions of targets by regions return the values of their regions."""
         self.given: list[Given] = []
         self.left_out: list[str] = []
         self._calls: dict[ir.Operation, ir.Operation] = {}
@@ -83,7 +75,6 @@ class ComputedValues:
                 self._add_call(op, functions[_callee_of(op)])
             elif op.name == "lk.collective_done":
                 self._add(Given(op.results[0], op.results[0], op, 0, _kind_of(op.operands[0].owner.operation)))
-        self.given = [each for each in self.given if each.value not in apart]
 
     def define_shapes(self, table: ShapeTable) -> None:
         """Tells ``table``, which is of ``@main``, the shapes that accelerators give; not those that depend on data."""

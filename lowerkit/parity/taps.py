@@ -45,15 +45,15 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     """Makes the values that the code of a fused program gives outputs as well, whatever their shapes are.
 
     These are the last result of every region, and what accelerators give back. A value whose shape is no function of
-    the symbolic dims (it depends on data) has no tap.
+    the symbolic dims (it depends on data) has no tap; nor has one that the ranks of a mesh hold apart.
 
     Returns:
         the taps in program order, and a line for each group of values that has none for want of room.
     """
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
-    apart = held_apart(main.entry_block, program.weights) if program.mesh else ()
-    computed = ComputedValues(program.module, main, apart)
+    computed = ComputedValues(program.module, main)
+    apart = held_apart(program) if program.mesh else set[ir.Value]()
     terminator = list(main.entry_block.operations)[-1].operation
     values, specs = list(terminator.operands), list(program.signature.outputs)
     found: list[tuple[Tap, ir.Value]] = []
@@ -62,6 +62,8 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     table = ShapeTable(dict(inputs))
     computed.define_shapes(table)
     for each in computed.given:
+        if each.value in apart:
+            continue  # no value of the model
         tensor_type = ir.RankedTensorType(each.value.type)
         last = last_op(each.unit, each.result)
         source = origin_of(last_part(last.location))

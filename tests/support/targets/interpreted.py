@@ -5,6 +5,7 @@ Its memory has addresses of its own, so that nothing of it can be read without a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -62,6 +63,10 @@ class Behaviour:
     launches: int = 0
 
 
+_one_at_a_time = threading.Lock()
+"""Simulated ranks are threads, and a dialect is loaded by one thread at a time."""
+
+
 class InterpretedDevice(Device):
     """Runs functions as text."""
 
@@ -91,6 +96,10 @@ class InterpretedDevice(Device):
         return code.tobytes().decode()
 
     def launch(self, program: Any, addresses: Sequence[int], dims: Sequence[int], queue: int) -> None:
+        with _one_at_a_time:
+            self._launch(program, addresses, dims)
+
+    def _launch(self, program: Any, addresses: Sequence[int], dims: Sequence[int]) -> None:
         self.behaviour.launches += 1
         self.behaviour.before(self.behaviour.launches)
         module = parse_module(program)

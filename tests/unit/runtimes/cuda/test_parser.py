@@ -275,7 +275,7 @@ def test_mutations_raise_nothing_but_our_own_errors() -> None:
     ids=[f"long {number}" for number in range(16)],
 )
 def test_long_texts_take_linear_time(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()  # not the clock: other processes may have the cores
     with contextlib.suppress(UnknownPtx, ResourceError):
         SimulatedGpu(capacity=1 << 24).load(text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
