@@ -65,7 +65,12 @@ def raise_step_fault(
         assert collectives is not None, "a program with collectives runs in a group"
         collectives.raise_failure(step, status)
     assert calls is not None, "only calls return a status"
-    calls.raise_failure(step)
+    try:
+        calls.raise_failure(step)
+    except LowerkitError as error:
+        if collectives is None:
+            raise
+        raise collectives.ended_by(error) from error
 
 
 def index_fault(

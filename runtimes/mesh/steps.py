@@ -104,6 +104,11 @@ class CollectiveCalls:
         self._group.note_failure(message)
         raise self._failure(status, message, step)
 
+    def ended_by(self, error: LowerkitError) -> LowerkitError:
+        """Returns an error that ends the run of this rank alone, with the way out that there is in a group."""
+        where = f"{error.message} (at {self._who})"
+        return type(error)(error.code, where, op=error.op, location=error.location, details=error.details, hint=_ENDED)
+
     def _failure(self, status: int, message: str, step: Step | None) -> LowerkitError:
         error = from_native(status, message)
         op = location = None

@@ -98,7 +98,7 @@ def write_programs(path: Path, programs: Sequence[ProgramSpec], weights: Mapping
 
     named = [program.name for program in programs]
     main = [] if "main" in named else [replace(programs[0], name="main")]
-    features = ["mesh", "states", "control_flow", "index_checks"]
+    features = ["mesh", "states", "control_flow", "index_checks", "devices"]
     write_artifact(path, Manifest([*programs, *main], features=features), {}, weights or {}, {})
     return path
 
