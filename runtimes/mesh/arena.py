@@ -12,7 +12,7 @@ import numpy as np
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.collective.failures import CollectiveFault
+from lowerkit.runtimes.collective.failures import CollectiveFault, RankDied
 from lowerkit.runtimes.collective.group import Group
 
 _PAGE = 4096
@@ -48,8 +48,10 @@ class MeshArena:
             )
         try:
             self._grow(group, size)
-        except (LowerkitError, MemoryError) as error:
-            group.abort(f"rank {group.rank} has no arena of {size} bytes: {error}")
+        except BaseException as error:  # the others may have theirs: they would wait for this rank
+            if not isinstance(error, RankDied):
+                why = error.message if isinstance(error, LowerkitError) else repr(error)
+                group.abort(f"rank {group.rank} has no arena of {size} bytes: {why}")
             raise
         return self.address
 

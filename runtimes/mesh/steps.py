@@ -128,7 +128,8 @@ class CollectiveCalls:
         )
 
     def _give_up(self, error: BaseException) -> None:
-        reason = f"{self._who} ended its run: {error if isinstance(error, LowerkitError) else repr(error)}"
+        why = error.message if isinstance(error, LowerkitError) else repr(error)
+        reason = f"{self._who} ended its run: {why}"
         if not isinstance(error, RankDied):
             self._group.abort(reason)
         self._native.settle(reason)

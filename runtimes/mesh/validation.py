@@ -27,15 +27,18 @@ def mesh_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[s
 
 def collective_problems(program: ProgramSpec) -> Iterator[str]:
     """Yields one line for each contradiction in the collective steps of a program."""
-    found = False
-    for number, step in enumerate(program.steps):
-        if step.kernel == COLLECTIVE_KERNEL or step.collective is not None:
-            problems = list(_step_problems(program, step))
-            found = found or bool(problems)
-            yield from (f"step {number} {problem}" for problem in problems)
-    if found:
+    own = [
+        f"step {number} {problem}"
+        for number, step in enumerate(program.steps)
+        if step.kernel == COLLECTIVE_KERNEL or step.collective is not None
+        for problem in _step_problems(program, step)
+    ]
+    yield from own
+    if own:
         return  # what belongs together is looked for among steps that are sound by themselves
     pairs, problems = pair_up(program.steps)
+    if not pairs and not problems:
+        return
     yield from problems
     yield from jump_problems(program.steps, pairs)
     names_of = [_named_memory(program.buffers, number) for number in range(len(program.buffers))]

@@ -29,6 +29,7 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
+from lowerkit.runtimes.mesh.arena import MeshArena
 from lowerkit.runtimes.mesh.simulated import first_failure, run_simulated
 from lowerkit.runtimes.session import Session, load
 from lowerkit.runtimes.verify import run_program, verify_artifact
@@ -274,3 +275,28 @@ def test_ranks_share_one_mapping(tmp_path: Path) -> None:
         addresses = {session.weight("w").ctypes.data for session in sessions}
         assert len(addresses) == 1
     artifact.close()
+
+
+def test_a_rank_without_memory_for_the_arena_ends_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_programs(tmp_path / "model.lk", [one_collective("all_reduce", "sum", "f32", RANKS, behind=False)])
+    grow = MeshArena._grow  # pyright: ignore[reportPrivateUsage]
+
+    def refuses(arena: MeshArena, group: Group, size: int) -> None:
+        if group.rank == 1:
+            raise MemoryError("no pages")
+        grow(arena, group, size)
+
+    monkeypatch.setattr(MeshArena, "_grow", refuses)
+
+    def run(group: Group) -> None:
+        load(path, threads=1, group=group).run(np.ones(9, np.float32))
+
+    with simulate(RANKS, patience=3600.0) as simulation:
+        outcomes = simulation.run(run)
+    failure = first_failure(outcomes)
+    assert failure is outcomes[1]
+    assert isinstance(failure, LowerkitError) and failure.code == "LK7002"
+    for rank in (0, 2):
+        other = outcomes[rank]
+        assert isinstance(other, CollectiveFault), other
+        assert "rank 1" in other.message
