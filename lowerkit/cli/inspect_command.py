@@ -187,7 +187,7 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     others = [label for label in document["targets"] if label != document["target"]]
     if others:
         click.echo(f"also for {', '.join(others)}: --target shows it; weights and code are those of all programs")
-    print_mesh(document)
+    print_mesh(document, show_all)
     print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
     print_table("kernels by family", ["family", "count"], list(document["families"].items()))
     steps = document["steps"]

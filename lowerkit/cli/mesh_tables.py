@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lowerkit.runtimes.manifest import ProgramSpec, Step
 
 _COLLECTIVE_FIELDS = ("operation", "axis", "dtype", "reduction", "phase", "bytes")
+_MOST_ROWS = 20
 
 
 def describe_mesh(program: ProgramSpec, values: Mapping[str, int]) -> dict[str, Any]:
@@ -49,18 +50,27 @@ def describe_collective(program: ProgramSpec, step: Step, values: Mapping[str, i
     }
 
 
-def print_mesh(document: Mapping[str, Any]) -> None:
-    """Prints the mesh of an ``inspect`` document, where it has one."""
+def print_mesh(document: Mapping[str, Any], show_all: bool) -> None:
+    """Prints the mesh of an ``inspect`` document, where it has one; the largest rows of each table, or all."""
     if not document["mesh"]:
         return
-    sharded, totals = document["sharded"], document["totals"]
-    axes = " x ".join(f"{axis['name']}={axis['size']}" for axis in document["mesh"])
+    totals = document["totals"]
+    axes = ",".join(f"{axis['name']}={axis['size']}" for axis in document["mesh"])
     own, whole = (totals[field] / 1e6 for field in ("rank_weight_bytes", "weight_bytes"))
-    click.echo(f"mesh {axes}: a rank has {own:.1f} MB of the {whole:.1f} MB of weights; {len(sharded)} are in parts")
-    rows = [[entry[field] for field in ("name", "axis", "rank_bytes", "bytes")] for entry in sharded]
-    if rows:
-        print_table("weights in parts", ["weight", "axis", "bytes of a rank", "bytes of all"], rows)
+    sharded = sorted(document["sharded"], key=lambda entry: -entry["bytes"])
     calls = [(step["name"], step["location"], step["collective"]) for step in document["steps"] if step["collective"]]
-    rows = [[name, *(call[field] for field in _COLLECTIVE_FIELDS), place] for name, place, call in calls]
+    # What is started and ended by two steps is one collective.
+    moved = [call["bytes"] for _, _, call in calls if call["phase"] != "done"]
+    click.echo(
+        f"mesh {axes}: a rank has {own:.2f} MB of the {whole:.2f} MB of weights, {len(sharded)} of them in parts, "
+        f"and brings {sum(moved) / 1e6:.2f} MB to {len(moved)} collectives"
+    )
+    shown = slice(None) if show_all else slice(_MOST_ROWS)
+    title = "{}" if show_all else f"{{}}, at most {_MOST_ROWS}"
+    rows = [[entry[field] for field in ("name", "axis", "rank_bytes", "bytes")] for entry in sharded[shown]]
     if rows:
-        print_table("collectives", ["step", *_COLLECTIVE_FIELDS, "location"], rows)
+        columns = ["weight", "axis", "bytes of a rank", "bytes of all"]
+        print_table(title.format("weights in parts, largest first"), columns, rows)
+    rows = [[name, *(call[field] for field in _COLLECTIVE_FIELDS), place] for name, place, call in calls[shown]]
+    if rows:
+        print_table(title.format("collectives in their order"), ["step", *_COLLECTIVE_FIELDS, "location"], rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lowerkit.errors import UsageError
 
@@ -111,21 +111,30 @@ class LauncherPlace:
         Raises:
             CollectiveFault: LK8007, it does not answer.
         """
-        from datetime import timedelta
-
-        from torch.distributed.rendezvous import rendezvous
-
         from lowerkit.distributed.torch_store import TorchStore
         from lowerkit.runtimes.collective.failures import not_formed
 
         try:
-            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+            return TorchStore(self._torch_store(seconds))
         except (RuntimeError, ValueError) as error:
             raise not_formed(
-                f"rank {self.rank}: the launcher's store at {self.host} port {self.port} cannot be reached: {error}",
-                hint="MASTER_ADDR and MASTER_PORT name it; without torchrun rank 0 keeps it",
+                f"rank {self.rank}: the store at {self.host} port {self.port} does not answer: {error}",
+                hint="MASTER_ADDR and MASTER_PORT name it; torchrun keeps it, or rank 0 where there is no torchrun",
             ) from error
-        return TorchStore(store)
+
+    def _torch_store(self, seconds: float) -> Any:
+        from datetime import timedelta
+
+        timeout = timedelta(seconds=seconds)
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            from torch.distributed.rendezvous import rendezvous
+
+            return next(rendezvous("env://", timeout=timeout))[0]
+        from torch._C._distributed_c10d import TCPStore
+
+        # torch's own would wait for all ranks, and not say which of them do not come.
+        keeps = self.rank == 0
+        return TCPStore(self.host, self.port, None, keeps, timeout, wait_for_workers=False, multi_tenant=True)
 
     def reach(self) -> RendezvousOptions:
         """Returns how the ranks reach each other: other hosts over the interface that faces the store."""

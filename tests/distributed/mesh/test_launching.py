@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,43 @@ def test_ranks_of_a_launcher_with_other_artifacts_are_refused(tmp_path: Path) ->
     said = diagnostics(err)
     assert any("rank 0: rank 1 has model" in line and "b.lk" in line and "this rank has" in line for line in said), err
     assert all(line.startswith("error[LK8022]") for line in said), err
+
+
+def by_hand(rank: int, port: int) -> tuple[str, ...]:
+    """Returns what starts one of two ranks as a launcher would; rank 0 keeps the store."""
+    places = [f"RANK={rank}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}"]
+    return ("env", *places, sys.executable, "-m", "lowerkit")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_ranks_of_a_launcher_without_a_store_of_its_own(tmp_path: Path, x: np.ndarray[Any, Any]) -> None:
+    path, port = write_mesh(tmp_path / "two.lk"), free_port()
+    given = ["run", path, "--input", f"x=@{tmp_path}/x.npy", "-o", tmp_path / "out"]
+    (others := tmp_path / "others").mkdir()
+    with started(others, *given, command=by_hand(1, port)) as other:
+        code, _, err = finished(tmp_path, *given, command=by_hand(0, port))
+        out, other_err = other.communicate(timeout=SECONDS)
+    assert code == 0 and other.returncode == 0 and out == "", err + other_err
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), expected(x), rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rank", "said"), [(0, "rank 1 of 2 did not come within 1 s"), (1, "the store at 127.0.0.1 port PORT does not")]
+)
+def test_a_rank_that_no_launcher_started_is_named(rank: int, said: str, tmp_path: Path) -> None:
+    path, port = write_mesh(tmp_path / "two.lk"), free_port()
+    given = ["run", path, "--input", f"x:{COLUMNS}:f32", "--rank-deadline", 1]
+    code, _, err = finished(tmp_path, *given, command=by_hand(rank, port))
+    (diagnostic,) = diagnostics(err)
+    assert code == 8 and diagnostic.startswith("error[LK8007]: ") and f"rank {rank}: " in diagnostic
+    assert said.replace("PORT", str(port)) in diagnostic, err
 
 
 @pytest.mark.slow
