@@ -122,6 +122,7 @@ def test_a_rank_that_is_killed_is_named_and_the_others_end(rank: int, tmp_path: 
     assert detail.startswith(f"  - rank {1 - rank}: ") and f"rank {rank}" in detail and "all_reduce" in detail, err
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits(tmp_path: Path) -> None:
     path = write_endless(tmp_path / "two.lk")
     options = ["--nproc", 2, "--rank-deadline", 2, "--input", f"x:{COLUMNS}:f32"]
@@ -134,6 +135,19 @@ def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits(tmp_path: Path) -
     (diagnostic,) = diagnostics(err)
     assert diagnostic.startswith("error[LK8008]: ") and "at rank 0 of tp=2" in diagnostic
     assert "not arrived: rank 1" in diagnostic
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "three.lk", 3)
+    options = ["--nproc", 3, "--rank-deadline", 2, "--input", f"x:{COLUMNS}:f32"]
+    with started(tmp_path, "run", path, *options) as process:
+        os.kill(rank_process(tmp_path, 2), signal.SIGSTOP)  # it has just begun to import
+        out, err = process.communicate(timeout=SECONDS)
+        await_end(tmp_path)
+    assert process.returncode == 8 and out == ""
+    (diagnostic,) = diagnostics(err)
+    assert diagnostic.startswith("error[LK8007]: ") and "rank 2 of 3 did not come within 2 s" in diagnostic, err
 
 
 @pytest.mark.parametrize(
