@@ -148,7 +148,8 @@ def open_device(name: str, level: str) -> Device:
     """Makes the device ``name``.
 
     Raises:
-        RuntimeFault: LK8005, no package here brings it; LK8016, it cannot be imported or made, or is no device.
+        RuntimeFault: LK8005, no package here brings it, or several do; LK8016, it cannot be imported or made, or is no
+            device.
     """
     points = known_devices()
     if name not in points:
@@ -156,6 +157,13 @@ def open_device(name: str, level: str) -> Device:
             "LK8005",
             f"the artifact runs on the device {name!r}, which no package here brings",
             hint=f"install the package that brings it (entry point group {GROUP}); {_there_are(name, points)}",
+        )
+    rivals = packages_of(GROUP, name)
+    if len(rivals) > 1:
+        raise RuntimeFault(
+            "LK8005",
+            f"{len(rivals)} packages bring a device {name!r}: {' and '.join(rivals)}",
+            hint="uninstall all but one of them",
         )
     point = points[name]
     try:
@@ -168,6 +176,12 @@ def open_device(name: str, level: str) -> Device:
     if not isinstance(device, Device):
         raise failed_device(name, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
     return device
+
+
+def packages_of(group: str, name: str) -> list[str]:
+    """Returns the packages that bring an entry point, each with its version, in order of their names."""
+    dists = [point.dist for point in entry_points(group=group, name=name) if point.dist is not None]
+    return sorted(f"{dist.name} {dist.version}" for dist in dists)
 
 
 def stand_ins(device: str | None, names: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from lowerkit.errors import CodegenError, UnsupportedError
+from lowerkit.runtimes.device import packages_of
 from lowerkit.runtimes.supervised.record import foreign_call
 from lowerkit.targets.target import Target
 
@@ -23,7 +24,7 @@ def target_class(name: str) -> type[Target]:
     """Returns the class of a target.
 
     Raises:
-        UnsupportedError: LK4003, no package here brings it.
+        UnsupportedError: LK4003, no package here brings it, or several do.
         CodegenError: LK5003, its package cannot be imported, or brings something else.
     """
     points = known_targets()
@@ -32,6 +33,13 @@ def target_class(name: str) -> type[Target]:
         guess = f"did you mean {near[0]!r}? " if near else ""
         raise UnsupportedError(
             "LK4003", f"there is no target {name!r}", hint=f"{guess}the targets here are: {', '.join(sorted(points))}"
+        )
+    rivals = packages_of(GROUP, name)
+    if len(rivals) > 1:
+        raise UnsupportedError(
+            "LK4003",
+            f"{len(rivals)} packages bring a target {name!r}: {' and '.join(rivals)}",
+            hint="uninstall all but one of them",
         )
     try:
         with foreign_call("target", name, "importing it"):

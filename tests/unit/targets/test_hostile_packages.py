@@ -16,10 +16,11 @@ import torch
 from torch import nn
 
 import lowerkit
-from lowerkit.errors import RuntimeFault
-from lowerkit.runtimes.device import HostMemoryDevice
+from lowerkit.errors import RuntimeFault, UnsupportedError
+from lowerkit.runtimes.device import HostMemoryDevice, open_device
 from lowerkit.targets.capabilities import Capabilities, Throughput
 from lowerkit.targets.plan import DeviceCode, Refusal
+from lowerkit.targets.registry import find_target
 from lowerkit.targets.target import Accept, LinkedCode, Target
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
@@ -70,6 +71,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.pt2"
     torch.export.save(torch.export.export(module, (torch.randn(2, 8),)), path)
     return path
+
+
+def test_a_name_that_two_packages_bring_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("first", "second"):
+        folder = tmp_path / f"{package}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(
+            f"[lowerkit.targets]\ntwin = {package}:T\n[lowerkit.devices]\ntwin = {package}:D\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnsupportedError, match="LK4003.*2 packages bring a target 'twin': first 1.0 and second 1.0"):
+        find_target("twin")
+    with pytest.raises(RuntimeFault, match="LK8005.*2 packages bring a device 'twin': first 1.0 and second 1.0"):
+        open_device("twin", "")
 
 
 @contextmanager
