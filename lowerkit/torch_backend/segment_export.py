@@ -177,11 +177,17 @@ class _Writer:
                     scalar = torch.empty((), dtype=dtype)
                 carrier = Carrier(expression_of(value), str(dtype).removeprefix("torch."))
                 self.scalars[number] = self._carrier(carrier, scalar)
-        elif number.op == "call_function" and number.target is not torch.ops.aten.sym_size.int:
+        elif number.op == "call_function" and not self._is_given(number):
             for source in number.all_input_nodes:
                 self._add_given(source, number, sizes)
         else:
             sizes[number] = None
+
+    def _is_given(self, number: fx.Node) -> bool:
+        """Whether a number is not computed by the program: an extent, or what is known of a tensor outside of it."""
+        tensors = [source for source in number.all_input_nodes if not is_number(source)]
+        inside = {*self.segment.nodes, *self.segment.inputs}
+        return number.target is torch.ops.aten.sym_size.int or any(tensor not in inside for tensor in tensors)
 
     def _carrier(self, carrier: Carrier, tensor: torch.Tensor) -> fx.Node:
         self.carriers.append(carrier)
