@@ -18,7 +18,7 @@ from lowerkit.parity.check import check_program
 from lowerkit.parity.report.report import Report
 from lowerkit.program.program import Program
 from lowerkit.spmd.plan_file import sharding_of
-from tests.support.models import benchmark_models
+from tests.support.models import benchmark_models, decoders
 
 
 class Mlp(nn.Module):
@@ -119,6 +119,47 @@ def test_symbolic_batch_and_length(name: str) -> None:
         sizes[1] = torch.export.Dim("length", min=2, max=32)
     report = checked(capture(module, inputs, dynamic_shapes=(sizes,)), name)
     assert len(report.sizes) > 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_caches_as_states(name: str) -> None:
+    module = decoders().decoder(name, tiny=True)
+    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1) if name == "llama" else None
+    report = checked(capture(module, (), kwargs=decoders().example(5), dynamic_shapes=shapes), name)
+    assert [row.kind for row in report.outputs].count("state") >= 5
+
+
+class Branches(nn.Module):
+    """Splits products inside of branches, which are taken by a sum that all ranks have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.up(x)
+
+        def positive(y: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return self.one(y) + h[:, :8]
+
+        def negative(y: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return self.other(y) * 2 + h[:, 8:]
+
+        y = self.down(torch.relu(hidden))
+        return torch.cond(y[0].sum() - y[1].sum() > 0, positive, negative, (y, hidden))
+
+
+def test_products_in_branches() -> None:
+    torch.manual_seed(0)
+    module, plan = Branches().eval(), {"up": "column", "down": "row", "one": "column", "other": "row"}
+    compiled = lowerkit.compile(module, (torch.randn(3, 8),), mesh="tp=2", shard=plan)
+    taken: set[bool] = set()
+    for x in 4 * torch.randn(16, 3, 8):
+        np.testing.assert_allclose(compiled(x), module(x).detach().numpy(), rtol=1e-5, atol=2e-5)
+        y = module.down(torch.relu(module.up(x)))
+        taken.add(bool(y[0].sum() - y[1].sum() > 0))
+    assert taken == {True, False}
 
 
 def test_from_python_all_ranks_run_in_this_process() -> None:
