@@ -24,12 +24,14 @@ class Report:
     Attributes:
         text: the diagnostic, as it would have been printed.
         code: of the error; empty where it is none of lowerkit's.
+        location: the line of the model where it failed, or empty.
         exit_code: of the rank.
         moment: when it failed, on the clock of the machine.
     """
 
     text: str
     code: str
+    location: str
     exit_code: int
     moment: float
 
@@ -38,7 +40,13 @@ class Report:
         """Returns why a rank ends that raised ``error`` just now."""
         moment = time.monotonic()
         text, exit_code = diagnostic_of(error)
-        return Report(text, error.code if isinstance(error, LowerkitError) else "", exit_code, moment)
+        code, location = (error.code, error.location or "") if isinstance(error, LowerkitError) else ("", "")
+        return Report(text, code, location, exit_code, moment)
+
+    @property
+    def testimony(self) -> str:
+        """What a rank says that another one failed: its message, and the line of the model."""
+        return self.message + (f" (at {self.location})" if self.location else "")
 
     @property
     def message(self) -> str:

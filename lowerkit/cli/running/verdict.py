@@ -66,6 +66,6 @@ def _lost(first: RankEnd, others: Sequence[RankEnd]) -> LowerkitError:
     return CollectiveFault(
         "LK8009",
         f"rank {first.rank} was killed by {name}" if name else f"rank {first.rank} ended with exit code {first.status}",
-        details=[f"rank {end.rank}: {end.report.message}" for end in others if end.report],
+        details=[f"rank {end.rank}: {end.report.testimony}" for end in others if end.report],
         hint=hint,
     )

@@ -11,7 +11,7 @@ from lowerkit.errors import LowerkitError, RuntimeFault
 
 
 def failed(rank: int, code: str, message: str, moment: float, exit_code: int = 8) -> RankEnd:
-    report = Report(f"error[{code}]: {message}\n  hint: try", code, exit_code, moment)
+    report = Report(f"error[{code}]: {message}\n  hint: try", code, "model.py:7", exit_code, moment)
     return RankEnd(rank, exit_code, report, moment)
 
 
@@ -56,7 +56,7 @@ def test_a_killed_rank_is_named_with_its_signal_and_its_witnesses() -> None:
     found = verdict(ends)
     assert isinstance(found, RuntimeFault) and found.code == "LK8009" and found.exit_code == 8
     assert found.message == "rank 1 was killed by SIGKILL"
-    assert found.details == ("rank 0: group 'mesh': rank 1 was lost in all_reduce",)
+    assert found.details == ("rank 0: group 'mesh': rank 1 was lost in all_reduce (at model.py:7)",)
     assert "memory" in str(found.hint)
 
 
