@@ -11,7 +11,7 @@ from lowerkit.runtimes import _native
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import Step
-from lowerkit.runtimes.run_faults import loops_that_end, raise_step_fault
+from lowerkit.runtimes.run_faults import endless, raise_step_fault
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.mesh.steps import CollectiveCalls
@@ -55,8 +55,11 @@ class BoundModel:
             ResourceError: LK7002, a device ran out of memory.
             LowerkitError: a collective failed, as a group's operations do.
         """
-        with self.together(), loops_that_end():
-            self._require_success(self.table.run(pool, bases, scratch, self.scratch_stride))
+        if self.collectives is None:  # a context manager would take a tenth of a small model's run
+            self._run(pool, bases, scratch)
+        else:
+            with self.collectives.run():
+                self._run(pool, bases, scratch)
 
     def profile(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> list[StepTime]:
         """Runs all steps; returns the time of each.
@@ -64,8 +67,11 @@ class BoundModel:
         Raises:
             LowerkitError: as for :meth:`run`.
         """
-        with self.together(), loops_that_end():
-            times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
+        with self.together():
+            try:
+                times, fault = self.table.profile(pool, bases, scratch, self.scratch_stride)
+            except OverflowError as error:
+                raise endless(error) from None
             self._require_success(fault)
         return [
             StepTime(
@@ -79,6 +85,14 @@ class BoundModel:
             )
             for step, nanoseconds in zip(self.steps, times.tolist(), strict=True)
         ]
+
+    def _run(self, pool: _native.ThreadPool, bases: Sequence[int], scratch: _native.Memory) -> None:
+        try:
+            fault = self.table.run(pool, bases, scratch, self.scratch_stride)
+        except OverflowError as error:
+            raise endless(error) from None
+        if fault is not None:
+            self._require_success(fault)
 
     def together(self) -> AbstractContextManager[None]:
         """Returns what steps run in: the ranks of a mesh stay together, however a run ends."""

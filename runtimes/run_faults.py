@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from lowerkit.errors import LowerkitError, RuntimeFault
@@ -18,17 +17,13 @@ _NOTHING_CHANGED = "the run has ended there, and no state has changed"
 _OTHERS_WENT_ON = "other ranks went on: give all of them the same indices, in a new group"
 
 
-@contextmanager
-def loops_that_end() -> Generator[None]:
-    """Says of a run whose loops did not end that it was given up: RuntimeFault LK8014."""
-    try:
-        yield
-    except OverflowError as error:
-        raise RuntimeFault(
-            "LK8014",
-            f"the run was given up: {error}",
-            hint="does its condition depend on what its body computes? lowerkit inspect shows the steps",
-        ) from None
+def endless(error: OverflowError) -> RuntimeFault:
+    """Returns LK8014: the loops of a run did not end, and it was given up."""
+    return RuntimeFault(
+        "LK8014",
+        f"the run was given up: {error}",
+        hint="does its condition depend on what its body computes? lowerkit inspect shows the steps",
+    )
 
 
 def raise_step_fault(
