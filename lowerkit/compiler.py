@@ -180,6 +180,8 @@ def _lower(
             f"{program.source} is at stage {program.stage!r} already: a program is split among ranks on its way there",
             hint="start from a stage before canonical, or from the model",
         )
+    if options.sharding is not None and to_shard:
+        options.sharding.report.clear()
     by_regions = [target for target in options.spec.accelerator_targets if target.unit == "region"]
     pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
     timings = run_stages(program, until, context, pipeline)

@@ -9,7 +9,7 @@ Vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -63,6 +63,11 @@ class ShardingReport:
     whole: list[str] = field(default_factory=list[str])
     collectives: list[Collective] = field(default_factory=list[Collective])
 
+    def clear(self) -> None:
+        """Forgets the program before: a plan may serve several."""
+        for found in (self.modules, self.used, self.split, self.whole, self.collectives):
+            found.clear()
+
 
 @dataclass(frozen=True)
 class ShardingPlan:
@@ -82,5 +87,5 @@ class ShardingPlan:
 
     def entry_for(self, paths: Iterable[str]) -> PlanEntry | None:
         """Returns the first entry that names one of ``paths``; None where none does."""
-        known: Sequence[str] = [path for path in paths if path]
+        known = list(paths)
         return next((entry for entry in self.entries if any(map(entry.names, known))), None)

@@ -78,7 +78,6 @@ class _Sharder:
     def __init__(self, block: ir.Block, plan: ShardingPlan, weights: WeightStore) -> None:
         self.block = block
         self.plan = plan
-        self.weights = weights
         self.parts = OwnParts(weights, Shard(plan.axis, plan.ranks))
         self.collectives = Collectives(plan)
         self.choices = Choices(plan, weights)
@@ -135,16 +134,22 @@ class _Sharder:
                     operands.append(local_empty(operand, chosen.result, self.plan.ranks))
             else:
                 operands.append(self._form(operand, wanted, op))
-        with ir.InsertionPoint(op), op.location:
-            copy = clone_op(op, {})
-        for number, value in enumerate(operands):
-            copy.operands[number] = value
+        copy = self._copy(op, operands, chosen.result)
         for result, made in zip(op.results, copy.results, strict=True):
-            made.set_type(local_type(result, chosen.result, self.plan.ranks))
             self._define(result, chosen.result, made)
         if isinstance(chosen.result, Split):
             _localize(copy, chosen.result.axis, self.plan.ranks)
         self.replaced.append(op)
+
+    def _copy(self, op: ir.Operation, operands: Sequence[ir.Value], held: Sharding) -> ir.Operation:
+        """Writes an op again on the operands of one rank, with results of the types of one rank."""
+        with ir.InsertionPoint(op), op.location:
+            copy = clone_op(op, {})
+        for number, value in enumerate(operands):
+            copy.operands[number] = value
+        for result in copy.results:
+            result.set_type(local_type(result, held, self.plan.ranks))
+        return copy
 
     def _extent(self, op: ir.Operation) -> None:
         """An extent of a split tensor is the whole one's."""
@@ -176,12 +181,11 @@ class _Sharder:
 
     def _padded(self, op: ir.Operation, chosen: Placed, split: Split) -> None:
         """A product with a vocabulary that does not divide is made whole at once, and cut where its padding begins."""
-        result, ranks = op.results[0], self.plan.ranks
+        result = op.results[0]
         operands = [
             self._form(operand, wanted, op) for operand, wanted in zip(op.operands, chosen.operands, strict=True)
         ]
-        part = self._copy(op, operands, local_type(result, split, ranks))
-        gathered = self.collectives.gathered(part, split, op)
+        gathered = self.collectives.gathered(self._copy(op, operands, split).results[0], split, op)
         shape = shape_of(gathered)
         kind = ir.RankedTensorType(result.type)
         sizes = list(kind.shape)
@@ -191,15 +195,6 @@ class _Sharder:
             whole = tensor.ExtractSliceOp(kind, gathered, [], extents, [], zeros, sizes, ones).result
         result.replace_all_uses_with(whole)
         self.replaced.append(op)
-
-    def _copy(self, op: ir.Operation, operands: Sequence[ir.Value], kind: ir.Type) -> ir.Value:
-        """Writes an op of one result again, on other operands."""
-        with ir.InsertionPoint(op), op.location:
-            copy = clone_op(op, {})
-        for number, value in enumerate(operands):
-            copy.operands[number] = value
-        copy.results[0].set_type(kind)
-        return copy.results[0]
 
     def _has_fewer_heads(self, op: ir.Operation, given: Sequence[Sharding]) -> bool:
         heads = shape_of(op.operands[1])[1]
@@ -216,7 +211,7 @@ class _Sharder:
                 operands.append(whole if heads == 1 else GatherOp.build(whole, self.parts.row_of("head", own), axis=1))
         for mask in list(op.operands)[3:]:
             operands.append(self._form(mask, mask_sharding(shape_of(mask), 1), op))
-        self._define(op.results[0], query, self._copy(op, operands, local_type(op.results[0], query, ranks)))
+        self._define(op.results[0], query, self._copy(op, operands, query).results[0])
         self.replaced.append(op)
 
     # --- forms ----------------------------------------------------------------------------------------------------

@@ -161,3 +161,11 @@ def test_weights_are_stored_once_and_each_rank_reads_its_part() -> None:
     assert document["split"] == ["up_proj", "down_proj"]
     assert document["stored_bytes"] == split.parts.weight_bytes
     assert document["rank_bytes"] < document["stored_bytes"] <= 2 * whole.parts.weight_bytes
+
+
+def test_a_plan_serves_several_programs_and_a_model_that_is_one_module() -> None:
+    plan = sharding_of("tp=2", {"*": "column"})
+    assert plan is not None
+    for _ in range(2):
+        lower_program(capture(torch.nn.Linear(4, 6), (torch.randn(2, 4),)), "canonical", CompileOptions(sharding=plan))
+        assert plan.report.split == [("", "column")]
