@@ -90,6 +90,8 @@ def command(
             from lowerkit.program.stage_file import read_stage
 
             program = read_stage(Path(model), compile_from)
+            if program.mesh:
+                refuse_given(["mesh", "plan"], "on a program that is split among ranks already")
         else:
             program = capture_model(model, inputs, dynamic, seed, use_cache=not no_cache)
         captured = time.perf_counter()

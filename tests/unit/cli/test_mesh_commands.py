@@ -47,3 +47,71 @@ def test_inspect_says_nothing_of_ranks_where_there_is_one(tmp_path: Path, lowerk
     assert facts["mesh"] == [] and facts["sharded"] == []
     assert facts["totals"]["rank_weight_bytes"] == facts["totals"]["weight_bytes"]
     assert "mesh" not in lowerkit_command("inspect", path).out
+
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)).eval(), (torch.randn(3, 6),)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of ``m.py``, the model, and ``plan.json``, a plan for it; the working folder."""
+    (tmp_path / "m.py").write_text(MODEL)
+    (tmp_path / "plan.json").write_text('{"0": "column", "2": "row"}')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+MESH = ("--mesh", "tp=2", "--shard", "plan.json")
+
+
+def test_a_model_is_compiled_verified_run_and_checked(model: Path, lowerkit_command: RunCommand) -> None:
+    outcome = lowerkit_command("compile", "m.py:model", *MESH, "-o", "two.lk", "--json")
+    assert outcome.code == 0, outcome.err
+    assert "tp=2: 2 of 2 products and tables split, 1 all_reduce" in outcome.err
+    facts = json.loads(outcome.out)["mesh"]
+    assert (facts["axis"], facts["ranks"], facts["split"], facts["whole"]) == ("tp", 2, ["0", "2"], [])
+    verified = lowerkit_command("verify", "two.lk")
+    assert verified.code == 0, verified.err
+    assert "as stored (bitwise" in verified.out
+    ran = lowerkit_command("run", "two.lk", "--sim", "2", "--input", "input:3x6:f32", "-o", "out")
+    assert ran.code == 0, ran.err
+    checked = lowerkit_command("check", "m.py:model", *MESH, "--json")
+    assert checked.code == 0, checked.err
+    report = json.loads(checked.out)
+    assert report["passed"]
+    assert report["mesh"].startswith("tp=2: 2 of 2")
+
+
+def test_a_wrong_plan_leaves_an_earlier_output_whole(model: Path, lowerkit_command: RunCommand) -> None:
+    (model / "two.lk").write_bytes(b"earlier")
+    (model / "wrong.json").write_text('{"0": "column", "22": "row"}')
+    outcome = lowerkit_command("compile", "m.py:model", "--mesh", "tp=2", "--shard", "wrong.json", "-o", "two.lk")
+    assert outcome.code == 2
+    assert "LK1011" in outcome.err
+    assert "'22' names no module of the model" in outcome.err
+    assert (model / "two.lk").read_bytes() == b"earlier"
+
+
+def test_a_mesh_that_does_not_divide(model: Path, lowerkit_command: RunCommand) -> None:
+    outcome = lowerkit_command("compile", "m.py:model", "--mesh", "tp=3", "--shard", "plan.json")
+    assert outcome.code == 4
+    assert "LK4007" in outcome.err
+    assert "(in 0)" in outcome.err  # the line is PyTorch's own: a Sequential has no line of the user
+    assert "8 does not divide by 3" in outcome.err
+
+
+def test_stage_files_of_a_mesh(model: Path, lowerkit_command: RunCommand) -> None:
+    assert lowerkit_command("compile", "m.py:model", *MESH, "--compile-to", "fused", "-o", "s.mlir").code == 0
+    again = lowerkit_command("compile", "s.mlir", "--compile-from", "fused", *MESH, "-o", "two.lk")
+    assert again.code == 2
+    assert "--mesh, --shard has no effect on a program that is split among ranks already" in again.err
+    assert lowerkit_command("compile", "s.mlir", "--compile-from", "fused", "-o", "two.lk").code == 0
+    assert lowerkit_command("run", "two.lk", "--sim", "2", "--input", "input:3x6:f32").code == 0
