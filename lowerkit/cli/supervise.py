@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
+_GRACE_SECONDS = 3.0
+"""Within which a call into a package has to end after a signal that stops the command."""
+
 OWN = frozenset({"cpu", "cuda"})
 """Targets and devices of this package: nobody else is to be named for them, and a simulated card takes its time."""
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -96,10 +99,13 @@ def _supervise() -> None:
 
 
 def _wait(child: int, record: Record, deadline: float, watched: set[signal.Signals]) -> NoReturn:
+    stopped: tuple[int, float] | None = None
     while True:
         found = signal.sigtimedwait(watched, _POLL_SECONDS)
-        if found is not None and found.si_signo in _FORWARDED and found.si_code <= 0:
-            os.kill(child, found.si_signo)  # a terminal sends it to the child, too (si_code > 0)
+        if found is not None and found.si_signo in _FORWARDED:
+            stopped = stopped or (found.si_signo, time.monotonic())
+            if found.si_code <= 0:
+                os.kill(child, found.si_signo)  # a terminal sends it to the child, too (si_code > 0)
         ended, status = os.waitpid(child, os.WNOHANG)
         call = record.read()
         if ended:
@@ -111,6 +117,10 @@ def _wait(child: int, record: Record, deadline: float, watched: set[signal.Signa
                 signal.signal(-code, signal.SIG_DFL)
                 os.kill(os.getpid(), -code)
             raise SystemExit(code)
+        if call is not None and stopped is not None and time.monotonic() - stopped[1] > _GRACE_SECONDS:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise SystemExit(128 + stopped[0])
         if call is not None and time.monotonic() - call.start > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

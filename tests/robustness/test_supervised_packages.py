@@ -29,6 +29,8 @@ def fault(where):
             os._exit(0)
         if how == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if how == "deaf":
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         time.sleep(3600)
 
 fault("import")
@@ -152,9 +154,11 @@ def test_a_device_is_named(site: Path, artifact: Path, command: str, fault: str,
     assert f"error[LK8016]: the device 'rude' (package rude-chips 1.5) failed: {says}" in errors
 
 
-def test_a_command_that_is_stopped_is_no_fault_of_the_package(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["hang", "deaf"])
+def test_a_command_that_is_stopped_is_no_fault_of_the_package(site: Path, tmp_path: Path, how: str) -> None:
+    """Also where the package does not heed the signal, or Python has lost it."""
     options = ["compile", site / "model.pt2", "--target", "rude", "-o", tmp_path / "model.lk"]
-    process = start(site, *options, fault="compile", how="hang")
+    process = start(site, *options, fault="compile", how=how)
     time.sleep(0.2)
     deadline = time.monotonic() + 60
     while not (children := Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()):
