@@ -25,7 +25,7 @@ TESTS = {
     "group_messages_test": [],
     "failures_test": [],
     "hosts_test": [],
-    "collectives_test": ["1", "3"],
+    "collectives_test": ["1", "3", "100000"],
     "simulation_test": [],
     "steps_test": [],
     "fuzz_frames": ["20000"],

@@ -22,6 +22,11 @@ fi
 mapfile -t sources < <(find "$engine" -name '*.cpp' -not -path '*/bindings/*' | sort)
 
 mkdir -p "$folder"
+# What most files include of the standard library is read once.
+printf '#include <%s>\n' algorithm atomic chrono cstdint cstring deque functional map memory mutex random string thread vector \
+  >"$folder/standard.h"
+c++ "${options[@]}" -x c++-header "$folder/standard.h" -o "$folder/standard.h.gch"
+options+=(-include "$folder/standard.h")
 printf '%s\n' "${sources[@]}" "${programs[@]}" |
   xargs -P 2 -I SOURCE bash -c \
     'folder=$1 source=$2; shift 2; c++ "$@" -c "$source" -o "$folder/$(basename "$source" .cpp).o" || exit 255' \

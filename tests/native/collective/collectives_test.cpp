@@ -1,6 +1,6 @@
 // Every operation over shared memory, sockets and both, against what it is defined to give; sizes around each change of
 // algorithm.
-//   collectives_test [SEED] [MOST_RANKS]
+//   collectives_test [SEED] [MOST_RANKS] [MOST_ELEMENTS]
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -362,6 +362,7 @@ void check_arena(int size) {
 int main(int argc, char **argv) {
   const uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   const int most = argc > 2 ? std::atoi(argv[2]) : 8;
+  const int64_t longest = argc > 3 ? std::atoll(argv[3]) : 400003;
   for (int size : {1, 2, 3, 4, 5, 8}) {
     if (size > most) break;
     lk_tuning small{};
@@ -372,6 +373,7 @@ int main(int argc, char **argv) {
       check_moves(ranks, count, seed + uint64_t(count));
     }
     for (int64_t count : {70001, 400003}) {
+      if (count > longest) break;
       check_reductions(tiled, count, seed + uint64_t(count), count % 2, false);
       check_moves(size % 2 ? ranks : tiled, count, seed + uint64_t(count));
     }
