@@ -6,6 +6,8 @@ summed into slices n(p - 1)/p. A start stands right behind what makes its operan
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lowerkit.dialect import CollectiveDoneOp, CollectiveStartOp
@@ -51,21 +53,13 @@ class Collectives:
         return CollectiveStartOp.build(value, kind=kind, axis=self.plan.axis, ranks=self.plan.ranks)
 
 
-class _behind:  # noqa: N801 - reads as a word where it is used
+@contextmanager
+def _behind(value: ir.Value) -> Generator[None]:
     """Lets ops be built right behind what makes a value, with its location."""
-
-    def __init__(self, value: ir.Value) -> None:
-        owner = defining_op(value)
-        assert owner is not None, "an argument is whole"
-        self._point, self._location = ir.InsertionPoint.after(owner), owner.location
-
-    def __enter__(self) -> None:
-        self._point.__enter__()
-        self._location.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._location.__exit__(*error)
-        self._point.__exit__(*error)
+    owner = defining_op(value)
+    assert owner is not None, "an argument is whole"
+    with ir.InsertionPoint.after(owner), owner.location:
+        yield
 
 
 def _location(value: ir.Value) -> ir.Location:
