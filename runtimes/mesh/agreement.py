@@ -7,28 +7,27 @@ whose place a new one is about to take, and is refused then; so are all others, 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import CollectiveFault, not_formed
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
+from lowerkit.runtimes.collective.rendezvous.published_line import PublishedLine
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.manifest import Manifest, ProgramSpec
 from lowerkit.runtimes.mesh.fit import mesh_label
 
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
-_MOST_BYTES = 4096
 _ID_DIGITS = 12
 _MOST_PATH = 1024
 
 
 @dataclass(frozen=True)
-class RankStart:
+class RankStart(PublishedLine):
     """What one rank starts with: its line in the store.
 
     Attributes:
@@ -54,31 +53,6 @@ class RankStart:
         """Returns the line of a rank that runs ``program`` of the artifact at ``path``."""
         name, mesh = str(path)[-_MOST_PATH:], mesh_label(program)
         return RankStart(name, manifest.content_id, program.name, program.label, mesh, size, version)
-
-    def to_bytes(self) -> bytes:
-        """Returns the line as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_bytes(rank: int, data: bytes) -> RankStart:
-        """Returns the line of ``rank``.
-
-        Raises:
-            CollectiveFault: LK8007, it is none: another version, or foreign bytes.
-        """
-        try:
-            if len(data) > _MOST_BYTES:
-                raise ValueError(f"{len(data)} bytes")
-            line = RankStart(**json.loads(data))
-            for name, kind in RankStart.__annotations__.items():
-                if type(getattr(line, name)).__name__ != kind:
-                    raise ValueError(name)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise not_formed(
-                f"what rank {rank} published cannot be read: {error}",
-                hint="all ranks need the same version of lowerkit, and a store of their own",
-            ) from error
-        return line
 
     def differences(self, rank: int, own: RankStart) -> list[str]:
         """Returns what this line of ``rank`` has otherwise than ``own``, with both sides; one text for each."""

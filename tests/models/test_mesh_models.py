@@ -17,6 +17,8 @@ from lowerkit.errors import UsageError
 from lowerkit.parity.check import check_program
 from lowerkit.parity.report.report import Report
 from lowerkit.program.program import Program
+from lowerkit.runtimes.mesh.simulated import run_simulated
+from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.plan_file import sharding_of
 from tests.support.models import benchmark_models, decoders
 
@@ -160,6 +162,22 @@ def test_products_in_branches() -> None:
         y = module.down(torch.relu(module.up(x)))
         taken.add(bool(y[0].sum() - y[1].sum() > 0))
     assert taken == {True, False}
+
+
+def test_ranks_with_simulated_cards() -> None:
+    program = capture(*make("mlp"))
+    report = check_program(program, target="cuda:sm_90", device="cuda-sim", sharding=sharding_of("tp=2", PLANS["mlp"]))
+    assert report.passed, report.first_failure
+
+
+def test_one_file_for_two_levels_and_two_ranks(tmp_path: Path) -> None:
+    module, (x,) = make("mlp")
+    compiled = lowerkit.compile(module, (x,), "cpu:x86-64-v3", mesh="tp=2", shard=PLANS["mlp"])
+    both = lowerkit.compile(module, (x,), "cpu:x86-64-v3,x86-64-v4", mesh="tp=2", shard=PLANS["mlp"])
+    both.save(tmp_path / "both.lk")
+    (found,) = run_simulated(tmp_path / "both.lk", [x.numpy()], target="cpu:x86-64-v3")[1]
+    np.testing.assert_array_equal(found, compiled(x))
+    assert verify_artifact(tmp_path / "both.lk").passed
 
 
 def test_from_python_all_ranks_run_in_this_process() -> None:

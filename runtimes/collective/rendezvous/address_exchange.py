@@ -7,16 +7,16 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from lowerkit.runtimes.collective.failures import not_formed
+from lowerkit.runtimes.collective.rendezvous.published_line import PublishedLine
 
-_MOST_BYTES = 4096
 _UNIX_NAME = re.compile(r"[A-Za-z0-9.-]{1,100}")
 
 
 @dataclass(frozen=True)
-class RankAddress:
+class RankAddress(PublishedLine):
     """One rank's line in the store.
 
     Attributes:
@@ -37,33 +37,7 @@ class RankAddress:
     nonce: str
     token_given: bool
 
-    def to_bytes(self) -> bytes:
-        """Returns the line as JSON."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_bytes(rank: int, data: bytes) -> RankAddress:
-        """Returns the line of ``rank``.
-
-        Raises:
-            CollectiveFault: LK8007, it is none: another version, or foreign bytes.
-        """
-        try:
-            if len(data) > _MOST_BYTES:
-                raise ValueError(f"{len(data)} bytes")
-            line = RankAddress(**json.loads(data))
-            for name, kind in RankAddress.__annotations__.items():
-                if type(getattr(line, name)).__name__ != kind:
-                    raise ValueError(name)
-            line._check()
-        except (ValueError, TypeError, RecursionError) as error:
-            raise not_formed(
-                f"what rank {rank} published cannot be read: {error}",
-                hint="all ranks need the same version of lowerkit, and a store of their own",
-            ) from error
-        return line
-
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raises ValueError where a field holds what this rank could not connect to."""
         if not _UNIX_NAME.fullmatch(self.unix_name):
             raise ValueError("unix_name is none that a rank makes")
