@@ -61,7 +61,7 @@ class _Scheme:
 
 def takes_amx_conv(problem: ConvProblem, cpu: CpuFeatures) -> bool:
     """True when AMX tiles apply: bf16 and runs of whole steps along channels (or along a line of taps)."""
-    return cpu.amx and problem.element == "bf16" and _run(problem, problem.channels)[1] % STEP == 0
+    return cpu.amx and problem.arithmetic.number == "bf16" and _run(problem, problem.channels)[1] % STEP == 0
 
 
 def _run(problem: ConvProblem, pitch: int) -> tuple[int, int]:

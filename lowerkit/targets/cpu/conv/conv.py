@@ -1,6 +1,7 @@
 """Convolution with a fused epilogue: channels-last ``lk.conv`` as register tiles over packed filters (BRGEMM).
 
-``lk.integer_conv`` is the same over elements of four bytes (:mod:`problem`).
+``lk.integer_conv`` is the same over elements of four bytes, bf16 over pairs where the CPU multiplies them
+(:mod:`problem`).
 
 Vocabulary
     line: one row of output pixels; tile: output pixels of one line (or several whole short lines) x a filter panel.
@@ -21,16 +22,17 @@ A 1x1 kernel with stride 1 is a matrix product over all pixels and goes to ``mat
 from __future__ import annotations
 
 from lowerkit.targets.cpu.conv.amx_conv import plan_amx_conv, takes_amx_conv
-from lowerkit.targets.cpu.conv.problem import ConvProblem, read_conv
+from lowerkit.targets.cpu.conv.problem import ConvProblem, in_pairs, read_conv
 from lowerkit.targets.cpu.conv.tiling import ConvScheme, choose_scheme, split_sizes
 from lowerkit.targets.cpu.conv.window import PaddedLines
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import takes_pairs
 from lowerkit.targets.cpu.gemm.microkernel import Depth, Prefetch, accumulate
 from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
 from lowerkit.targets.cpu.gemm.task_order import TaskPlace, place_task, tile_start
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace, make_tile_epilogue
-from lowerkit.targets.cpu.gemm.weight_packing import Packing
+from lowerkit.targets.cpu.gemm.weight_packing import Packing, panel_layout
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
@@ -62,12 +64,15 @@ class ConvFamily(KernelFamily):
             pixels = problem.depth.out * problem.height.out * problem.width.out
             gemm = RowGemm(
                 (), (), frame.text.imul(problem.images, pixels), product([problem.images_extent, pixels]),
-                problem.outputs, problem.channels, problem.input, problem.filter, (), (), problem.channels, 1, True,
-                problem.filter_operand, problem.element, b_is_filter=True,
+                problem.outputs, problem.channels * problem.arithmetic.numbers, problem.input, problem.filter, (), (),
+                problem.pixel, 1, True,
+                problem.filter_operand, problem.arithmetic, b_is_filter=True,
             )  # fmt: skip
             return plan_row_gemm(self.name, gemm, frame, epilogue, cpu)
         if takes_amx_conv(problem, cpu):
             return plan_amx_conv(self.name, problem, frame, epilogue, cpu)
+        if takes_pairs(problem.arithmetic.number, cpu):
+            problem = in_pairs(problem)
         return _Writer(problem, choose_scheme(problem, cpu), frame, epilogue).plan(self.name)
 
 
@@ -82,7 +87,7 @@ class _Writer:
         tile_elements = -(-scheme.tile.rows * scheme.tile.panel * bytes_ // 64) * 64 // bytes_ if self.rolled else 0
         scratch = Buffer(frame.scratch.pointer, problem.accumulator)
         self.tile_scratch = scratch
-        self.lines_scratch = self.text.part(scratch, tile_elements)
+        self.lines_scratch = self.text.part(scratch, tile_elements, problem.arithmetic.operand)
         copy = scheme.padded.elements if scheme.padded is not None else 0
         self.scratch_bytes = (tile_elements + copy) * bytes_
 
@@ -102,7 +107,7 @@ class _Writer:
             f"blocks of {scheme.block_groups} tile rows"
             + (", padded input lines in scratch" if scheme.padded is not None else ""),
         )
-        kind = "conv_quads" if problem.element == "i32" else "conv_panels"
+        kind = f"conv_{panel_layout(problem.arithmetic)}"
         packing = Packing.of(kind, panel=scheme.tile.panel, groups=problem.groups)
         return DeviceCode(
             plan.family, plan.text, plan.task_count, plan.scratch_bytes, {problem.filter_operand: packing}, plan.note
@@ -120,7 +125,7 @@ class _Writer:
             line, columns = self._line(place.tile), scheme.columns
             column_tile = text.irem(place.tile, columns[0]) if columns[0] > 1 else 0
             pixel = tile_start(text, column_tile, columns[1], columns[2])
-            size = problem.depth.size * problem.height.size * problem.width.size * problem.channels
+            size = problem.depth.size * problem.height.size * problem.width.size * problem.pixel
             image_buffer = text.part(problem.input, text.imul(image, size))
             if padded is not None:
                 key = text.as_value(text.iadd(text.imul(place.batch, 1 << 32), place.block))
@@ -226,7 +231,7 @@ class _Writer:
         ]
         sums = accumulate(
             text, [y * line + x * pixel for y in range(lines) for x in range(pixels)], tile, a.pointer, b.pointer,
-            loops, problem.accumulator, b.element, prefetches=prefetches,
+            loops, problem.arithmetic, b.element, prefetches=prefetches,
         )  # fmt: skip
         if not self.rolled:
             self.epilogue.store_registers(sums, place)

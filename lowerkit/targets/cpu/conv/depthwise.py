@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from lowerkit.targets.cpu.conv.problem import ConvProblem, read_conv
 from lowerkit.targets.cpu.conv.window import Window
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import SINGLE_BYTES
 from lowerkit.targets.cpu.gemm.byte_dot_products import multiply_words, widen_weight
 from lowerkit.targets.cpu.gemm.problem import column_masks
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace, make_tile_epilogue
@@ -122,7 +123,7 @@ class _Writer:
         self.tile = Tile(pixels, vectors, lanes)
         self.chunks = -(-problem.channels // self.tile.panel)
         self.runs = split_line(problem.width, pixels)
-        self.integer = problem.element == "i8"
+        self.integer = problem.arithmetic is SINGLE_BYTES
         inside = problem.depth.inside and problem.height.inside and problem.width.inside
         self.around = 0 if inside or not self.integer else problem.padding_value
         self.rolled = not epilogue.light

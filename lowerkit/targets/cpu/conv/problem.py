@@ -1,17 +1,18 @@
 """A channels-last convolution with a constant filter, read and checked for the convolution families.
 
-An ``lk.integer_conv`` is read as one over a quarter of the channels: an ``i32`` element stands for the bytes of four
-channels that follow each other, and one multiplication of two elements sums four products. Depthwise convolutions sum
-nothing over channels: theirs are single bytes, ``i8``.
+An ``lk.integer_conv`` is read as one over a quarter of the channels: an element stands for the bytes of four channels
+that follow each other, and one multiplication of two elements sums four products (``gemm/arithmetic.py``); one of bf16
+may be brought to pairs. Depthwise convolutions sum nothing over channels: theirs are single numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.conv.window import Window
+from lowerkit.targets.cpu.gemm.arithmetic import BF16_PAIRS, BYTE_QUADS, SINGLE_BYTES, Arithmetic, of_numbers
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.region_values import Located, source_of
@@ -19,7 +20,7 @@ from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.plan import KernelExpr, Refusal
 from lowerkit.targets.region_view import RegionView
 
-__all__ = ["ConvProblem", "read_conv"]
+__all__ = ["ConvProblem", "in_pairs", "read_conv"]
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
 
@@ -31,11 +32,12 @@ class ConvProblem:
     Attributes:
         images, images_extent: batch size, as an index and as an expression for the runtime.
         depth, height, width: windows.
-        channels: input channels; groups: channel groups; outputs: output channels.
-        input: the input; filter: the filter, a weight.
+        channels: input channels, in elements; groups: channel groups; outputs: output channels.
+        pixel: from one pixel to the next of the input, in what it lies in.
+        input: the input, in elements or in single numbers; filter: the filter, a weight.
         filter_operand: number of the filter among the operands.
         filter_rank: dimensions of the filter.
-        element: element type of input, filter and result; ``i32`` for four bytes, ``i8`` for single ones.
+        arithmetic: how elements are multiplied.
         padding_value: what positions outside the input hold, an element.
     """
 
@@ -47,19 +49,18 @@ class ConvProblem:
     channels: int
     groups: int
     outputs: int
+    pixel: int
     input: Buffer
     filter: Buffer
     filter_operand: int
     filter_rank: int
-    element: str
+    arithmetic: Arithmetic
     padding_value: int = 0
 
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        if self.element in ("i8", "i32"):
-            return "i32"
-        return "f64" if self.element == "f64" else "f32"
+        return self.arithmetic.accumulator
 
     @property
     def group_channels(self) -> int:
@@ -93,9 +94,9 @@ def read_conv(region: RegionView, frame: KernelFrame, *, single_bytes: bool = Fa
     anchor = anchor_view.operation
     parameters = anchor_view.parameters()  # type: ignore[attr-defined]
     result = ir.RankedTensorType(anchor.results[0].type)
-    element = _element(anchor, parameters, "i8" if single_bytes else "i32")
-    if isinstance(element, Refusal):
-        return element
+    arithmetic = _arithmetic(anchor, parameters, SINGLE_BYTES if single_bytes else BYTE_QUADS)
+    if isinstance(arithmetic, Refusal):
+        return arithmetic
     if not parameters["channels_last"]:
         return Refusal("channels are not last")
     data, taps = (source_of(value, frame) for value in anchor.operands)
@@ -110,7 +111,7 @@ def read_conv(region: RegionView, frame: KernelFrame, *, single_bytes: bool = Fa
     out = [int(size) for size in list(result.shape)[1:-1]]
     if 0 in (outputs, channels, *kernel, *spatial, *out):
         return Refusal("an empty convolution")
-    per_element = 4 if element == "i32" else 1
+    per_element = arithmetic.numbers
     if channels // parameters["groups"] % per_element:
         return Refusal("the channels of a group are no multiple of four bytes")
     padding = parameters["padding"]
@@ -124,17 +125,30 @@ def read_conv(region: RegionView, frame: KernelFrame, *, single_bytes: bool = Fa
     images = data.sizes[0]
     extent = images if isinstance(images, int) else frame.extents[data.operand][0]
     around = parameters.get("padding_value", 0)
-    if element == "i32":
+    if arithmetic is BYTE_QUADS:
         around = four_bytes(around)
     return ConvProblem(
         images, extent, windows[0], windows[1], windows[2], channels // per_element, parameters["groups"], outputs,
-        Buffer(data.buffer.pointer, element), Buffer(taps.buffer.pointer, element), taps.operand, len(kernel) + 2,
-        element, around,
+        channels // per_element, Buffer(data.buffer.pointer, arithmetic.stored),
+        Buffer(taps.buffer.pointer, arithmetic.stored), taps.operand, len(kernel) + 2, arithmetic, around,
     )  # fmt: skip
 
 
-def _element(anchor: ir.Operation, parameters: dict[str, Any], of_bytes: str) -> str | Refusal:
-    """What one element of the kernel is, by the types of the op; ``of_bytes`` where these are bytes."""
+def in_pairs(problem: ConvProblem) -> ConvProblem:
+    """Returns the same convolution of bf16, multiplied pair by pair of channels; one whose groups have an odd number of
+    channels as it was, but for a single group: its pixels are copied with a zero behind them."""
+    input_, pixel = problem.input, problem.pixel
+    if problem.group_channels % 2 == 0:
+        input_, pixel = Buffer(input_.pointer, BF16_PAIRS.stored), pixel // 2
+    elif problem.groups > 1:
+        return problem
+    filter_ = Buffer(problem.filter.pointer, BF16_PAIRS.stored)
+    channels = problem.groups * -(-problem.group_channels // 2)
+    return replace(problem, channels=channels, pixel=pixel, input=input_, filter=filter_, arithmetic=BF16_PAIRS)
+
+
+def _arithmetic(anchor: ir.Operation, parameters: dict[str, Any], of_bytes: Arithmetic) -> Arithmetic | Refusal:
+    """How the kernel multiplies, by the types of the op; ``of_bytes`` where these are bytes."""
     if anchor.name == "lk.integer_conv":
         return of_bytes if parameters["unsigned"] else Refusal("the input is signed: byte products take unsigned ones")
     element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
@@ -142,7 +156,7 @@ def _element(anchor: ir.Operation, parameters: dict[str, Any], of_bytes: str) ->
         return Refusal(f"element type {element}: only floating point convolutions are taken")
     if str(parameters["accumulate"]) != ("f64" if element == "f64" else "f32"):
         return Refusal(f"sums in {parameters['accumulate']}")
-    return element
+    return of_numbers(element)
 
 
 def four_bytes(number: int) -> int:

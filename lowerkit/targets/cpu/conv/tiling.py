@@ -49,7 +49,7 @@ def choose_scheme(problem: ConvProblem, cpu: CpuFeatures) -> ConvScheme:
     panels = -(-problem.group_outputs // tile.panel)
     pitch = problem.channels
     copied = not (problem.depth.inside and height.inside and width.inside)
-    copied = copied or problem.element != problem.accumulator
+    copied = copied or problem.input.element != problem.arithmetic.operand
     rows = line_groups[1] + bool(line_groups[2]) if columns[0] == 1 else 1
     per_line = columns[1] + bool(columns[2])
     if evict_each_other(rows * per_line, width.stride * pitch * bytes_):
@@ -66,7 +66,8 @@ def choose_scheme(problem: ConvProblem, cpu: CpuFeatures) -> ConvScheme:
     padded = None
     if copied:
         lines = (block_groups * most_lines - 1) * height.copy_stride + (height.kernel - 1) * height.dilation + 1
-        padded = PaddedLines(problem.depth, height, width, problem.channels, pitch, lines, problem.padding_value)
+        joins = problem.arithmetic.numbers if problem.input.element == problem.arithmetic.number else 1
+        padded = PaddedLines(problem.depth, height, width, problem.pixel, pitch, lines, joins, problem.padding_value)
     return ConvScheme(tile, panels, line_groups, columns, block_groups, padded)
 
 

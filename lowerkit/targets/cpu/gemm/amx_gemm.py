@@ -38,10 +38,10 @@ def takes_amx(problem: RowGemm, cpu: CpuFeatures) -> bool:
     enough = isinstance(problem.rows, Value) or problem.rows >= _FEWEST_ROWS
     return (
         cpu.amx
-        and problem.element == "bf16"
+        and problem.arithmetic.number == "bf16"
         and problem.b_weight is not None
         and problem.a_depth == 1
-        and problem.depth % STEP == 0
+        and problem.numbers % STEP == 0
         and enough
     )
 
@@ -62,7 +62,7 @@ def plan_amx_gemm(
     height = tile_height(problem.rows)
     panels = -(-problem.columns // _PANEL)
     cache = l2_bytes(cpu)
-    block_tiles = max(1, cache // 2 // (2 * problem.depth * 2 * height))
+    block_tiles = max(1, cache // 2 // (2 * problem.numbers * 2 * height))
     if isinstance(problem.rows, int):
         tiles = -(-problem.rows // (2 * height))
         block_tiles = -(-tiles // -(-tiles // min(block_tiles, tiles)))
@@ -85,7 +85,7 @@ def plan_amx_gemm(
 
 
 def _edge_stride(problem: RowGemm) -> int:
-    return problem.depth + 32
+    return problem.numbers + 32
 
 
 def _write(
@@ -106,9 +106,9 @@ def _write(
         indices = text.unravel(place.batch, problem.batch)
         matrix = text.part(problem.a, text.dot(indices, problem.a_batch))
         here = text.part(matrix, text.imul(row, problem.a_row))
-        padded = panels * _PANEL * problem.depth
-        strides = [stride // (problem.depth * problem.columns) * padded for stride in problem.b_batch]
-        start = text.iadd(text.dot(indices, strides), text.imul(place.panel, _PANEL * problem.depth))
+        padded = panels * _PANEL * problem.numbers
+        strides = [stride // (problem.numbers * problem.columns) * padded for stride in problem.b_batch]
+        start = text.iadd(text.dot(indices, strides), text.imul(place.panel, _PANEL * problem.numbers))
         b = text.part(problem.b, start)
         column = text.imul(place.panel, _PANEL)
         fetch = _prefetches(frame, problem, b, panels, block_tiles, place.in_block)
@@ -116,7 +116,7 @@ def _write(
 
         def sum_rows(a: Buffer, a_row: int) -> None:
             pointers = [a.pointer, text.offset(a.pointer, height * a_row, "bf16")]
-            depth = [Depth(problem.depth // STEP, STEP, 0)]
+            depth = [Depth(problem.numbers // STEP, STEP, 0)]
             tiles_writer.accumulate(pointers, a_row, b.pointer, depth, sums, fetch)
 
         if has_edge:
@@ -127,7 +127,7 @@ def _write(
             partial = text.binary("arith.xori", whole, text.constant(1, "i1"))
             with text.when(partial):
                 with text.when(text.compare("ne", key, loop.carried[0])):
-                    copy_rows(text, here, problem.a_row, 1, edge, _edge_stride(problem), count, problem.depth, 32)
+                    copy_rows(text, here, problem.a_row, 1, edge, _edge_stride(problem), count, problem.numbers, 32)
                 sum_rows(edge, _edge_stride(problem))
             after: Sequence[Value] = [text.select(partial, key, loop.carried[0])]
         else:
@@ -145,7 +145,7 @@ def _prefetches(
 ) -> list[Prefetch]:
     """Each tile of a block fetches its share of the next panel."""
     text = frame.text
-    panel_bytes = 2 * problem.depth * _PANEL
+    panel_bytes = 2 * problem.numbers * _PANEL
     if block_tiles == 1 or panels * panel_bytes <= _LARGE_B:
         return []
     lines = -(-panel_bytes // 64 // block_tiles)

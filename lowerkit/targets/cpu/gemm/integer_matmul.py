@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import BYTE_QUADS
 from lowerkit.targets.cpu.gemm.problem import RowGemm
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
 from lowerkit.targets.cpu.gemm.tile_epilogue import make_tile_epilogue
@@ -20,7 +21,7 @@ from lowerkit.targets.region_view import RegionView
 
 __all__ = ["IntegerMatmulFamily"]
 
-_BYTES = 4
+_BYTES = BYTE_QUADS.numbers
 
 
 class IntegerMatmulFamily(KernelFamily):
@@ -68,8 +69,8 @@ def _read_problem(region: RegionView, frame: KernelFrame) -> RowGemm | Refusal:
     if list(frame.sizes[left.operand]) != list(left.sizes):
         extents = [size if isinstance(size, int) else None for size in left.sizes]
     rows = frame.text.iproduct(list(left.sizes[:-1]))
-    quads = depth // _BYTES
-    a, b = (Buffer(source.buffer.pointer, "i32") for source in (left, right))
+    a, b = (Buffer(source.buffer.pointer, BYTE_QUADS.stored) for source in (left, right))
     return RowGemm(
-        (), (), rows, product(extents[:-1]), columns, quads, a, b, (), (), quads, 1, transposed, right.operand, "i32"
-    )
+        (), (), rows, product(extents[:-1]), columns, depth, a, b, (), (), depth // _BYTES, 1, transposed,
+        right.operand, BYTE_QUADS,
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import of_numbers
 from lowerkit.targets.cpu.gemm.problem import RowGemm
 from lowerkit.targets.cpu.gemm.row_gemm import plan_row_gemm
 from lowerkit.targets.cpu.gemm.tile_epilogue import make_tile_epilogue
@@ -28,7 +29,7 @@ _FLOATS = ("f32", "f64", "f16", "bf16")
 
 
 class MatmulFamily(KernelFamily):
-    """Register-tiled ``lk.matmul`` for f32, f64, f16 and bf16 (the narrow types widened to f32)."""
+    """Register-tiled ``lk.matmul`` for f32, f64, f16 and bf16 (narrow types widened, or multiplied pair by pair)."""
 
     name = "matmul"
 
@@ -91,7 +92,7 @@ def _read_problem(region: RegionView, frame: KernelFrame) -> RowGemm | Refusal:
         rows = frame.text.iproduct([*left_batch, m])
         return RowGemm(
             (), (), rows, product(extents[:-1]), n, k, left.buffer, right.buffer, (), (), a_row, a_depth, flip_right,
-            weight, element,
+            weight, of_numbers(element),
         )  # fmt: skip
     if any(isinstance(size, Value) for size in [*left.sizes[1:], *right.sizes[1:]]):
         return Refusal("dynamic sizes behind the first batch dimension")
@@ -105,7 +106,7 @@ def _read_problem(region: RegionView, frame: KernelFrame) -> RowGemm | Refusal:
     batch_extents = tuple(frame.extents[len(region.operands)][:rank])
     return RowGemm(
         tuple(batch), batch_extents, m, m, n, k, left.buffer, right.buffer, a_batch, b_batch, a_row, a_depth,
-        flip_right, weight, element,
+        flip_right, weight, of_numbers(element),
     )  # fmt: skip
 
 

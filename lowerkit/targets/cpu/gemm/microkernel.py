@@ -6,8 +6,7 @@ Vocabulary
     chain: one of several accumulator sets that share the depth, so that a small tile is not bound by FMA latency.
     run: the part of the depth that is summed from zero; the runs' sums are added to the totals.
 
-An element is a number, or four bytes: then the FMA is a dot product of bytes (``byte_dot_products.py``) and sums are
-integers.
+An element is a number or several of them, an FMA what ``arithmetic.py`` makes of two elements.
 
 Steps, per element of depth: load ``vectors`` registers of B (contiguous), broadcast one element of A per row, and
 ``rows * vectors`` FMAs. A's rows lie at constant distances from one pointer, which become x86 displacements. After
@@ -25,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowerkit.targets.cpu.gemm.byte_dot_products import dot_bytes
+from lowerkit.targets.cpu.gemm.arithmetic import Arithmetic
 from lowerkit.targets.cpu.gemm.tile_selection import Tile
 from lowerkit.targets.cpu.text.kernel_text import Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
@@ -73,7 +72,7 @@ def accumulate(
     a: Value,
     b: Value,
     loops: Sequence[Depth],
-    element: str,
+    arithmetic: Arithmetic,
     b_element: str,
     b_masks: Sequence[Value | None] | None = None,
     unroll: int = 4,
@@ -85,10 +84,10 @@ def accumulate(
         text: where the ops go.
         rows: distance of each row of A from ``a``, in elements.
         tile: shape; the number of rows is that of ``rows``.
-        a: first element of A, of ``element``.
-        b: first element of B, of ``b_element`` (widened to ``element`` on load).
+        a: first element of A, of the type in which it is multiplied.
+        b: first element of B, of ``b_element`` (widened on load where it is narrower).
         loops: the summed dimension as nested loops, outermost first.
-        element: type of the accumulators.
+        arithmetic: how elements are multiplied and summed.
         b_element: type of B in memory.
         b_masks: one mask per vector for rows of B that must not be read to the end; None reads all.
         unroll: depth elements per step of the innermost loop.
@@ -96,12 +95,13 @@ def accumulate(
     """
     lanes, vectors = tile.lanes, tile.vectors
     size = len(rows) * vectors
-    multiply_add = dot_bytes if element == "i32" else KernelText.fma
-    loops, rest, boundary = (list(loops), None, 0) if element == "i32" else _cut_into_runs(loops)
-    steps = _steps(loops[-1].count, tile.chains(len(rows)), unroll)
-    chains = min(tile.chains(len(rows)), max(steps, 1))
+    element, multiply_add = arithmetic.operand, arithmetic.multiply_add
+    loops, rest, boundary = _cut_into_runs(loops) if arithmetic.blocked_sums else (list(loops), None, 0)
+    wanted = tile.chains(len(rows), arithmetic.latency)
+    steps = _steps(loops[-1].count, wanted, unroll)
+    chains = min(wanted, max(steps, 1))
     masks = b_masks or [None] * vectors
-    zero = text.constant(0, element, lanes)
+    zero = text.constant(0, arithmetic.accumulator, lanes)
 
     def element_step(a_at: Value, b_at: Value, loop: Depth, number: int, values: list[Value]) -> None:
         chain = (number % chains) * size

@@ -1,8 +1,11 @@
 """Copies operands of a GEMM to scratch in the order in which the register tile reads them.
 
-Rows of A keep their order and get a padded distance (no two rows compete for the same L1 sets) and the accumulator's
-type. A panel of B becomes ``[depth, panel]``, from rows of B or, for a transposed B, from its columns by square tile
-transpositions in registers. Bytes moved: each element read once and written once.
+Rows of A keep their order and get a padded distance (no two rows compete for the same L1 sets) and the type in which
+they are multiplied. A panel of B becomes ``[depth, panel]``, from rows of B or, for a transposed B, from its columns by
+square tile transpositions in registers. Bytes moved: each element read once and written once.
+
+Pairs of bf16 (``arithmetic.py``): rows of A are pairs as they lie, those of a B that is not transposed are brought
+together two by two. What the last pair lacks at an odd depth is zero.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from __future__ import annotations
 from lowerkit.targets.cpu.gemm.tile_selection import Tile
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.cpu.text.tile_transpose import transpose_tile
+from lowerkit.targets.cpu.text.tile_transpose import interleave, transpose_tile
 
-__all__ = ["copy_panel", "copy_rows"]
+__all__ = ["copy_panel", "copy_rows", "pair_rows"]
 
 
 def copy_rows(
@@ -52,6 +55,27 @@ def copy_rows(
         text.strip(length, lanes, body, unroll=4)
 
 
+def pair_rows(
+    text: KernelText,
+    source: Buffer,
+    row_stride: int,
+    number_stride: int,
+    target: Buffer,
+    target_stride: int,
+    rows: Index,
+    numbers: int,
+    lanes: int,
+) -> None:
+    """Copies ``rows`` rows of ``numbers`` bf16 to rows of pairs; as :func:`copy_rows`, with strides of the source in
+    numbers and those of the target in pairs."""
+    halves = Buffer(target.pointer, source.element)
+    if numbers % 2:
+        with text.span(0, rows) as row:
+            at = text.iadd(text.imul(row.index, 2 * target_stride), numbers)
+            text.write(text.constant(0, source.element), halves, at)
+    copy_rows(text, source, row_stride, number_stride, halves, 2 * target_stride, rows, numbers, 2 * lanes)
+
+
 def copy_panel(
     text: KernelText,
     source: Buffer,
@@ -70,13 +94,17 @@ def copy_panel(
         text: where the ops go.
         source: B, ``[depth, columns]``, or ``[columns, depth]`` when ``transposed``.
         transposed: see ``source``.
-        depth: K.
+        depth: K, in numbers; an even one where B is transposed and the target has pairs.
         columns: N.
         column: first column of the panel.
         tile: shape of the panel.
-        target: the copy, of the accumulator's type.
+        target: the copy, of the type that is multiplied; ``i32`` for pairs of bf16.
     """
+    paired = target.element == "i32"
     if transposed:
+        if paired:
+            assert depth % 2 == 0, "rows of whole pairs"
+            source, depth = Buffer(source.pointer, target.element), depth // 2
         _copy_transposed(text, source, depth, columns, column, tile, target)
         return
     whole = columns % tile.panel == 0
@@ -84,12 +112,42 @@ def copy_panel(
     if not whole:
         left = text.isub(columns, column)
         masks = [text.mask(text.isub(left, v * tile.lanes), tile.lanes) for v in range(tile.vectors)]
+    if paired:
+        _pair_panel(text, source, depth, columns, column, tile, target, masks)
+        return
     with text.span(0, depth) as k:
         here = text.part(source, text.iadd(text.imul(k.index, columns), column))
         there = text.part(target, text.imul(k.index, tile.panel))
         for v, mask in enumerate(masks):
             value = text.read(here, v * tile.lanes, tile.lanes, mask)
             text.write(text.widen(value, target.element), there, v * tile.lanes)
+
+
+def _pair_panel(
+    text: KernelText,
+    source: Buffer,
+    depth: int,
+    columns: int,
+    column: Index,
+    tile: Tile,
+    target: Buffer,
+    masks: list[Value | None],
+) -> None:
+    """Rows 2k and 2k + 1 of B side by side; behind an odd last row stands zero."""
+
+    def pair(k: Index, second: bool) -> None:
+        here = text.part(source, text.iadd(text.imul(k, 2 * columns), column))
+        there = text.part(target, text.imul(k, tile.panel))
+        for v, mask in enumerate(masks):
+            low = text.read(here, v * tile.lanes, tile.lanes, mask)
+            high = text.read(here, columns + v * tile.lanes, tile.lanes, mask) if second else text.like(0, low)
+            text.write(interleave(text, low, high), there, v * tile.lanes)
+
+    if depth > 1:
+        with text.span(0, depth // 2) as k:
+            pair(k.index, second=True)
+    if depth % 2:
+        pair(depth // 2, second=False)
 
 
 def _copy_transposed(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lowerkit.targets.cpu.gemm.arithmetic import BF16_PAIRS, Arithmetic
 from lowerkit.targets.cpu.gemm.tile_selection import Tile
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.plan import KernelExpr
 
-__all__ = ["RowGemm", "column_masks"]
+__all__ = ["RowGemm", "column_masks", "in_pairs"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class RowGemm:
         batch: sizes of the batch dimensions that are not part of the rows.
         batch_extents: the same as expressions for the runtime.
         rows, rows_extent: rows of A and of the result, likewise.
-        columns, depth: N and K.
-        a, b: the operands, of ``element``; ``i32`` stands for four bytes that follow each other along the depth.
-        a_batch, b_batch: elements from one matrix to the next along each batch dimension (0 where it is broadcast).
-        a_row, a_depth: elements between neighbours of A along rows and depth.
+        columns: N.
+        numbers: K, in numbers of the tensor.
+        a, b: the operands. Each lies in elements of ``arithmetic``, or in single numbers that the kernel brings into
+            elements on the way; strides count what it lies in.
+        a_batch, b_batch: from one matrix to the next along each batch dimension (0 where it is broadcast).
+        a_row, a_depth: between neighbours of A along rows and depth.
         b_transposed: B lies as [columns, depth].
         b_weight: number of the operand when B is a weight, None for a runtime tensor.
         b_is_filter: B is the filter of a convolution, [columns, depth, 1...].
@@ -35,7 +38,7 @@ class RowGemm:
     rows: Index
     rows_extent: KernelExpr
     columns: int
-    depth: int
+    numbers: int
     a: Buffer
     b: Buffer
     a_batch: tuple[int, ...]
@@ -44,13 +47,36 @@ class RowGemm:
     a_depth: int
     b_transposed: bool
     b_weight: int | None
-    element: str
+    arithmetic: Arithmetic
     b_is_filter: bool = False
+
+    @property
+    def depth(self) -> int:
+        """K in elements; the last one may lack numbers."""
+        return -(-self.numbers // self.arithmetic.numbers)
 
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return self.element if self.element in ("f64", "i32") else "f32"
+        return self.arithmetic.accumulator
+
+
+def in_pairs(problem: RowGemm) -> RowGemm:
+    """Returns the same product of bf16, multiplied pair by pair.
+
+    A whose rows are whole pairs one behind the other is read as pairs, and so is a weight, which is packed so; another
+    A or B stays in single numbers. With a B whose rows end within a pair the problem stays as it was: widened.
+    """
+    odd = problem.numbers % 2
+    if problem.b_weight is None and problem.b_transposed and odd:
+        return problem
+    a, b = problem.a, problem.b
+    a_row, a_batch = problem.a_row, problem.a_batch
+    if problem.a_depth == 1 and not odd and not any(stride % 2 for stride in (a_row, *a_batch)):
+        a, a_row, a_batch = Buffer(a.pointer, BF16_PAIRS.stored), a_row // 2, tuple(n // 2 for n in a_batch)
+    if problem.b_weight is not None:
+        b = Buffer(b.pointer, BF16_PAIRS.stored)
+    return replace(problem, a=a, b=b, a_row=a_row, a_batch=a_batch, arithmetic=BF16_PAIRS)
 
 
 def column_masks(frame: KernelFrame, columns: int, tile: Tile, column: Index) -> list[Value | None]:

@@ -8,9 +8,11 @@ Vocabulary
 
 Steps of a task
     1. split the task number into batch, block, panel, tile;
-    2. when the block changed: copy A's rows to scratch, if they are f16 or bf16 (widened once rather than in each
-       tile) or if they lie at a distance that makes them evict each other from L1 (multiples of 4 KiB);
-    3. when the panel changed: copy B's panel to scratch, if B is a runtime tensor that is transposed or used often;
+    2. when the block changed: copy A's rows to scratch, if they are widened (once rather than in each tile), if they
+       are single numbers that an element holds several of, or if they lie at a distance that makes them evict each
+       other from L1 (multiples of 4 KiB);
+    3. when the panel changed: copy B's panel to scratch, if B is a runtime tensor that is transposed, used often, or of
+       single numbers likewise;
     4. sum ``rows x panel`` products over K in registers (``microkernel``);
     5. round, apply the epilogue, store (``tile_epilogue``).
 
@@ -27,13 +29,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowerkit.targets.cpu.gemm.amx_gemm import plan_amx_gemm, takes_amx
+from lowerkit.targets.cpu.gemm.arithmetic import takes_pairs
 from lowerkit.targets.cpu.gemm.microkernel import Depth, Prefetch, accumulate
-from lowerkit.targets.cpu.gemm.panel_packing import copy_panel, copy_rows
-from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks
+from lowerkit.targets.cpu.gemm.panel_packing import copy_panel, copy_rows, pair_rows
+from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks, in_pairs
 from lowerkit.targets.cpu.gemm.task_order import place_task, tile_start
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace
 from lowerkit.targets.cpu.gemm.tile_selection import Tile, choose_tile, evict_each_other, l2_bytes
-from lowerkit.targets.cpu.gemm.weight_packing import Packing
+from lowerkit.targets.cpu.gemm.weight_packing import Packing, panel_layout
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
@@ -59,7 +62,6 @@ class _Scheme:
         block_tiles: row tiles per block of A.
         copy_a: A's blocks go through scratch, with this many elements between rows; 0 reads A where it lies.
         copy_b: B's panels go through scratch.
-        b_element: type of B's panel in memory.
     """
 
     tile: Tile
@@ -67,7 +69,6 @@ class _Scheme:
     block_tiles: int
     copy_a: int
     copy_b: bool
-    b_element: str
 
 
 def choose_scheme(problem: RowGemm, cpu: CpuFeatures) -> _Scheme:
@@ -81,20 +82,23 @@ def choose_scheme(problem: RowGemm, cpu: CpuFeatures) -> _Scheme:
     row_bytes = problem.depth * bytes_
     tiles = -(-rows // tile.rows) if rows is not None else None
     copy_a = 0
+    converts = problem.a.element != problem.arithmetic.operand
     if problem.a_depth == 1:
         thrashes = evict_each_other(tile.rows, problem.a_row * bytes_) and panels > 1
-        if problem.element != accumulator or thrashes:
+        if converts or thrashes:
             padding = _PAD_BYTES // bytes_
             copy_a = -(-problem.depth // padding) * padding + padding
-    elif problem.element != accumulator:
+    elif converts:
         copy_a = problem.depth + _PAD_BYTES // bytes_
     cache = l2_bytes(cpu)
     most = max(cache // 4 // row_bytes // tile.rows, min(16, 3 * cache // 4 // row_bytes // tile.rows), 1)
     block = min(most, tiles) if tiles is not None else most
     if tiles is not None:
         block = -(-tiles // -(-tiles // block))
-    copy_b = problem.b_weight is None and (problem.b_transposed or tiles is None or tiles >= 4)
-    return _Scheme(tile, panels, block, copy_a, copy_b, accumulator if copy_b else problem.element)
+    copy_b = problem.b_weight is None and (
+        problem.b_transposed or tiles is None or tiles >= 4 or problem.b.element != problem.arithmetic.stored
+    )
+    return _Scheme(tile, panels, block, copy_a, copy_b)
 
 
 def plan_row_gemm(
@@ -103,16 +107,18 @@ def plan_row_gemm(
     """Writes the kernel of a :class:`RowGemm` whose result rows are numbered (batch, rows); ``frame`` has its head."""
     if takes_amx(problem, cpu):
         return plan_amx_gemm(family, problem, frame, epilogue, cpu)
+    if takes_pairs(problem.arithmetic.number, cpu):
+        problem = in_pairs(problem)
     scheme = choose_scheme(problem, cpu)
     writer = _Writer(problem, scheme, frame, epilogue)
     writer.write()
     packings: dict[int, Packing] = {}
-    elements = "quads" if problem.element == "i32" else "panels"
     if problem.b_weight is not None:
+        layout = panel_layout(problem.arithmetic)
         packings[problem.b_weight] = (
-            Packing.of(f"conv_{elements}", panel=scheme.tile.panel, groups=1)
+            Packing.of(f"conv_{layout}", panel=scheme.tile.panel, groups=1)
             if problem.b_is_filter
-            else Packing.of(f"matmul_{elements}", panel=scheme.tile.panel, transposed=int(problem.b_transposed))
+            else Packing.of(f"matmul_{layout}", panel=scheme.tile.panel, transposed=int(problem.b_transposed))
         )
     tiles = expression("ceildiv", problem.rows_extent, scheme.tile.rows)
     plan = frame.plan(
@@ -133,7 +139,7 @@ class _Writer:
         self.problem, self.scheme, self.frame, self.epilogue = problem, scheme, frame, epilogue
         self.text = frame.text
         tile, accumulator = scheme.tile, problem.accumulator
-        bytes_ = element_bytes(accumulator)
+        bytes_ = element_bytes(accumulator)  # an element that is multiplied has as many
 
         def aligned(elements: int) -> int:
             return -(-elements * bytes_ // 64) * 64 // bytes_
@@ -145,8 +151,9 @@ class _Writer:
         panel_elements = aligned(problem.depth * tile.panel) if scheme.copy_b else 0
         scratch = Buffer(frame.scratch.pointer, accumulator)
         self.tile_scratch = scratch
-        self.a_scratch = self.text.part(scratch, tile_elements)
-        self.b_scratch = self.text.part(scratch, tile_elements + block_elements)
+        operand = problem.arithmetic.operand
+        self.a_scratch = self.text.part(scratch, tile_elements, operand)
+        self.b_scratch = self.text.part(scratch, tile_elements + block_elements, operand)
         self.scratch_bytes = (tile_elements + block_elements + panel_elements) * bytes_
         text, rows = self.text, problem.rows
         self.tiles = text.iceildiv(rows, tile.rows)
@@ -207,10 +214,16 @@ class _Writer:
             first = self._first_row(first_tile)
             count = text.isub(self._first_row(text.iadd(first_tile, tiles)), first)
             source = text.part(a, text.imul(first, problem.a_row))
-            copy_rows(
-                text, source, problem.a_row, problem.a_depth, self.a_scratch, self.scheme.copy_a, count,
-                problem.depth, self.scheme.tile.lanes,
-            )  # fmt: skip
+            if problem.arithmetic.numbers > 1 and a.element == problem.arithmetic.number:
+                pair_rows(
+                    text, source, problem.a_row, problem.a_depth, self.a_scratch, self.scheme.copy_a, count,
+                    problem.numbers, self.scheme.tile.lanes,
+                )  # fmt: skip
+            else:
+                copy_rows(
+                    text, source, problem.a_row, problem.a_depth, self.a_scratch, self.scheme.copy_a, count,
+                    problem.depth, self.scheme.tile.lanes,
+                )  # fmt: skip
         return key
 
     def _panel(
@@ -223,7 +236,7 @@ class _Writer:
         if problem.b_weight is not None:
             # Packed matrices lie as the originals do, each padded to whole panels.
             padded = scheme.panels * tile.panel * problem.depth
-            strides = [stride // (problem.depth * problem.columns) * padded for stride in problem.b_batch]
+            strides = [stride // (problem.numbers * problem.columns) * padded for stride in problem.b_batch]
             start = text.iadd(text.dot(indices, strides), text.imul(panel, tile.panel * problem.depth))
             return text.part(problem.b, start), tile.panel, none
         b = text.part(problem.b, text.dot(indices, problem.b_batch))
@@ -232,7 +245,7 @@ class _Writer:
             return text.part(b, column), problem.columns, masks
         key = text.as_value(text.iadd(text.imul(batch, scheme.panels), panel))
         with text.when(text.compare("ne", key, carried[-1])):
-            copy_panel(text, b, problem.b_transposed, problem.depth, problem.columns, column, tile, self.b_scratch)
+            copy_panel(text, b, problem.b_transposed, problem.numbers, problem.columns, column, tile, self.b_scratch)
         carried[-1] = key
         return self.b_scratch, tile.panel, none
 
@@ -268,7 +281,7 @@ class _Writer:
         def emit(rows: int) -> None:
             sums = accumulate(
                 text, [r * a_row for r in range(rows)], shape, a.pointer, b.pointer,
-                [Depth(problem.depth, a_depth, b_stride)], problem.accumulator, b.element, b_masks,
+                [Depth(problem.depth, a_depth, b_stride)], problem.arithmetic, b.element, b_masks,
                 prefetches=prefetches,
             )  # fmt: skip
             if not self.rolled:

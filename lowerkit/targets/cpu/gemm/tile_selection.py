@@ -35,9 +35,9 @@ class Tile:
         """Columns of the tile."""
         return self.vectors * self.lanes
 
-    def chains(self, rows: int) -> int:
+    def chains(self, rows: int, latency: int = _FMA_LATENCY) -> int:
         """Accumulator sets that a tile of ``rows`` needs to hide the FMA latency (two FMAs start each cycle)."""
-        return max(1, min(4, 2 * _FMA_LATENCY // (rows * self.vectors)))
+        return max(1, min(4, 2 * latency // (rows * self.vectors)))
 
 
 def l2_bytes(cpu: CpuFeatures) -> int:

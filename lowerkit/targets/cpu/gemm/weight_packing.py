@@ -10,6 +10,8 @@ Layouts (row-major, edges padded with zeros)::
     conv_panels         [Cout, Cin/groups, kernel...]    -> [groups, panels, kernel..., Cin/groups, panel]
     matmul_quads        as matmul_panels and conv_panels, of elements of four bytes that follow each other along K or
     conv_quads          Cin/groups: panel has four times its width
+    matmul_pairs        likewise, of elements of two 16-bit numbers: panel has twice its width, and an odd K or Cin a
+    conv_pairs          zero behind it
     depthwise_channels  [C, 1, kernel...]                -> [kernel..., C]
     matmul_tiles        [..., K, N] or [..., N, K]       -> [..., panels, K/32, 2, 16, 16, 2]: AMX tiles of 16 pairs
     conv_tiles          [Cout, Cin/groups, kernel...]       along K x 16 columns, two beside each other per panel
@@ -20,13 +22,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from lowerkit.targets.cpu.gemm.arithmetic import Arithmetic
 from lowerkit.targets.packing import Layout, Packing, register_layout
 
-__all__ = ["Packing"]  # who imports it from here has these layouts registered
+__all__ = ["Packing", "panel_layout"]  # who imports it from here has these layouts registered
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -130,38 +134,49 @@ def _conv_tiles_apply(array: Array, parameters: dict[str, int]) -> Array:
     return _tiles_of(grouped.transpose(order).reshape(groups, -1, outputs // groups))
 
 
-def _quads(array: Array) -> Array:
-    """The last dimension, bytes, as elements of four."""
-    return np.ascontiguousarray(array).view(np.int32)
+@dataclass(frozen=True)
+class _Elements:
+    """Layouts in panels of elements of 32 bits, each of ``count`` numbers that follow each other along K or Cin."""
+
+    count: int
+
+    def _whole(self, array: Array) -> Array:
+        """Numbers of the last dimension as elements; zeros fill the last one."""
+        padded = np.ascontiguousarray(_pad_last(array, self.count))
+        return padded.view(np.int32)
+
+    def matmul_shape(self, shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+        """Packed shape of [..., K, N] or [..., N, K]."""
+        depth, width = (shape[-1], shape[-2]) if parameters["transposed"] else (shape[-2], shape[-1])
+        panel = parameters["panel"]
+        return (*shape[:-2], -(-width // panel), -(-depth // self.count), self.count * panel)
+
+    def matmul_apply(self, array: Array, parameters: dict[str, int]) -> Array:
+        """Packs [..., K, N] or [..., N, K]."""
+        rows = array if parameters["transposed"] else np.swapaxes(array, -1, -2)
+        packed = _matmul_apply(self._whole(rows), {**parameters, "transposed": 1})
+        return np.ascontiguousarray(packed).view(array.dtype)
+
+    def conv_shape(self, shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
+        """Packed shape of [Cout, Cin/groups, kernel...]."""
+        outputs, depth, *kernel = shape
+        groups, panel = parameters["groups"], parameters["panel"]
+        return (groups, -(-(outputs // groups) // panel), *kernel, -(-depth // self.count), self.count * panel)
+
+    def conv_apply(self, array: Array, parameters: dict[str, int]) -> Array:
+        """Packs [Cout, Cin/groups, kernel...]."""
+        elements = np.moveaxis(self._whole(np.moveaxis(array, 1, -1)), -1, 1)
+        return np.ascontiguousarray(_conv_apply(elements, parameters)).view(array.dtype)
 
 
-def _bytes(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(np.int8)
+def panel_layout(arithmetic: Arithmetic) -> str:
+    """Returns what the layouts in panels of these elements are called behind ``matmul_`` and ``conv_``."""
+    return {1: "panels", 2: "pairs", 4: "quads"}[arithmetic.numbers]
 
 
-def _matmul_quads_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
-    depth, width = (shape[-1], shape[-2]) if parameters["transposed"] else (shape[-2], shape[-1])
-    panel = parameters["panel"]
-    return (*shape[:-2], -(-width // panel), depth // 4, 4 * panel)
-
-
-def _matmul_quads_apply(array: Array, parameters: dict[str, int]) -> Array:
-    rows = array if parameters["transposed"] else np.swapaxes(array, -1, -2)
-    return _bytes(_matmul_apply(_quads(rows), {**parameters, "transposed": 1}))
-
-
-def _conv_quads_shape(shape: Sequence[int], parameters: dict[str, int]) -> tuple[int, ...]:
-    outputs, depth, *kernel = shape
-    groups, panel = parameters["groups"], parameters["panel"]
-    return (groups, -(-(outputs // groups) // panel), *kernel, depth // 4, 4 * panel)
-
-
-def _conv_quads_apply(array: Array, parameters: dict[str, int]) -> Array:
-    return _bytes(_conv_apply(np.moveaxis(_quads(np.moveaxis(array, 1, -1)), -1, 1), parameters))
-
-
-register_layout("matmul_quads", Layout(_matmul_quads_shape, _matmul_quads_apply))
-register_layout("conv_quads", Layout(_conv_quads_shape, _conv_quads_apply))
+for _name, _elements in (("pairs", _Elements(2)), ("quads", _Elements(4))):
+    register_layout(f"matmul_{_name}", Layout(_elements.matmul_shape, _elements.matmul_apply))
+    register_layout(f"conv_{_name}", Layout(_elements.conv_shape, _elements.conv_apply))
 register_layout("matmul_tiles", Layout(_matmul_tiles_shape, _matmul_tiles_apply))
 register_layout("conv_tiles", Layout(_conv_tiles_shape, _conv_tiles_apply))
 register_layout("matmul_panels", Layout(_matmul_shape, _matmul_apply, lambda given: given["transposed"] == 1))

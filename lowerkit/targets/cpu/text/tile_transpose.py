@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
-from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value
+from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value, vector_type
 
-__all__ = ["transpose_rows", "transpose_tile"]
+__all__ = ["interleave", "transpose_rows", "transpose_tile"]
+
+
+def interleave(text: TextBuilder, low: Value, high: Value) -> Value:
+    """Returns ``i32`` lanes that hold a 16-bit lane of ``low`` in their lower half and one of ``high`` above."""
+    lanes = low.lanes
+    halves = [text.bitcast(value, "i16") for value in (low, high)]
+    mixed = text.shuffle(halves[0], halves[1], [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)])
+    kind = vector_type("i32", lanes)
+    return text.op(f"vector.bitcast {mixed} : {mixed.type} to {kind}", kind)
 
 
 def transpose_tile(text: TextBuilder, rows: Sequence[Value]) -> list[Value]:
