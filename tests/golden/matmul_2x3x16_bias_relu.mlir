@@ -16,54 +16,60 @@ func.func @kernel(%buffers: !llvm.ptr, %dims: !llvm.ptr, %task_begin: i64, %task
       %v6 = arith.constant 3 : i64
       %v7 = arith.muli %v5, %v6 : i64
       %v8 = llvm.getelementptr %pointer0[%v7] : (!llvm.ptr, i64) -> !llvm.ptr, f32
-      %v9 = arith.constant dense<0x00000000> : vector<16xf32>
-      %v10 = llvm.load %pointer1 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
-      %v11 = llvm.load %v8 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v12 = vector.broadcast %v11 : f32 to vector<16xf32>
-      %v13 = math.fma %v12, %v10, %v9 : vector<16xf32>
-      %v14 = llvm.getelementptr %v8[3] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v15 = llvm.load %v14 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v16 = vector.broadcast %v15 : f32 to vector<16xf32>
-      %v17 = math.fma %v16, %v10, %v9 : vector<16xf32>
-      %v18 = llvm.getelementptr %pointer1[16] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v19 = llvm.load %v18 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
-      %v20 = llvm.getelementptr %v8[1] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v21 = llvm.load %v20 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v22 = vector.broadcast %v21 : f32 to vector<16xf32>
-      %v23 = math.fma %v22, %v19, %v9 : vector<16xf32>
-      %v24 = llvm.getelementptr %v8[4] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v25 = llvm.load %v24 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v26 = vector.broadcast %v25 : f32 to vector<16xf32>
-      %v27 = math.fma %v26, %v19, %v9 : vector<16xf32>
-      %v28 = llvm.getelementptr %pointer1[32] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v29 = llvm.load %v28 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
-      %v30 = llvm.getelementptr %v8[2] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v31 = llvm.load %v30 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v32 = vector.broadcast %v31 : f32 to vector<16xf32>
-      %v33 = math.fma %v32, %v29, %v9 : vector<16xf32>
-      %v34 = llvm.getelementptr %v8[5] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v35 = llvm.load %v34 {alignment = 4 : i64} : !llvm.ptr -> f32
-      %v36 = vector.broadcast %v35 : f32 to vector<16xf32>
-      %v37 = math.fma %v36, %v29, %v9 : vector<16xf32>
-      %v38 = llvm.getelementptr %v8[3] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v39 = llvm.getelementptr %pointer1[48] : (!llvm.ptr) -> !llvm.ptr, f32
-      %v40 = arith.addf %v13, %v23 : vector<16xf32>
-      %v41 = arith.addf %v17, %v27 : vector<16xf32>
-      %v42 = arith.addf %v40, %v33 : vector<16xf32>
-      %v43 = arith.addf %v41, %v37 : vector<16xf32>
-      %v44 = arith.constant 16 : i64
-      %v45 = arith.muli %v5, %v44 : i64
-      %v46 = llvm.getelementptr %pointer3[%v45] : (!llvm.ptr, i64) -> !llvm.ptr, f32
-      %v47 = llvm.load %pointer2 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
-      %v48 = arith.addf %v42, %v47 : vector<16xf32>
-      %v49 = arith.constant dense<0x00000000> : vector<16xf32>
-      %v50 = arith.maximumf %v48, %v49 : vector<16xf32>
-      llvm.store %v50, %v46 {alignment = 4 : i64} : vector<16xf32>, !llvm.ptr
-      %v51 = arith.addf %v43, %v47 : vector<16xf32>
-      %v52 = arith.constant dense<0x00000000> : vector<16xf32>
-      %v53 = arith.maximumf %v51, %v52 : vector<16xf32>
-      %v54 = llvm.getelementptr %v46[16] : (!llvm.ptr) -> !llvm.ptr, f32
-      llvm.store %v53, %v54 {alignment = 4 : i64} : vector<16xf32>, !llvm.ptr
+      %v9 = arith.constant 16 : i64
+      %v10 = arith.muli %v5, %v9 : i64
+      %v11 = llvm.getelementptr %pointer3[%v10] : (!llvm.ptr, i64) -> !llvm.ptr, f32
+      %v12 = arith.constant dense<0x00000000> : vector<16xf32>
+      %v13 = llvm.load %pointer1 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
+      %v14 = llvm.load %v8 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v15 = vector.broadcast %v14 : f32 to vector<16xf32>
+      %v16 = math.fma %v15, %v13, %v12 : vector<16xf32>
+      %v17 = llvm.getelementptr %v8[3] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v18 = llvm.load %v17 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v19 = vector.broadcast %v18 : f32 to vector<16xf32>
+      %v20 = math.fma %v19, %v13, %v12 : vector<16xf32>
+      %v21 = llvm.getelementptr %pointer1[16] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v22 = llvm.load %v21 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
+      %v23 = llvm.getelementptr %v8[1] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v24 = llvm.load %v23 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v25 = vector.broadcast %v24 : f32 to vector<16xf32>
+      %v26 = math.fma %v25, %v22, %v12 : vector<16xf32>
+      %v27 = llvm.getelementptr %v8[4] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v28 = llvm.load %v27 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v29 = vector.broadcast %v28 : f32 to vector<16xf32>
+      %v30 = math.fma %v29, %v22, %v12 : vector<16xf32>
+      %v31 = llvm.getelementptr %pointer1[32] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v32 = llvm.load %v31 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
+      %v33 = llvm.getelementptr %v8[2] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v34 = llvm.load %v33 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v35 = vector.broadcast %v34 : f32 to vector<16xf32>
+      %v36 = math.fma %v35, %v32, %v12 : vector<16xf32>
+      %v37 = llvm.getelementptr %v8[5] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v38 = llvm.load %v37 {alignment = 4 : i64} : !llvm.ptr -> f32
+      %v39 = vector.broadcast %v38 : f32 to vector<16xf32>
+      %v40 = math.fma %v39, %v32, %v12 : vector<16xf32>
+      "llvm.intr.prefetch"(%v11) <{cache = 1 : i32, hint = 3 : i32, rw = 1 : i32}> : (!llvm.ptr) -> ()
+      %v41 = llvm.getelementptr %v11[64] : (!llvm.ptr) -> !llvm.ptr, i8
+      "llvm.intr.prefetch"(%v41) <{cache = 1 : i32, hint = 3 : i32, rw = 1 : i32}> : (!llvm.ptr) -> ()
+      %v42 = llvm.getelementptr %v8[3] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v43 = llvm.getelementptr %pointer1[48] : (!llvm.ptr) -> !llvm.ptr, f32
+      %v44 = arith.addf %v16, %v26 : vector<16xf32>
+      %v45 = arith.addf %v20, %v30 : vector<16xf32>
+      %v46 = arith.addf %v44, %v36 : vector<16xf32>
+      %v47 = arith.addf %v45, %v40 : vector<16xf32>
+      %v48 = arith.constant 16 : i64
+      %v49 = arith.muli %v5, %v48 : i64
+      %v50 = llvm.getelementptr %pointer3[%v49] : (!llvm.ptr, i64) -> !llvm.ptr, f32
+      %v51 = llvm.load %pointer2 {alignment = 4 : i64} : !llvm.ptr -> vector<16xf32>
+      %v52 = arith.addf %v46, %v51 : vector<16xf32>
+      %v53 = arith.constant dense<0x00000000> : vector<16xf32>
+      %v54 = arith.maximumf %v52, %v53 : vector<16xf32>
+      llvm.store %v54, %v50 {alignment = 4 : i64} : vector<16xf32>, !llvm.ptr
+      %v55 = arith.addf %v47, %v51 : vector<16xf32>
+      %v56 = arith.constant dense<0x00000000> : vector<16xf32>
+      %v57 = arith.maximumf %v55, %v56 : vector<16xf32>
+      %v58 = llvm.getelementptr %v50[16] : (!llvm.ptr) -> !llvm.ptr, f32
+      llvm.store %v57, %v58 {alignment = 4 : i64} : vector<16xf32>, !llvm.ptr
     }
   return
 }

@@ -8,6 +8,7 @@ from lowerkit.mlir import ir
 from lowerkit.targets.cpu.attention.flash_kernel import emit_attention_task, scratch_floats
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import BF16_PAIRS, of_numbers, takes_pairs
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.reductions.row_frame import anchor_operand
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
@@ -67,6 +68,8 @@ class AttentionFamily(KernelFamily):
         causal = ir.BoolAttr(operation.attributes["causal"]).value
         masking = ir.StringAttr(operation.attributes["masking"]).value
         tiling = choose_tiling(cpu, queries, keys, group)
+        paired = takes_pairs(query.buffer.element, cpu) and depth % 2 == 0
+        text.native_bf16 = cpu.avx512_bf16
         stacked = group > 1 and isinstance(queries, int) and queries < tiling.block_rows
         shape = AttentionShape(
             rows=text.imul(queries, group) if stacked else queries,
@@ -75,6 +78,7 @@ class AttentionFamily(KernelFamily):
             depth=depth,
             value_depth=value_depth,
             scale=ir.FloatAttr(operation.attributes["scale"]).value,
+            arithmetic=BF16_PAIRS if paired else of_numbers(query.buffer.element),
             causal=causal,
             fill=ir.FloatAttr(operation.attributes["fill"]).value if masking == "select" else None,
             empty_rows=ir.StringAttr(operation.attributes["empty_rows"]).value,
@@ -82,7 +86,7 @@ class AttentionFamily(KernelFamily):
         )
         mask_strides = broadcast_strides(text, sources[3].sizes, 4) if len(sources) == 4 else None
         packed_mask = mask_strides is not None and (mask_strides[2] != 0 or (stacked and mask_strides[1] != 0))
-        scratch = scratch_floats(shape, tiling, packed_mask, query.buffer.element != "f32")
+        scratch = scratch_floats(shape, tiling, packed_mask)
         task_heads = key_heads if stacked else heads
         with frame.tasks() as task:
             at_batch, head, block = text.unravel(
@@ -129,6 +133,7 @@ class AttentionFamily(KernelFamily):
         tasks = product([extents[0], head_extent, expression("ceildiv", row_extent, tiling.block_rows)])
         way = "whole rows" if isinstance(keys, int) and keys <= tiling.block_keys else "online softmax"
         note = f"{tiling.block_rows} queries a task, {tiling.tile_rows}x{tiling.vectors} vectors, {way}"
+        note += ", pairs of bf16" if paired else ""
         return frame.plan(self.name, tasks, 4 * scratch, note)
 
 

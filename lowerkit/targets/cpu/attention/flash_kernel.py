@@ -5,14 +5,19 @@ Vocabulary
     lane         each row owns one vector lane through the whole task, so maxima, sums and rescaling of the softmax
                  are plain vertical vector ops: no lane is ever reduced across.
     key block    ``block_keys`` keys whose scores are alive at once.
+    element      what one multiplication takes: a number, or a pair of bf16 (``gemm/arithmetic.py``).
 
 Steps of a task
     1. Q^T: transpose the rows into scratch as [D, rows], widened to f32 and scaled.
-    2. for each key block: S^T[key, rows] = K Q^T, keys as broadcast scalars straight from the natural layout, so
+    2. for each key block: S^T[key, rows] = K Q^T, keys as broadcast elements straight from the natural layout, so
        neither K nor V is ever packed or transposed; the running maximum is taken while the scores are in registers.
     3. P = exp(S - maximum), the row sums, and the factor by which earlier blocks shrink (online softmax).
-    4. O^T[value dim, rows] += V^T P, the values as broadcast scalars.
+    4. O^T[value dim, rows] += V^T P, the values as broadcast elements.
     5. O^T / sum, transposed back, through the epilogue, to memory.
+
+With pairs of bf16 Q^T holds pairs of features, which are scaled when they are scores; P is rounded to bf16 and brought
+to pairs of keys, as V is (once a task and key block), and the row sums are those of the rounded weights, so that they
+still add up to one.
 
 Causal rows do not visit the keys behind their block, whose weights are 0. Values there that are NaN or infinite show
 all the same, 0 times them being NaN: as in eager, where keys are taken 512 at a time, those of the last 512 do.
@@ -32,7 +37,7 @@ from lowerkit.targets.cpu.attention.register_tiles import cover_rows, outer_prod
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.cpu.text.tile_transpose import transpose_rows, transpose_tile
+from lowerkit.targets.cpu.text.tile_transpose import interleave, transpose_rows, transpose_tile
 from lowerkit.targets.cpu.vector.math import exp_normal
 
 __all__ = ["emit_attention_task", "scratch_floats"]
@@ -40,17 +45,22 @@ __all__ = ["emit_attention_task", "scratch_floats"]
 _EAGER_KEYS = 512  # keys that eager takes at a time: those of a block that holds a visible key have a weight, be it 0
 
 
-def scratch_floats(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool, widened: bool) -> int:
+def scratch_floats(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool) -> int:
     """Returns the f32 elements of scratch that a task needs."""
-    return sum(_scratch_parts(shape, tiling, packed_mask, widened))
+    return sum(_scratch_parts(shape, tiling, packed_mask))
 
 
-def _scratch_parts(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool, widened: bool) -> list[int]:
+def _scratch_parts(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool) -> list[int]:
     rows = tiling.block_rows
     padded = -(-shape.value_depth // tiling.lanes) * tiling.lanes
     queries = max(shape.depth, padded) * rows
     scores = tiling.block_keys * rows
-    wide = -(-tiling.block_keys * max(shape.depth, shape.value_depth) // 16) * 16 if widened else 0
+    wide = 0
+    if shape.arithmetic.numbers > 1:
+        wide = -(-tiling.block_keys // shape.arithmetic.numbers) * shape.value_depth
+    elif shape.arithmetic.widens:
+        wide = tiling.block_keys * max(shape.depth, shape.value_depth)
+    wide = -(-wide // 16) * 16
     return [queries, scores, shape.value_depth * rows, scores if packed_mask else 0, wide, padded * shape.causal]
 
 
@@ -93,11 +103,12 @@ class _Task:
         self.text, self.shape, self.tiling = text, shape, tiling
         self.query, self.key, self.value = query, key, value
         self.first_row = first_row
-        parts = _scratch_parts(shape, tiling, needs_packing(mask, shape), key.element != "f32")
+        parts = _scratch_parts(shape, tiling, needs_packing(mask, shape))
         starts = [sum(parts[:index]) for index in range(len(parts))]
         self.packed_query, self.scores, self.output, packed_mask, self.wide, self.hidden = (
             text.part(scratch, start) for start in starts
         )
+        self.paired = shape.arithmetic.numbers > 1
         self.mask = ScoreMask(text, shape, tiling, mask, first_row, packed_mask)
 
     # --- the steps --------------------------------------------------------------------------------------------
@@ -144,6 +155,17 @@ class _Task:
     def _pack_queries(self) -> None:
         scale = self.text.constant(self.shape.scale, "f32", self.tiling.lanes)
         last = self.text.isub(self.shape.rows, 1)
+        if self.paired:
+            pairs = self.shape.depth // 2
+
+            def read_pairs(row: int, column: Index, mask: Value | None) -> Value:
+                at = self.text.imin(self.text.iadd(self.first_row, row), last)
+                start = self.text.iadd(self.text.imul(at, pairs), column)
+                return self.text.read(self._in_pairs(self.query), start, self.tiling.lanes, mask)
+
+            packed = self._in_pairs(self.packed_query)
+            transpose_rows(self.text, self.tiling.lanes, self.tiling.vectors, read_pairs, pairs, packed)
+            return
 
         def read(row: int, column: Index, mask: Value | None) -> Value:
             at = self.text.imin(self.text.iadd(self.first_row, row), last)
@@ -185,20 +207,25 @@ class _Task:
 
     def _score(self, first: Index, count: Index, highest: list[Value]) -> list[Value]:
         text, depth, rows = self.text, self.shape.depth, self.tiling.block_rows
-        keys = text.part(self.key, text.imul(first, depth))
-        keys = self._widened(keys, text.imul(count, depth))
+        keys, queries = text.part(self.key, text.imul(first, depth)), self.packed_query
+        if self.paired:
+            keys, queries, depth = self._in_pairs(keys), self._in_pairs(queries), depth // 2
+        else:
+            keys = self._widened(keys, text.imul(count, depth))
         zero = text.constant(0.0, "f32", self.tiling.lanes)
+        scale = text.constant(self.shape.scale, "f32", self.tiling.lanes)
 
         def tile(start: Index, height: int, carried: list[Value]) -> list[Value]:
             left = text.part(keys, text.imul(start, depth))
             accumulators = [zero] * (height * self.tiling.vectors)
             accumulators = outer_products(
-                text, left, (depth, 1), self.packed_query, depth, accumulators, self.tiling.vectors
+                text, left, (depth, 1), queries, depth, accumulators, self.tiling.vectors, self.shape.arithmetic
             )
             for row in range(height):
                 at = text.iadd(start, row)
                 for vector in range(self.tiling.vectors):
                     score = accumulators[row * self.tiling.vectors + vector]
+                    score = text.mul(score, scale) if self.paired else score
                     score = self.mask.apply(score, first, at, vector)
                     where = text.iadd(text.imul(at, rows), vector * self.tiling.lanes)
                     text.write(score, self.scores, where)
@@ -212,6 +239,8 @@ class _Task:
 
     def _exponentials(self, count: Index, shift: Sequence[Value], sums: list[Value]) -> list[Value]:
         text, lanes = self.text, self.tiling.lanes
+        if self.paired:
+            return self._paired_exponentials(count, shift, sums)
         with text.span(0, count, 1, sums) as loop:
             totals: list[Value] = []
             for vector in range(self.tiling.vectors):
@@ -222,10 +251,68 @@ class _Task:
             text.yield_(totals)
         return loop.results
 
+    def _paired_exponentials(self, count: Index, shift: Sequence[Value], sums: list[Value]) -> list[Value]:
+        """As :meth:`_exponentials`; the weights of two keys take the place of the first one's scores."""
+        text, lanes, rows = self.text, self.tiling.lanes, self.tiling.block_rows
+        pairs = self._in_pairs(self.scores)
+
+        def weights(number: Index, totals: list[Value], keys: int) -> list[Value]:
+            totals = list(totals)
+            for vector in range(self.tiling.vectors):
+                halves: list[Value] = []
+                for key in range(keys):
+                    at = text.iadd(text.imul(text.iadd(text.imul(number, 2), key), rows), vector * lanes)
+                    weight = exp_normal(text, text.sub(text.read(self.scores, at, lanes), shift[vector]))
+                    halves.append(text.narrow(weight, "bf16"))
+                    totals[vector] = text.add(totals[vector], text.widen(halves[-1]))
+                halves += [text.like(0, halves[0])] * (2 - keys)
+                text.write(interleave(text, *halves), pairs, text.iadd(text.imul(number, rows), vector * lanes))
+            return totals
+
+        whole = text.idiv(count, 2)
+        with text.span(0, whole, 1, sums) as loop:
+            text.yield_(weights(loop.index, loop.carried, 2))
+        if isinstance(count, int) and isinstance(whole, int):
+            return weights(whole, loop.results, 1) if count % 2 else loop.results
+        with text.span(whole, self._pairs_of(count), 1, loop.results) as rest:
+            text.yield_(weights(rest.index, rest.carried, 1))
+        return rest.results
+
+    def _pairs_of(self, count: Index) -> Index:
+        return self.text.idiv(self.text.iadd(count, 1), 2)
+
+    def _paired_values(self, values: Buffer, count: Index) -> Buffer:
+        """Copies the values of a key block as pairs of keys; a last key without a partner gets zeros."""
+        text, depth, target = self.text, self.shape.value_depth, self._in_pairs(self.wide)
+
+        def pair(number: Index, keys: int) -> None:
+            here = text.part(values, text.imul(number, 2 * depth))
+            there = text.part(target, text.imul(number, depth))
+
+            def columns(at: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
+                low = text.read(here, at, self.tiling.lanes, mask)
+                high = (
+                    text.like(0, low) if keys == 1 else text.read(here, text.iadd(at, depth), self.tiling.lanes, mask)
+                )
+                text.write(interleave(text, low, high), there, at, mask)
+                return carried
+
+            text.strip(depth, self.tiling.lanes, columns)
+
+        whole = text.idiv(count, 2)
+        with text.span(0, whole) as loop:
+            pair(loop.index, 2)
+        with text.span(whole, self._pairs_of(count)) as rest:
+            pair(rest.index, 1)
+        return target
+
     def _weigh_values(self, first: Index, count: Index, shrink: list[Value] | None) -> None:
         text, depth, rows = self.text, self.shape.value_depth, self.tiling.block_rows
-        values = text.part(self.value, text.imul(first, depth))
-        values = self._widened(values, text.imul(count, depth))
+        values, weights, steps = text.part(self.value, text.imul(first, depth)), self.scores, count
+        if self.paired:
+            values, weights, steps = self._paired_values(values, count), self._in_pairs(weights), self._pairs_of(count)
+        else:
+            values = self._widened(values, text.imul(count, depth))
         zero = text.constant(0.0, "f32", self.tiling.lanes)
 
         def tile(start: Index, height: int, carried: list[Value]) -> list[Value]:
@@ -242,7 +329,9 @@ class _Task:
                     for index, place in enumerate(places)
                 ]
             left = text.part(values, start)
-            accumulators = outer_products(text, left, (1, depth), self.scores, count, accumulators, self.tiling.vectors)
+            accumulators = outer_products(
+                text, left, (1, depth), weights, steps, accumulators, self.tiling.vectors, self.shape.arithmetic
+            )
             for place, accumulator in zip(places, accumulators, strict=True):
                 text.write(accumulator, self.output, place)
             return carried
@@ -303,6 +392,9 @@ class _Task:
         return text.select(without, zero, inverse)
 
     # --- pieces -----------------------------------------------------------------------------------------------
+
+    def _in_pairs(self, buffer: Buffer) -> Buffer:
+        return Buffer(buffer.pointer, self.shape.arithmetic.operand)
 
     def _widened(self, source: Buffer, count: Index) -> Buffer:
         """Returns f32 elements: the source itself, or a widened copy in scratch."""

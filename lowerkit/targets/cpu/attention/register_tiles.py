@@ -1,14 +1,15 @@
 """Sums of outer products in a tile of vector registers, and the covering of many rows with such tiles.
 
 A tile holds ``height`` rows of ``vectors`` vectors. One step loads ``vectors`` vectors of the right operand and, for
-each row, broadcasts one scalar of the left: ``height + vectors`` loads for ``height * vectors`` FMAs. The left is read
-as scalars in its natural layout, so it needs no packing.
+each row, broadcasts one element of the left: ``height + vectors`` loads for ``height * vectors`` FMAs. The left is read
+element by element in its natural layout, so it needs no packing. Elements are those of the product's arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lowerkit.targets.cpu.gemm.arithmetic import Arithmetic
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
 
@@ -25,6 +26,7 @@ def outer_products(
     steps: Index,
     accumulators: Sequence[Value],
     vectors: int,
+    arithmetic: Arithmetic,
 ) -> list[Value]:
     """``accumulators[r, v] += left[r, s] * right[s, v]`` over all steps s.
 
@@ -47,7 +49,7 @@ def outer_products(
                 factor = text.broadcast(text.read(scalars, row * row_stride + step * step_stride), lanes)
                 for vector in range(vectors):
                     place = row * vectors + vector
-                    sums[place] = text.fma(factor, columns[vector], sums[place])
+                    sums[place] = arithmetic.multiply_add(text, factor, columns[vector], sums[place])
         text.yield_(sums)
     return loop.results
 

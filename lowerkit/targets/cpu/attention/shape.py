@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowerkit.targets.cpu.gemm.arithmetic import Arithmetic
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 
 __all__ = ["AttentionShape", "AttentionTiling", "MaskAccess"]
@@ -32,6 +33,9 @@ class AttentionShape:
 
     ``rows`` is the number of queries M, or group * M where the query heads of a group are ``stacked``: with few
     queries (decoding) that fills the lanes. ``queries`` is M.
+
+    ``arithmetic`` is that of both products: features of queries and keys are multiplied element by element, and so are
+    keys of weights and values.
     """
 
     rows: Index
@@ -40,6 +44,7 @@ class AttentionShape:
     depth: int
     value_depth: int
     scale: float
+    arithmetic: Arithmetic
     causal: bool
     fill: float | None = None
     empty_rows: str = "zero"

@@ -229,6 +229,7 @@ class _Writer:
             Depth(problem.height.kernel, line_tap, row_weights),
             *inner,
         ]
+        prefetches = [*prefetches, *self.epilogue.prefetches(place, tile.lanes)]
         sums = accumulate(
             text, [y * line + x * pixel for y in range(lines) for x in range(pixels)], tile, a.pointer, b.pointer,
             loops, problem.arithmetic, b.element, prefetches=prefetches,

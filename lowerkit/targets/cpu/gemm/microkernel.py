@@ -33,21 +33,26 @@ __all__ = ["Depth", "Prefetch", "accumulate"]
 
 # Terms of a run: at most so many; adding one to the totals costs a load, an add and a store per register.
 _RUN = 320
+_LINE = 64
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Lines that the next tile needs, fetched while this one is computed.
+    """Cache lines that the next tile, or the epilogue of this one, needs, fetched while this one is computed.
 
     Attributes:
         start: first byte.
-        lines: cache lines to fetch over the whole depth, spread evenly.
+        lines: lines to fetch over the whole depth, spread evenly.
         locality: 3 fetches into L1, 2 into L2.
+        stride: bytes from one line to the next, by default one behind the other.
+        write: the lines are to be written.
     """
 
     start: Value
     lines: int
     locality: int
+    stride: Index = _LINE
+    write: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,9 +130,14 @@ def accumulate(
     def fetch(step: Index) -> None:
         for prefetch in prefetches:
             per_step = -(-prefetch.lines // total_steps)
-            base = text.offset(prefetch.start, text.imul(step, 64 * per_step), "i8")
+            first = text.imul(step, per_step)
+            if prefetch.stride != _LINE:  # lines apart from each other: those behind the last are of no use
+                first = text.imin(first, max(prefetch.lines - per_step, 0))
+            base = text.offset(prefetch.start, text.imul(first, prefetch.stride), "i8")
             for line in range(per_step):
-                text.prefetch(text.offset(base, 64 * line, "i8"), prefetch.locality)
+                text.prefetch(
+                    text.offset(base, text.imul(prefetch.stride, line), "i8"), prefetch.locality, prefetch.write
+                )
 
     def innermost(loop: Depth, a_at: Value, b_at: Value, step: Index, values: list[Value]) -> list[Value]:
         steps = _steps(loop.count, chains, unroll)

@@ -279,10 +279,11 @@ class _Writer:
             count = text.select(larger, text.as_value(text.iadd(self.size, 1)), text.as_value(self.size))
 
         def emit(rows: int) -> None:
+            operands = self.epilogue.prefetches(TilePlace(row, column, masks, rows), shape.lanes)
             sums = accumulate(
                 text, [r * a_row for r in range(rows)], shape, a.pointer, b.pointer,
                 [Depth(problem.depth, a_depth, b_stride)], problem.arithmetic, b.element, b_masks,
-                prefetches=prefetches,
+                prefetches=[*prefetches, *operands],
             )  # fmt: skip
             if not self.rolled:
                 self.epilogue.store_registers(sums, TilePlace(row, column, masks, rows))

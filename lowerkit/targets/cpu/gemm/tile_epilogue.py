@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cpu.gemm.microkernel import Prefetch
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index
 from lowerkit.targets.cpu.text.linear_access import Access
@@ -115,8 +116,8 @@ class TileEpilogue:
     def __init__(self, epilogue: Epilogue, sizes: list[Index], element: str) -> None:
         self.epilogue = epilogue
         self.sizes = sizes
-        # Each op on bf16 rounds in eight integer ops.
-        weight = 8 if element == "bf16" else 1
+        # Each op on bf16 rounds in eight integer ops, where the CPU has no instruction for it.
+        weight = 8 if element == "bf16" and not epilogue.frame.text.native_bf16 else 1
         self.light = weight * (1 + (epilogue.body.op_count if epilogue.body is not None else 0)) <= _LIGHT_OPS
         self._element = element
         self._text = epilogue.frame.text
@@ -150,6 +151,26 @@ class TileEpilogue:
             if strides[outer] != text.imul(strides[inner], size):
                 return None
         return strides[axes[-1]]
+
+    def prefetches(self, place: TilePlace, lanes: int) -> list[Prefetch]:
+        """What the rows of a tile read besides the sums (residuals), to be fetched while these are computed.
+
+        The tile's operand lies in other cores' caches as often as not; read at once when the sums are done, its lines
+        would be waited for.
+        """
+        text = self._text
+        if not (isinstance(place.per_line, int) and place.lines == 1):
+            return []
+        fetch: list[Prefetch] = []
+        accesses = [(rows, False) for rows in self._inputs if rows is not None]
+        for rows, write in [*accesses, *((rows, True) for _, rows in self._stores)]:
+            if rows.row_stride in (0, None) or rows.channel_stride != 1:
+                continue
+            buffer, first = rows.access.buffer, self._base(rows, place)
+            for line in range(-(-len(place.masks) * lanes * buffer.bytes // 64)):
+                stride = text.imul(rows.row_stride or 0, buffer.bytes)
+                fetch.append(Prefetch(text.offset(first, 64 * line, "i8"), place.per_line, 3, stride, write))
+        return fetch
 
     # --- one tile ---------------------------------------------------------------------------------------------
 
@@ -187,9 +208,7 @@ class TileEpilogue:
             if rows is None or rows.row_stride is None:
                 bases.append(None)
                 continue
-            at = text.iadd(text.imul(place.row, rows.row_stride), text.imul(place.column, rows.channel_stride))
-            at = text.iadd(at, rows.access.offset)
-            bases.append(text.offset(rows.access.buffer.pointer, at, rows.access.buffer.element))
+            bases.append(self._base(rows, place))
         fixed: dict[int, list[Value]] = {}
         for number, source in enumerate(self.epilogue.inputs):
             if isinstance(source, Constant):
@@ -200,6 +219,14 @@ class TileEpilogue:
             if rows is not None and rows.row_stride == 0:
                 fixed[number] = self._read_row(rows, bases[number], place, 0, lanes)
         return bases, fixed
+
+    def _base(self, rows: _Rows, place: TilePlace) -> Value:
+        """Pointer of an access with a row stride at the tile's first element."""
+        text = self._text
+        assert rows.row_stride is not None
+        at = text.iadd(text.imul(place.row, rows.row_stride), text.imul(place.column, rows.channel_stride))
+        at = text.iadd(at, rows.access.offset)
+        return text.offset(rows.access.buffer.pointer, at, rows.access.buffer.element)
 
     def _read_row(self, rows: _Rows, base: Value | None, place: TilePlace, distance: Index, lanes: int) -> list[Value]:
         """The vectors of one row of an operand."""

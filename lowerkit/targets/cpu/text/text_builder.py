@@ -27,6 +27,9 @@ from lowerkit.targets.cpu.text.ssa_values import (
 
 __all__ = ["TextBuilder", "Value", "bit_width", "element_bytes", "float_literal", "is_float", "vector_type"]
 
+_ONE_SHUFFLE = 16
+"""Lanes of 16 bits that AVX-512 spreads to 32 bits by one shuffle."""
+
 
 class TextBuilder:
     """Accumulates the lines of one function body (or of several functions) and hands out fresh SSA names."""
@@ -170,6 +173,13 @@ class TextBuilder:
         if a.element == element:
             return a
         if a.element == "bf16":
+            if a.lanes == _ONE_SHUFFLE:
+                # One shuffle with zero in place of an extension and a shift, which compete for the same ports.
+                half = self.bitcast(a, "i16")
+                order = [place for lane in range(a.lanes) for place in (a.lanes + lane, lane)]
+                kind = vector_type("f32", a.lanes)
+                mixed = self.shuffle(half, self.like(0, half), order)
+                return self.widen(self.op(f"vector.bitcast {mixed} : {mixed.type} to {kind}", kind), element)
             bits = self.cast("arith.extui", self.bitcast(a, "i16"), "i32")
             single = self.bitcast(self.binary("arith.shli", bits, self.like(16, bits)), "f32")
             return self.widen(single, element)
@@ -270,12 +280,10 @@ class TextBuilder:
         limit = self.broadcast(self.cast("arith.trunci", count, "i32"), lanes)
         return self.compare("slt", self.lane_numbers(lanes, "i32"), limit)
 
-    def prefetch(self, pointer: Value, locality: int = 3) -> None:
-        """Fetches the line of ``pointer`` for reading; locality 3 into L1, 2 into L2."""
-        self.line(
-            f'"llvm.intr.prefetch"({pointer}) <{{cache = 1 : i32, hint = {locality} : i32, rw = 0 : i32}}> : '
-            f"({POINTER}) -> ()"
-        )
+    def prefetch(self, pointer: Value, locality: int = 3, write: bool = False) -> None:
+        """Fetches the line of ``pointer`` for reading or writing; locality 3 into L1, 2 into L2."""
+        options = f"cache = 1 : i32, hint = {locality} : i32, rw = {int(write)} : i32"
+        self.line(f'"llvm.intr.prefetch"({pointer}) <{{{options}}}> : ({POINTER}) -> ()')
 
     # --- control ----------------------------------------------------------------------------------------------
 
