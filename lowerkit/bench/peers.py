@@ -71,7 +71,7 @@ def prepare_peer(name: str, model: BenchModel) -> Run:
     if prepare is None:
         raise UsageError("LK1008", f"there is no peer {name!r}", hint="the peers are: " + ", ".join(PEERS))
     try:
-        with warnings.catch_warnings(), _quiet():
+        with warnings.catch_warnings(), quiet():
             warnings.simplefilter("ignore")
             return prepare(model)
     except UnsupportedError:
@@ -82,7 +82,7 @@ def prepare_peer(name: str, model: BenchModel) -> Run:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
+def quiet() -> Generator[None]:
     """Keeps the exporters' chatter off the terminal."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -34,6 +34,7 @@ __all__ = ["Depth", "Prefetch", "accumulate"]
 # Terms of a run: at most so many; adding one to the totals costs a load, an add and a store per register.
 _RUN = 320
 _LINE = 64
+_LINES_PER_STEP = 4
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,15 @@ class Prefetch:
 
     Attributes:
         start: first byte.
-        lines: lines to fetch over the whole depth, spread evenly.
+        lines: lines to fetch over the whole depth, spread evenly; of a number that is known at run time alone at most
+            four lines a step.
         locality: 3 fetches into L1, 2 into L2.
         stride: bytes from one line to the next, by default one behind the other.
         write: the lines are to be written.
     """
 
     start: Value
-    lines: int
+    lines: Index
     locality: int
     stride: Index = _LINE
     write: bool = False
@@ -127,14 +129,17 @@ def accumulate(
     whole_steps = loops[-1].count // steps
     total_steps = max(1, math.prod(loop.count for loop in loops[:-1]) * whole_steps)
 
+    shares = [text.iceildiv(prefetch.lines, total_steps) for prefetch in prefetches]
+    shares = [share if isinstance(share, int) else text.imin(share, _LINES_PER_STEP) for share in shares]
+
     def fetch(step: Index) -> None:
-        for prefetch in prefetches:
-            per_step = -(-prefetch.lines // total_steps)
-            first = text.imul(step, per_step)
+        for prefetch, share in zip(prefetches, shares, strict=True):
+            first = text.imul(step, share)
             if prefetch.stride != _LINE:  # lines apart from each other: those behind the last are of no use
-                first = text.imin(first, max(prefetch.lines - per_step, 0))
+                assert isinstance(share, int)
+                first = text.imin(first, text.isub(prefetch.lines, share))
             base = text.offset(prefetch.start, text.imul(first, prefetch.stride), "i8")
-            for line in range(per_step):
+            for line in range(share if isinstance(share, int) else _LINES_PER_STEP):
                 text.prefetch(
                     text.offset(base, text.imul(prefetch.stride, line), "i8"), prefetch.locality, prefetch.write
                 )

@@ -33,7 +33,7 @@ from lowerkit.targets.cpu.gemm.arithmetic import takes_pairs
 from lowerkit.targets.cpu.gemm.microkernel import Depth, Prefetch, accumulate
 from lowerkit.targets.cpu.gemm.panel_packing import copy_panel, copy_rows, pair_rows
 from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks, in_pairs
-from lowerkit.targets.cpu.gemm.task_order import place_task, tile_start
+from lowerkit.targets.cpu.gemm.task_order import TaskPlace, place_task, tile_start
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace
 from lowerkit.targets.cpu.gemm.tile_selection import Tile, choose_tile, evict_each_other, l2_bytes
 from lowerkit.targets.cpu.gemm.weight_packing import Packing, panel_layout
@@ -184,12 +184,12 @@ class _Writer:
                 a = text.part(a, text.imul(row, a_row))
             b, b_stride, masks = self._panel(indices, batch, panel, column, carried)
             place_row = text.iadd(text.imul(batch, problem.rows), row)
-            fetch = self._prefetches(a, a_row, a_depth, b, place.in_block)
+            fetch = self._prefetches(a, a_row, a_depth, b, place)
             self._tile(tile, a, a_row, a_depth, b, b_stride, masks, place_row, column, fetch)
             if carried:
                 text.yield_(carried)
 
-    def _prefetches(self, a: Buffer, a_row: int, a_depth: int, b: Buffer, in_block: Index) -> list[Prefetch]:
+    def _prefetches(self, a: Buffer, a_row: int, a_depth: int, b: Buffer, place: TaskPlace) -> list[Prefetch]:
         """What the next tiles need: short rows of A, which end before a hardware prefetcher has learnt them, and the
         block's share of the next panel of a B that comes from memory (each tile of the block fetches one part)."""
         text, problem, scheme = self.text, self.problem, self.scheme
@@ -200,9 +200,10 @@ class _Writer:
             fetch.append(Prefetch(text.offset(a.pointer, self.size * a_row, a.element), lines, 3))
         panel_bytes = problem.depth * scheme.tile.panel * element_bytes(b.element)
         if problem.b_weight is not None and scheme.block_tiles > 1 and scheme.panels * panel_bytes > _LARGE_B:
-            lines = -(-panel_bytes // 64 // scheme.block_tiles)
+            lines = text.iceildiv(panel_bytes // 64, place.block_tiles)
             start = text.offset(b.pointer, panel_bytes, "i8")
-            fetch.append(Prefetch(text.offset(start, text.imul(in_block, lines * 64), "i8"), lines, 2))
+            distance = text.imul(place.in_block, text.imul(lines, 64))
+            fetch.append(Prefetch(text.offset(start, distance, "i8"), lines, 2))
         return fetch
 
     def _first_row(self, tile: Index) -> Index:
