@@ -1,7 +1,8 @@
 """Interleaved timing: A B C A B C ..., so that a machine that slows down slows all of them.
 
 Vocabulary
-    round    one call of every contender, in an order that rotates from round to round.
+    round    two calls of every contender, the second one counted, in an order that rotates from round to round. Worker
+             threads of the contender before may still spin during the first call, and the caches are full of its data.
     warm-up  rounds that are not counted: first calls allocate, compile and fault pages in.
 """
 
@@ -30,7 +31,7 @@ class Timing:
 def time_interleaved(
     contenders: Mapping[str, Callable[[], object]], *, seconds: float, warm_up: int = 3, minimum_rounds: int = 10
 ) -> dict[str, Timing]:
-    """Calls every contender once a round until ``seconds`` have passed and ``minimum_rounds`` are done."""
+    """Calls every contender twice a round until ``seconds`` have passed and ``minimum_rounds`` are done."""
     names = list(contenders)
     for _ in range(warm_up):
         for name in names:
@@ -41,6 +42,7 @@ def time_interleaved(
     while rounds < minimum_rounds or time.perf_counter() < deadline:
         shift = rounds % len(names)
         for name in names[shift:] + names[:shift]:
+            contenders[name]()
             started = time.perf_counter_ns()
             contenders[name]()
             samples[name].append((time.perf_counter_ns() - started) / 1e6)

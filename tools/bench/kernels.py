@@ -1,9 +1,10 @@
-"""GFLOP/s of single kernels on one thread, interleaved with torch eager (oneDNN) and with a pure FMA loop.
+"""GFLOP/s of single kernels on one thread, interleaved with torch eager (oneDNN) and with a loop in registers alone.
 
-Machines are shared and change their clock: each round runs our kernel, torch and the FMA loop one after another, and
-the least time of each counts. The last column is the share of the FMA loop's rate.
+Machines are shared and change their clock: each round runs our kernel, torch and the loop one after another, and the
+least time of each counts. The loop multiplies and adds as the kernels of the element type do: FMAs, or dot products of
+pairs of bf16. The last column is the share of its rate.
 
-    python tools/bench/kernels.py [--only conv] [--seconds 1.0] [--json kernels.json]
+    python tools/bench/kernels.py [--dtype bf16] [--only conv] [--seconds 1.0] [--json kernels.json]
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import ml_dtypes
 import numpy as np
 import torch
 
 from lowerkit.targets.cpu.conv.conv import ConvFamily
 from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
 from lowerkit.targets.cpu.family import KernelFamily
+from lowerkit.targets.cpu.gemm.arithmetic import BF16_PAIRS, of_numbers, takes_pairs
 from lowerkit.targets.cpu.gemm.matmul import MatmulFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import CpuFeatures, cpu_features
@@ -33,7 +36,9 @@ from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 
 Array = np.ndarray[Any, Any]
-PEAK_STEPS, PEAK_CHAINS = 100_000, 12
+PEAK_STEPS, PEAK_CHAINS = 100_000, 14
+ELEMENTS = {"f32": (np.float32, 1e-4), "bf16": (ml_dtypes.bfloat16, 1e-2)}
+"""Type of the arrays, and how far two results may lie apart, as a share of the largest."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,10 @@ class Problem:
             return MatmulFamily()
         return DepthwiseFamily() if self.groups == self.input[3] else ConvFamily()
 
-    def text(self) -> str:
+    def text(self, element: str) -> str:
         """The region, for ``RegionView.from_text``."""
-        x, w, r = (f"tensor<{'x'.join(map(str, shape))}xf32>" for shape in (self.input, self.weight, self.result))
+        shapes = (self.input, self.weight, self.result)
+        x, w, r = (f"tensor<{'x'.join(map(str, shape))}x{element}>" for shape in shapes)
         channels = self.result[-1]
         if len(self.input) == 2:
             anchor = '"lk.matmul"(%x, %w) {transpose_lhs = false, transpose_rhs = false, accumulate = f32}'
@@ -83,16 +89,16 @@ class Problem:
         last = f"affine_map<({', '.join(dims)}) -> ({dims[-1]})>"
         parallel = ", ".join(['"parallel"'] * len(dims))
         return f"""
-func.func @region(%x: {x}, %w: {w}, %b: tensor<{channels}xf32>) -> {r} {{
+func.func @region(%x: {x}, %w: {w}, %b: tensor<{channels}x{element}>) -> {r} {{
   %0 = {anchor} : ({x}, {w}) -> {r}
   %e = tensor.empty() : {r}
   %1 = linalg.generic {{indexing_maps = [{same}, {last}, {same}], iterator_types = [{parallel}]}}
-    ins(%0, %b : {r}, tensor<{channels}xf32>) outs(%e : {r}) {{
-  ^bb0(%a: f32, %c: f32, %o: f32):
-    %s = arith.addf %a, %c : f32
-    %z = arith.constant 0.0 : f32
-    %m = arith.maximumf %s, %z : f32
-    linalg.yield %m : f32
+    ins(%0, %b : {r}, tensor<{channels}x{element}>) outs(%e : {r}) {{
+  ^bb0(%a: {element}, %c: {element}, %o: {element}):
+    %s = arith.addf %a, %c : {element}
+    %z = arith.constant 0.0 : {element}
+    %m = arith.maximumf %s, %z : {element}
+    linalg.yield %m : {element}
   }} -> {r}
   return %1 : {r}
 }}"""
@@ -110,7 +116,7 @@ PROBLEMS = [
             (1, 768, 1000), (1, 768, 32000), (1, 4096, 4096), (1, 9216, 4096),
             (64, 768, 768), (64, 768, 32000), (128, 768, 768), (128, 768, 3072),
             (128, 3072, 768), (197, 768, 2304), (197, 768, 3072), (197, 3072, 768), (196, 256, 1024),
-            (196, 1024, 256), (784, 512, 128), (3136, 256, 64), (12544, 64, 64), (12544, 64, 256),
+            (2048, 2048, 2048), (196, 1024, 256), (784, 512, 128), (3136, 256, 64), (12544, 64, 64), (12544, 64, 256),
         )
     ),
     conv("conv 7x7s2 stem", 224, 3, 64, 7, 2),
@@ -154,25 +160,27 @@ def aligned(array: Array) -> Array:
     return copy
 
 
-def fma_loop(cpu: CpuFeatures) -> tuple[Callable[[], None], int]:
-    """A loop of independent FMAs, and its FLOPs."""
+def peak_loop(element: str, cpu: CpuFeatures) -> tuple[Callable[[], None], int]:
+    """A loop of independent multiplications and additions in registers, and its FLOPs."""
     text, lanes = KernelText(), cpu.lanes(32)
+    arithmetic = BF16_PAIRS if takes_pairs(element, cpu) else of_numbers("f32")
     text.lines.append(abi.load_pointer("pointer0", 0).rstrip("\n"))
     data = Buffer(Value("%pointer0", "!llvm.ptr"), "f32")
-    factor = text.read(data, 0, lanes)
-    with text.span(0, PEAK_STEPS, 1, [factor] * PEAK_CHAINS) as loop:
-        text.yield_([text.fma(factor, value, factor) for value in loop.carried])
+    zero = text.read(data, 0, lanes)
+    factor = text.read(Buffer(data.pointer, arithmetic.operand), 0, lanes)
+    with text.span(0, PEAK_STEPS, 1, [zero] * PEAK_CHAINS) as loop:
+        text.yield_([arithmetic.multiply_add(text, factor, factor, value) for value in loop.carried])
     total = loop.results[0]
     for value in loop.results[1:]:
         total = text.add(total, value)
     text.write(total, data, 0)
     call, _ = LoadedKernel(DeviceCode("peak", abi.kernel_module(text.text())), cpu).bind([np.zeros(lanes, np.float32)])
-    return lambda: call(0, 1), 2 * lanes * PEAK_STEPS * PEAK_CHAINS
+    return lambda: call(0, 1), 2 * arithmetic.numbers * lanes * PEAK_STEPS * PEAK_CHAINS
 
 
 def torch_call(problem: Problem, x: Array, w: Array, b: Array) -> Callable[[], torch.Tensor]:
     """The same computation in eager, with the weights laid out as oneDNN likes them."""
-    image, weight, bias = (torch.from_numpy(a) for a in (x, w, b))
+    image, weight, bias = (from_numpy(a) for a in (x, w, b))
     if len(problem.input) == 2:
         columns = weight.T.contiguous()
         return lambda: torch.relu(torch.nn.functional.linear(image, columns, bias))
@@ -182,21 +190,31 @@ def torch_call(problem: Problem, x: Array, w: Array, b: Array) -> Callable[[], t
     )
 
 
-def measure(problem: Problem, cpu: CpuFeatures, peak: tuple[Callable[[], None], int], seconds: float) -> Row:
+def from_numpy(array: Array) -> torch.Tensor:
+    """The tensor over the array's memory; torch takes bf16 by its bits alone."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def measure(
+    problem: Problem, element: str, cpu: CpuFeatures, peak: tuple[Callable[[], None], int], seconds: float
+) -> Row:
     """Compiles, checks against eager, and times in rounds for ``seconds``."""
-    plan = problem.family().plan(RegionView.from_text(problem.text(), "anchor", ["", "w", "b"]), cpu)
+    plan = problem.family().plan(RegionView.from_text(problem.text(element), "anchor", ["", "w", "b"]), cpu)
     if isinstance(plan, Refusal):
         raise click.ClickException(f"{problem.name}: {plan.reason}")
     generator = np.random.default_rng(0)
     shapes = (problem.input, problem.weight, (problem.result[-1],))
-    x, w, b = (generator.standard_normal(shape, np.float32) for shape in shapes)
-    out = aligned(np.zeros(problem.result, np.float32))
+    dtype, tolerance = ELEMENTS[element]
+    x, w, b = (generator.standard_normal(shape, np.float32).astype(dtype) for shape in shapes)
+    out = aligned(np.zeros(problem.result, dtype))
     call, tasks = LoadedKernel(plan, cpu).bind([aligned(x), aligned(plan.packings[1].apply(w)), aligned(b), out])
     eager = torch_call(problem, x, w, b)
     call(0, tasks)
     wanted = eager() if len(problem.input) == 2 else eager().movedim(1, -1)
     scale = float(wanted.abs().max())
-    if float((torch.from_numpy(out) - wanted).abs().max()) > 1e-4 * scale:
+    if float((from_numpy(out) - wanted).abs().max()) > tolerance * scale:
         raise click.ClickException(f"{problem.name}: the kernel disagrees with eager")
     runs: list[Callable[[], Any]] = [lambda: call(0, tasks), eager, peak[0]]
     best = [math.inf] * 3
@@ -215,21 +233,22 @@ def measure(problem: Problem, cpu: CpuFeatures, peak: tuple[Callable[[], None], 
 
 
 @click.command()
+@click.option("--dtype", type=click.Choice(list(ELEMENTS)), default="f32", show_default=True)
 @click.option("--only", default="", help="Problems whose name contains this.")
 @click.option("--seconds", default=1.0, show_default=True, help="Time for each problem.")
 @click.option("--cpu", default="host", show_default=True, help="CPU level.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the rows here.")
-def main(only: str, seconds: float, cpu: str, json_path: Path | None) -> None:
+def main(dtype: str, only: str, seconds: float, cpu: str, json_path: Path | None) -> None:
     """Measure the GEMM, convolution and depthwise kernels of one CPU level on one thread."""
     torch.set_num_threads(1)
     features = cpu_features(cpu)
-    peak = fma_loop(features)
+    peak = peak_loop(dtype, features)
     rows: list[Row] = []
-    click.echo(f"{'':26}{'ms':>9}{'torch ms':>10}{'GFLOP/s':>9}{'of FMA':>8}")
+    click.echo(f"{'':26}{'ms':>9}{'torch ms':>10}{'GFLOP/s':>9}{'of peak':>8}")
     for problem in PROBLEMS:
         if only not in problem.name:
             continue
-        row = measure(problem, features, peak, seconds)
+        row = measure(problem, dtype, features, peak, seconds)
         rows.append(row)
         share = row.gflops / row.peak_gflops
         click.echo(f"{row.name:26}{row.kernel_ms:9.3f}{row.torch_ms:10.3f}{row.gflops:9.1f}{share:8.0%}  {row.note}")

@@ -1,6 +1,6 @@
 """One dynamic artifact over several lengths, beside the peers' dynamic models, f32: few rows to many.
 
-Each model is compiled once with a symbolic length; the peers are given the same ONNX file with the same symbolic length.
+Each model is compiled once with a symbolic length; the peers are given one ONNX file with the same symbolic length.
 With --static the artifact of each length alone is measured too: what a length known at compile time would bring. All
 contenders of a length are interleaved.
 

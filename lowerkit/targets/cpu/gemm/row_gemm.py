@@ -200,7 +200,10 @@ class _Writer:
             fetch.append(Prefetch(text.offset(a.pointer, self.size * a_row, a.element), lines, 3))
         panel_bytes = problem.depth * scheme.tile.panel * element_bytes(b.element)
         if problem.b_weight is not None and scheme.block_tiles > 1 and scheme.panels * panel_bytes > _LARGE_B:
-            lines = text.iceildiv(panel_bytes // 64, place.block_tiles)
+            tiles, lines = place.block_tiles, text.iceildiv(panel_bytes // 64, place.block_tiles)
+            if isinstance(tiles, Value) and isinstance(lines, Value):
+                # A lone tile reads its panel as fast as memory gives it: fetching the next one would only compete.
+                lines = text.select(text.compare("eq", tiles, text.i64(1)), text.i64(0), lines)
             start = text.offset(b.pointer, panel_bytes, "i8")
             distance = text.imul(place.in_block, text.imul(lines, 64))
             fetch.append(Prefetch(text.offset(start, distance, "i8"), lines, 2))
