@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -12,15 +12,21 @@ import torch
 
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.harness import LoadedKernel
+from lowerkit.targets.cpu.levels import LEVELS as LEVEL_NAMES
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
+from tests.support.tile_model import modelled
 
 Array = np.ndarray[Any, Any]
 INTEGERS: dict[str, Any] = {"i8": np.int8, "i32": np.int32}
 NUMPY: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 TORCH = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16}
-LEVELS = [name for name in ("x86-64-v3", "x86-64-v4", "sapphirerapids") if runs_on_host(name)]
+LEVELS = [name for name in LEVEL_NAMES if runs_on_host(name)]
+FLOAT_LEVELS = list(LEVEL_NAMES) if runs_on_host("x86-64-v4") else LEVELS
+"""Levels of kernels of floats: those above the machine run through a model of their instructions (``tile_model``)."""
+ENDS = ["x86-64-v3", *(name for name in FLOAT_LEVELS if cpu_features(name).avx512_bf16)] if len(LEVELS) > 1 else LEVELS
+"""The narrowest level, and those that multiply bf16 in their own ways."""
 
 # Activations of the epilogue: body text from %v to the value named last.
 ACTIVATIONS = {
@@ -167,6 +173,19 @@ def _garbage(shape: Sequence[int], element: str) -> Array:
     return np.full(tuple(shape), np.nan, np.float32).astype(NUMPY[element])
 
 
+def load_kernel(plan: DeviceCode, level: str, model: bool | None = None) -> LoadedKernel:
+    """Returns the kernel compiled for its level.
+
+    One that this machine cannot run, or any with ``model``, is compiled for x86-64-v4 with a model of the instructions
+    beyond.
+    """
+    if model is None:
+        model = not runs_on_host(level)
+    if not model:
+        return LoadedKernel(plan, cpu_features(level))
+    return LoadedKernel(replace(plan, payload=modelled(plan.text)), cpu_features("x86-64-v4"))
+
+
 def run_plan(
     plan: DeviceCode,
     arrays: Sequence[Array],
@@ -183,7 +202,7 @@ def run_plan(
         if packing is not None:
             assert packed[-1].shape == packing.packed_shape(array.shape)
     outputs = [_garbage(shape, element) for shape, element in results]
-    call, tasks = LoadedKernel(plan, cpu_features(level)).bind([*packed, *outputs], dims)
+    call, tasks = load_kernel(plan, level).bind([*packed, *outputs], dims)
     for part in range(ranges):
         call(tasks * part // ranges, tasks * (part + 1) // ranges)
     return outputs

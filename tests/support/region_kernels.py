@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from lowerkit.targets.cpu.family import KernelFamily
-from lowerkit.targets.cpu.harness import LoadedKernel
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
+from tests.support.kernels import load_kernel
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +40,13 @@ def _level(name: str) -> Any:
 
 
 LEVELS = [_level("x86-64-v3"), _level("x86-64-v4")]
+BF16_LEVELS = [
+    *LEVELS,
+    pytest.param(
+        "znver4", marks=pytest.mark.skipif(not runs_on_host("x86-64-v4"), reason="this machine is below x86-64-v4")
+    ),
+]
+"""With the level that multiplies pairs of bf16; a machine below it runs a model of its instructions."""
 
 
 def tensor(shape: Sequence[int | str], element: str) -> str:
@@ -84,7 +91,7 @@ def run_region(
         if type_.is_dynamic_dim(axis)
     ]
     _fill_in_place(plan, operands, results)
-    call, tasks = LoadedKernel(plan, cpu_features(level)).bind(everything, dims)
+    call, tasks = load_kernel(plan, level).bind(everything, dims)
     for task in reversed(range(tasks)):
         call(task, task + 1)
     for block, result in blocks:

@@ -12,7 +12,16 @@ import torch
 from lowerkit.dialect.reference.rows import attention as reference
 from lowerkit.targets.cpu.attention.attention import AttentionFamily
 from lowerkit.targets.plan import DeviceCode, Refusal
-from tests.support.region_kernels import LEVELS, Array, anchored, largest_error, plan_region, random, run_region, tensor
+from tests.support.region_kernels import (
+    BF16_LEVELS,
+    Array,
+    anchored,
+    largest_error,
+    plan_region,
+    random,
+    run_region,
+    tensor,
+)
 
 FAMILY = AttentionFamily()
 Sizes = dict[str, int]
@@ -78,7 +87,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize(("sizes", "causal"), CASES)
 def test_against_float64(level: str, sizes: tuple[int, ...], causal: bool) -> None:
     q, k, v = operands_of(sizes, "f32")
@@ -89,7 +98,7 @@ def test_against_float64(level: str, sizes: tuple[int, ...], causal: bool) -> No
     assert largest_error(result, exact_attention(q, k, v, None, causal, scale)) <= budget(q, k, v, scale)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize("element", ["f32", "i1"])
 @pytest.mark.parametrize(
     ("sizes", "mask", "causal"),
@@ -118,7 +127,7 @@ def test_masks(level: str, element: str, sizes: tuple[int, ...], mask: tuple[int
         assert (result[:, :, 0] == 0).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize(("queries", "keys"), [(35, 77), (1, 300), (40, 3)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_dynamic_sizes(level: str, queries: int, keys: int, causal: bool) -> None:
@@ -129,7 +138,7 @@ def test_dynamic_sizes(level: str, queries: int, keys: int, causal: bool) -> Non
     assert largest_error(result, exact_attention(q, k, v, None, causal, 0.25)) <= budget(q, k, v, 0.25)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize("rows", [1, 20])
 def test_a_dynamic_mask_of_one_row_broadcasts(level: str, rows: int) -> None:
     q, k, v = operands_of((1, 2, 2, 20, 37, 16, 16), "f32")
@@ -139,19 +148,23 @@ def test_a_dynamic_mask_of_one_row_broadcasts(level: str, rows: int) -> None:
     assert largest_error(result, exact_attention(q, k, v, mask, False, 0.25)) <= 2 * budget(q, k, v, 0.25)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize(("element", "spacing"), [("bf16", 2.0**-8), ("f16", 2.0**-11)])
-def test_narrow_floats_round_once(level: str, element: str, spacing: float) -> None:
+def test_narrow_floats_round_once_and_pairs_of_weights_too(level: str, element: str, spacing: float) -> None:
     q, k, v = operands_of((1, 2, 2, 35, 77, 20, 24), element)
     shape = (1, 2, 35, 24)
     text = text_of([q.shape, k.shape, v.shape, shape], element, None, True, 0.25)
     (result,) = run_region(FAMILY, text, [q, k, v], [shape], level)
     exact = exact_attention(q, k, v, None, True, 0.25)
+    allowed = np.abs(exact) * spacing + budget(q, k, v, 0.25)
+    if element == "bf16" and level == "znver4":
+        # The weights are bf16 too, and their sum is of rounded ones: each is off by half a spacing, and so is the sum.
+        allowed += exact_attention(q, k, np.abs(v), None, True, 0.25) * spacing
     error = np.abs(result.astype(np.float64) - exact)
-    assert (error <= np.abs(exact) * spacing + budget(q, k, v, 0.25)).all()
+    assert (error <= allowed).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(level: str) -> None:
     q, k, v = operands_of((1, 1, 1, 20, 20, 16, 16), "f32")
     q[0, 0, 3, 0] = np.nan
@@ -166,7 +179,7 @@ def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(leve
     assert largest_error(result[0, 0, 5], eager[0, 0, 5].numpy()) <= 1e-6
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize(
     ("masking", "fill", "empty_rows"),
     [
@@ -194,7 +207,7 @@ def test_rows_without_keys_and_what_is_hidden(
     np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 @pytest.mark.parametrize(("queries", "keys", "at"), [(1, 2, 1), (3, 40, 39), (600, 600, 555), (40, 1100, 700)])
 def test_values_of_keys_behind_the_causal_ones(level: str, element: str, queries: int, keys: int, at: int) -> None:
@@ -224,7 +237,7 @@ def test_without_keys_all_rows_are_zero(keys: int) -> None:
     assert result.any() == (keys > 0)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", BF16_LEVELS)
 def test_epilogue_moves_heads_inwards(level: str) -> None:
     text = """func.func @region(%q: tensor<2x3x20x16xf32>, %k: tensor<2x3x30x16xf32>, %v: tensor<2x3x30x16xf32>)
     -> tensor<2x20x3x16xf32> {

@@ -14,6 +14,7 @@ from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.plan import Refusal
 from tests.support.kernels import (
+    ENDS,
     LEVELS,
     Epilogue,
     Side,
@@ -160,7 +161,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS[:1] + LEVELS[-1:])
+@pytest.mark.parametrize("level", ENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(ConvFamily(), level)

@@ -7,7 +7,7 @@ import pytest
 from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily, Run, split_line
 from lowerkit.targets.cpu.conv.window import Window
 from tests.kernels.cpu.test_conv_kernels import Case
-from tests.support.kernels import LEVELS
+from tests.support.kernels import ENDS
 
 
 def depthwise(shape: tuple[int, ...], kernel: int | tuple[int, ...], **options: object) -> Case:
@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS[:1] + LEVELS[-1:])
+@pytest.mark.parametrize("level", ENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(DepthwiseFamily(), level)

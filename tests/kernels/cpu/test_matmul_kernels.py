@@ -12,6 +12,7 @@ import torch
 from lowerkit.targets.cpu.gemm.matmul import MatmulFamily
 from lowerkit.targets.plan import Refusal
 from tests.support.kernels import (
+    ENDS,
     LEVELS,
     Epilogue,
     Side,
@@ -150,7 +151,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("level", LEVELS[:1] + LEVELS[-1:])
+@pytest.mark.parametrize("level", ENDS)
 @pytest.mark.parametrize("name", CASES)
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(level)
@@ -193,7 +194,7 @@ def test_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize("depth", [4608, 4609], ids=["whole_runs", "rest"])
 @pytest.mark.parametrize("rows", [1, 30])
-@pytest.mark.parametrize("level", LEVELS[:1] + LEVELS[-1:])
+@pytest.mark.parametrize("level", ENDS)
 def test_error_of_long_sums_is_that_of_blocked_sums(level: str, rows: int, depth: int) -> None:
     """A single chain of 4608 positive terms ends about four times as far from float64."""
     case = Case((rows, depth), (depth, 64))

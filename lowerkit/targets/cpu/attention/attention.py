@@ -88,7 +88,12 @@ class AttentionFamily(KernelFamily):
         packed_mask = mask_strides is not None and (mask_strides[2] != 0 or (stacked and mask_strides[1] != 0))
         scratch = scratch_floats(shape, tiling, packed_mask)
         task_heads = key_heads if stacked else heads
-        with frame.tasks() as task:
+
+        def write_tasks(tiling: AttentionTiling) -> None:
+            with frame.tasks() as task:
+                write_task(tiling, task)
+
+        def write_task(tiling: AttentionTiling, task: Value) -> None:
             at_batch, head, block = text.unravel(
                 task, [batch, task_heads, text.iceildiv(shape.rows, tiling.block_rows)]
             )
@@ -127,6 +132,16 @@ class AttentionFamily(KernelFamily):
                 frame.scratch,
                 write_row,
             )
+
+        if isinstance(shape.rows, int):
+            write_tasks(tiling)
+        else:
+            # Rows that fill one vector at most are a version of their own, of tiles one vector wide.
+            few = text.compare("sle", shape.rows, text.i64(tiling.lanes))
+            with text.when(few):
+                write_tasks(narrow_tiling(cpu, tiling.block_keys))
+            with text.when(text.binary("arith.xori", few, text.constant(1, "i1"))):
+                write_tasks(tiling)
         extents = frame.extents[query.operand]
         row_extent = expression("mul", extents[2], group) if stacked else extents[2]
         head_extent = frame.extents[key.operand][1] if stacked else extents[1]
@@ -137,18 +152,20 @@ class AttentionFamily(KernelFamily):
         return frame.plan(self.name, tasks, 4 * scratch, note)
 
 
+def narrow_tiling(cpu: CpuFeatures, block_keys: int) -> AttentionTiling:
+    """Returns the tiling of as many rows as a vector has lanes."""
+    return AttentionTiling(cpu.lanes(32), 1, 24 if cpu.vector_registers == 32 else 12, block_keys)
+
+
 def choose_tiling(cpu: CpuFeatures, queries: Index, keys: Index, group: int) -> AttentionTiling:
     """Returns the register tile and blocks: 14 x 2 vectors with 32 registers (0.57 loads per FMA), 6 x 2 with 16."""
     lanes = cpu.lanes(32)
     rows = queries * group if isinstance(queries, int) else None
-    wide = cpu.vector_registers == 32
-    if rows is not None and rows <= lanes:
-        vectors, tile_rows = 1, 24 if wide else 12
-    else:
-        vectors, tile_rows = 2, 14 if wide else 6
     if isinstance(keys, int):
         blocks = 1 if keys <= _WHOLE_ROW_KEYS else -(-keys // _BLOCK_KEYS)
         block_keys = max(-(-keys // blocks), 1)
     else:
         block_keys = _BLOCK_KEYS
-    return AttentionTiling(lanes, vectors, tile_rows, block_keys)
+    if rows is not None and rows <= lanes:
+        return narrow_tiling(cpu, block_keys)
+    return AttentionTiling(lanes, 2, 14 if cpu.vector_registers == 32 else 6, block_keys)

@@ -58,8 +58,8 @@ def cover_rows(text: KernelText, count: Index, height: int, tile: Tile, carried:
     """Covers ``count`` rows with tiles of at most ``height`` rows: ``tile(first row, rows, carried values)``.
 
     A static count is split evenly into tiles of two neighbouring heights. A dynamic one is covered by full tiles of
-    which the last is moved back to end at the count (its overlap computes the same numbers again); counts below one
-    tile go row by row.
+    which the last is moved back to end at the count (its overlap computes the same numbers again); a count below one
+    tile is the sum of tiles of 8, 4, 2 and 1 rows.
     """
 
     def run(low: Index, high: Index, step: int, values: list[Value], start: Callable[[Value], Index]) -> list[Value]:
@@ -79,6 +79,11 @@ def cover_rows(text: KernelText, count: Index, height: int, tile: Tile, carried:
                 begin += size * number
         return carried
     small = text.compare("slt", count, text.i64(height))
-    carried = run(0, text.select(small, count, text.i64(0)), 1, carried, lambda index: index)
+    left = text.select(small, count, text.i64(0))
+    done: Index = 0
+    for size in (8, 4, 2, 1):
+        end = text.imul(text.idiv(left, size), size)
+        carried = run(done, end, size, carried, lambda index: index)
+        done = end
     last = text.isub(count, height)
     return run(0, text.select(small, text.i64(0), count), height, carried, lambda index: text.imin(index, last))
