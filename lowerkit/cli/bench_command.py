@@ -127,7 +127,9 @@ def _print_steps(session: Any, arrays: list[Any]) -> None:
     rows: list[list[object]] = []
     for runs in zip(*profiles, strict=True):
         best = min(runs, key=lambda step: step.nanoseconds)
-        rate = best.flops / best.nanoseconds if best.nanoseconds else 0.0
-        rows.append([best.name, best.kind, best.family, best.nanoseconds / 1e3, rate, best.location])
+        nanoseconds = max(best.nanoseconds, 1)
+        rates = [best.flops / nanoseconds, best.bytes / 1e6, best.bytes / nanoseconds]
+        rows.append([best.name, best.kind, best.family, best.nanoseconds / 1e3, *rates, best.location])
     rows.sort(key=lambda row: -float(str(row[3])))
-    print_table("steps, slowest first", ["step", "kind", "family", "us", "GFLOP/s", "source"], rows[:40])
+    columns = ["step", "kind", "family", "us", "GFLOP/s", "MB", "GB/s", "source"]
+    print_table("steps, slowest first", columns, rows[:40])

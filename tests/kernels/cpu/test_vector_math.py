@@ -129,6 +129,18 @@ def test_exp_normal_flushes_what_would_be_denormal() -> None:
     assert not ours[inputs < -87.3].any()
 
 
+@pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="this machine is below x86-64-v4")
+def test_exp_for_bf16_has_more_digits_than_bf16() -> None:
+    inputs = np.concatenate([dense(-87.3, 88), dense(-300, -104), SPECIAL[~(SPECIAL > 88)]])
+    inputs = inputs[: len(inputs) // 16 * 16]
+    ours = evaluate(vector_math.exp_for_bf16, 16, "x86-64-v4", inputs)
+    exact = np.exp(inputs.astype(np.float64))
+    normal = inputs >= -87.3
+    assert (np.abs(ours[normal] / exact[normal] - 1) <= 2.0**-17).all()
+    assert not ours[inputs < -104].any()
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(inputs))
+
+
 @pytest.mark.parametrize("level", LEVELS[:1] + LEVELS[-1:])
 def test_power(level: str) -> None:
     generator = np.random.default_rng(1)

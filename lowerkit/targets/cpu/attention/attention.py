@@ -89,14 +89,9 @@ class AttentionFamily(KernelFamily):
         scratch = scratch_floats(shape, tiling, packed_mask)
         task_heads = key_heads if stacked else heads
 
-        def write_tasks(tiling: AttentionTiling) -> None:
-            with frame.tasks() as task:
-                write_task(tiling, task)
-
-        def write_task(tiling: AttentionTiling, task: Value) -> None:
-            at_batch, head, block = text.unravel(
-                task, [batch, task_heads, text.iceildiv(shape.rows, tiling.block_rows)]
-            )
+        with frame.tasks() as task:
+            blocks = text.iceildiv(shape.rows, tiling.block_rows)
+            at_batch, head, block = text.unravel(task, [batch, task_heads, blocks])
             key_head = head if stacked or group == 1 else text.idiv(head, group)
             mask = None
             if mask_strides is not None:
@@ -105,6 +100,7 @@ class AttentionFamily(KernelFamily):
                 mask = MaskAccess(sources[3].buffer, base, mask_strides[1], mask_strides[2], mask_strides[3])
             at_query = text.iadd(text.imul(at_batch, task_heads), head)
             at_key = text.iadd(text.imul(at_batch, key_heads), key_head)
+            first_row = text.imul(block, tiling.block_rows)
 
             def write_row(row: Index, results: Buffer) -> None:
                 if stacked:
@@ -120,28 +116,28 @@ class AttentionFamily(KernelFamily):
 
                 text.strip(value_depth, tiling.lanes, write)
 
-            emit_attention_task(
-                text,
-                shape,
-                tiling,
-                text.part(query.buffer, text.imul(at_query, text.imul(shape.rows, depth))),
-                text.part(key.buffer, text.imul(at_key, text.imul(keys, depth))),
-                text.part(value.buffer, text.imul(at_key, text.imul(keys, value_depth))),
-                mask,
-                text.imul(block, tiling.block_rows),
-                frame.scratch,
-                write_row,
-            )
+            def emit(tiling: AttentionTiling) -> None:
+                emit_attention_task(
+                    text,
+                    shape,
+                    tiling,
+                    text.part(query.buffer, text.imul(at_query, text.imul(shape.rows, depth))),
+                    text.part(key.buffer, text.imul(at_key, text.imul(keys, depth))),
+                    text.part(value.buffer, text.imul(at_key, text.imul(keys, value_depth))),
+                    mask,
+                    first_row,
+                    frame.scratch,
+                    write_row,
+                )
 
-        if isinstance(shape.rows, int):
-            write_tasks(tiling)
-        else:
-            # Rows that fill one vector at most are a version of their own, of tiles one vector wide.
-            few = text.compare("sle", shape.rows, text.i64(tiling.lanes))
-            with text.when(few):
-                write_tasks(narrow_tiling(cpu, tiling.block_keys))
-            with text.when(text.binary("arith.xori", few, text.constant(1, "i1"))):
-                write_tasks(tiling)
+            if tiling.may_end_narrow(shape.rows):
+                few = text.compare("sle", text.as_value(text.isub(shape.rows, first_row)), text.i64(tiling.lanes))
+                with text.when(few):
+                    emit(narrow_tiling(cpu, tiling.block_keys))
+                with text.when(text.binary("arith.xori", few, text.constant(1, "i1"))):
+                    emit(tiling)
+            else:
+                emit(tiling)
         extents = frame.extents[query.operand]
         row_extent = expression("mul", extents[2], group) if stacked else extents[2]
         head_extent = frame.extents[key.operand][1] if stacked else extents[1]

@@ -38,7 +38,7 @@ from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.cpu.text.tile_transpose import interleave, transpose_rows, transpose_tile
-from lowerkit.targets.cpu.vector.math import exp_normal
+from lowerkit.targets.cpu.vector.math import exp_for_bf16, exp_normal
 
 __all__ = ["emit_attention_task", "scratch_floats"]
 
@@ -262,7 +262,7 @@ class _Task:
                 halves: list[Value] = []
                 for key in range(keys):
                     at = text.iadd(text.imul(text.iadd(text.imul(number, 2), key), rows), vector * lanes)
-                    weight = exp_normal(text, text.sub(text.read(self.scores, at, lanes), shift[vector]))
+                    weight = exp_for_bf16(text, text.sub(text.read(self.scores, at, lanes), shift[vector]))
                     halves.append(text.narrow(weight, "bf16"))
                     totals[vector] = text.add(totals[vector], text.widen(halves[-1]))
                 halves += [text.like(0, halves[0])] * (2 - keys)

@@ -44,6 +44,7 @@ __all__ = [
     "erf",
     "exp",
     "exp2",
+    "exp_for_bf16",
     "exp_normal",
     "expm1",
     "log",
@@ -58,6 +59,7 @@ __all__ = [
 
 _EXP = (0.5000000068, 0.1666666586, 0.04166629362, 0.008333497669, 0.001394475916, 0.0001979024863)
 _EXP2 = (0.6931471807, 0.2402265107, 0.0555041036, 0.009618037405, 0.001333393808, 0.0001546700872, 1.519592888e-05)
+_EXP2_FOR_BF16 = (0.999999261, 0.693121815, 0.240247448, 0.0559178603, 0.0095701017)
 _LOG = (
     0.3333333574,
     -0.2499982026,
@@ -103,6 +105,24 @@ def exp_normal(b: TextBuilder, x: Value) -> Value:
     fraction, n = _exp_reduced(b, clamped)
     value = b.mul(b.add(fraction, b.like(1.0, x)), power_of_two(b, n))
     return b.select(b.compare("olt", x, b.like(-87.3, x)), b.like(0.0, x), value)
+
+
+def exp_for_bf16(b: TextBuilder, x: Value) -> Value:
+    """e^x for x <= 88 with a relative error of 2^-17, for results that are rounded to bf16; 0 below e^-104.
+
+    Of whole AVX-512 registers: ``vscalefps`` multiplies by a power of two that need not be an f32.
+    """
+    assert x.lanes == 16, "whole registers"
+    x = at_least(b, x, -150.0)
+    log2e = b.like(1.0 / math.log(2), x)
+    n = b.unary("math.roundeven", b.mul(x, log2e))
+    power = horner(b, b.fma(x, log2e, negate(b, n)), _EXP2_FOR_BF16)
+    mask, rounding = b.op("arith.constant -1 : i16", "i16"), b.op("arith.constant 4 : i32", "i32")
+    return b.op(
+        f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({power}, {n}, {power}, {mask}, {rounding}) : '
+        f"({x.type}, {x.type}, {x.type}, i16, i32) -> {x.type}",
+        x.type,
+    )
 
 
 def exp2(b: TextBuilder, x: Value) -> Value:
