@@ -135,6 +135,19 @@ CASES = {
     ),
     "bf16_batched_weight": Case((2, 3, 20, 64), (3, 64, 70), element="bf16", ranges=5),
     "bf16_linear_layout": Case((17, 64), (48, 64), transpose_rhs=True, element="bf16"),
+    "bf16_odd_depth": Case((20, 33), (33, 70), element="bf16", ranges=2),
+    "bf16_odd_depth_batched_weight": Case((2, 3, 9, 33), (3, 70, 33), transpose_rhs=True, element="bf16"),
+    "bf16_odd_depth_left_transposed": Case((33, 20), (33, 70), transpose_lhs=True, element="bf16"),
+    "bf16_left_transposed": Case((64, 20), (64, 70), transpose_lhs=True, element="bf16"),
+    "bf16_odd_depth_runtime": Case((3, 40, 33), (3, 33, 70), weight=False, element="bf16"),
+    "bf16_odd_depth_runtime_transposed": Case(
+        (3, 40, 33), (3, 70, 33), transpose_rhs=True, weight=False, element="bf16",
+    ),
+    "bf16_few_rows_runtime": Case((3, 64), (64, 70), weight=False, element="bf16"),
+    "bf16_runtime_edges": Case((2, 70, 50), (2, 50, 45), weight=False, element="bf16", ranges=3),
+    "bf16_rows_evict_each_other": Case((30, 2048), (2048, 96), element="bf16"),
+    "bf16_one_column": Case((9, 33), (33, 1), element="bf16"),
+    "bf16_depth_of_one": Case((9, 1), (1, 40), element="bf16"),
     **{
         f"bf16_dynamic_rows_{rows}": Case((rows, 64), (64, 96), dynamic_rows=True, element="bf16", ranges=2)
         for rows in (1, 32, 65)

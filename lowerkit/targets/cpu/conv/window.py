@@ -182,12 +182,22 @@ class PaddedLines:
             text.strip(channels, lanes, copy, unroll=4)
 
     def _join(self, text: KernelText, source: Buffer, target: Buffer, pixels: int, lanes: int) -> None:
-        """Copies pixels whose channels end within an element: zeros fill it."""
+        """Copies pixels whose channels end within an element: zeros fill it. Several pixels at once by a shuffle."""
         lanes *= self.joins
         whole = self.channels // lanes * lanes
         rest = self.channels - whole
         filled = -(-rest // self.joins) * self.joins
-        with text.span(0, pixels) as pixel:
+        done, at_once = 0, lanes // filled
+        if not whole and at_once > 1 and self.width.copy_step == 1 and self.pitch * self.joins == filled:
+            mask = text.mask(rest * at_once, lanes)
+            order = [lanes if at % filled >= rest else at // filled * rest + at % filled for at in range(lanes)]
+            done = pixels // at_once * at_once
+            with text.span(0, done, at_once) as pixel:
+                row = text.bitcast(text.read(source, text.imul(pixel.index, rest), lanes, mask), "i16")
+                spread = text.bitcast(text.shuffle(row, text.like(0, row), order), source.element)
+                beyond = None if at_once * filled == lanes else text.mask(at_once * filled, lanes)
+                text.write(spread, target, text.imul(pixel.index, filled), beyond)
+        with text.span(done, pixels) as pixel:
             from_ = text.part(source, text.imul(pixel.index, self.width.copy_step * self.channels))
             to = text.part(target, text.imul(pixel.index, self.pitch * self.joins))
             for at in range(0, whole, lanes):

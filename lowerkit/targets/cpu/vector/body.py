@@ -16,6 +16,7 @@ from typing import Any
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value, vector_type
 from lowerkit.targets.cpu.vector import math as vector_math
+from lowerkit.targets.cpu.vector.late_rounding import LateRounding
 from lowerkit.targets.cpu.vector.remainder import remainder
 
 __all__ = ["VectorBody"]
@@ -131,6 +132,7 @@ class VectorBody:
                 known[value] = b.constant(constant, _element(value.type), lanes)
             return known[value]
 
+        late = LateRounding(b)
         for op in self._operations[:-1]:
             if op.name == "arith.constant":
                 continue
@@ -144,9 +146,14 @@ class VectorBody:
             elif op.name == "math.powf" and (exponent := _constant_of(op.operands[1])) in (2.0, 3.0, -1.0, 0.5, 1.0):
                 result = _constant_power(b, operand(op.operands[0]), float(exponent or 0))
             else:
-                result = _emit_op(b, op, [operand(value) for value in op.operands])
+                operands = [operand(value) for value in op.operands]
+                result = _emit_op(b, op, operands, late)
+                if op.name == "arith.cmpf":
+                    late.compared(op, operands, result, _constant_of(op.operands[1]))
+                elif op.name == "arith.select":
+                    late.selected(operands, result)
             known[op.results[0]] = result
-        return [operand(value) for value in self._operations[-1].operands]
+        return [late.final(operand(value)) for value in self._operations[-1].operands]
 
 
 def _constant_of(value: ir.Value) -> float | int | None:
@@ -164,7 +171,7 @@ def _constant_of(value: ir.Value) -> float | int | None:
     return None
 
 
-def _emit_op(b: TextBuilder, op: ir.Operation, operands: list[Value]) -> Value:
+def _emit_op(b: TextBuilder, op: ir.Operation, operands: list[Value], late: LateRounding) -> Value:
     name = op.name
     element = _element(op.results[0].type)
     first = operands[0]
@@ -182,7 +189,7 @@ def _emit_op(b: TextBuilder, op: ir.Operation, operands: list[Value]) -> Value:
         wider = _bits(element) > _bits(first.element)
         return b.cast("arith.extsi" if wider else "arith.trunci", first, element)
     if name in _CASTS:
-        return _cast(b, name, first, element)
+        return _cast(b, name, first, element, late)
     narrow = element in ("f16", "bf16")
     if narrow:
         operands = [b.widen(value) for value in operands]
@@ -194,23 +201,23 @@ def _emit_op(b: TextBuilder, op: ir.Operation, operands: list[Value]) -> Value:
         result = remainder(b, *operands)
     else:
         result = b.op(f"{name} {', '.join(map(str, operands))} : {operands[0].type}", operands[0].type)
-    return b.narrow(result, element) if narrow else result
+    return late.narrowed(result, element) if narrow else result
 
 
 def _bits(element: str) -> int:
     return int(re.sub(r"\D", "", element))
 
 
-def _cast(b: TextBuilder, name: str, value: Value, element: str) -> Value:
+def _cast(b: TextBuilder, name: str, value: Value, element: str, late: LateRounding) -> Value:
     """Conversions; those from or to the narrow floats go through f32, where they are exact or rounded once."""
     if name == "arith.truncf":
         if element == "bf16" and value.element == "f64":
             # f64 -> f32 -> bf16 rounds twice, as eager's own conversion does.
             value = b.narrow(value, "f32")
-        return b.narrow(value, element)
+        return late.narrowed(value, element)
     if name == "arith.extf":
         # Shown the conversions, LLVM computes a quotient of an f16 and a bf16 in f16, beyond whose range a bf16 may be.
-        return b.widen(value, element)
+        return late.widened(value, element)
     if name in ("arith.sitofp", "arith.uitofp") and element in ("f16", "bf16"):
         return b.narrow(b.cast(name, value, "f32"), element)
     if name in ("arith.fptosi", "arith.fptoui") and value.element in ("f16", "bf16"):
