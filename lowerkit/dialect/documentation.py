@@ -39,7 +39,8 @@ Rules that hold for all ops:
   dimension may be dynamic unless the op says otherwise.
 - Only a dimension that is statically 1 broadcasts. Two dynamic dimensions that must agree are equal at run time.
 - Attributes are always present. Axes count from 0.
-- f16 and bf16 are storage types: sums, norms and softmax are carried in f32 and rounded once at the end.
+- f16 and bf16 are storage types: sums, norms and softmax are carried in f32 and rounded once at the end. A kernel of
+  attention may round the weights to the type of the values before it multiplies them, as eager does.
 - FLOPs count each addition, multiplication, comparison and elementary function as one. Bytes count each operand and
   result once unless the op says otherwise. Both are unknown where a dimension is dynamic.
 - Three levels, checked where stages end (LK3005): **graph** (floats, or explicit `lk.quantize` and `lk.dequantize`),
