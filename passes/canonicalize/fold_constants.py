@@ -7,7 +7,9 @@ Vocabulary
 
 Steps
     1. find the constant ops, in program order; one whose result is too large is not constant (the size bound: a
-       broadcast to a terabyte must stay a broadcast);
+       broadcast to a terabyte must stay a broadcast). A root has a narrower bound than what is computed on the way to
+       one and never stored (a weight squared in f32): while a root is too large, it is not constant, and what it reads
+       may become roots;
     2. copy each root's cone into a module of its own, as text;
     3. the root becomes an ``lk.weight`` whose data is that module, interpreted when it is asked for. Roots with the
        same text share one weight.
@@ -66,27 +68,25 @@ class FoldConstants(Pass):
     Precondition: stage raised, canonical or layout (no regions yet).
 
     Attributes:
-        bound: bytes that a folded result may have although its operands are smaller; larger ones are left, with a
-            remark. Results no larger than the operands together are always folded.
+        bound: bytes that a folded result may have although the weights that it is computed from are smaller; larger
+            ones are left, with a remark. Results no larger than these weights together are always folded.
+        way_bound: the same of a result on the way to a folded one, beside its operands.
         inline_elements: elements up to which a constant tensor stays in the IR.
         max_flops: arithmetic operations that one folded lk op may take.
     """
 
     name: ClassVar[str] = "fold-constants"
     bound: int = 16 << 20
+    way_bound: int = 256 << 20
     inline_elements: int = 8
     max_flops: int = 1 << 32
 
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
         block = main_block(module)
-        constant = OpSet()
         known: dict[str, str] = {}
         changed = False
-        for op in operations(block):
-            if not self._is_constant(op, constant, context):
-                continue
-            constant.add(op)
+        constant = self._constant_ops(block, context)
         for op in operations(block):
             if op not in constant or not any(_read_by_others(result, constant, block) for result in op.results):
                 continue
@@ -96,7 +96,38 @@ class FoldConstants(Pass):
                 changed = _fold(op, constant, context, known) or changed
         return erase_dead(block) > 0 or changed
 
-    def _is_constant(self, op: ir.Operation, constant: OpSet, context: PassContext) -> bool:
+    def _constant_ops(self, block: ir.Block, context: PassContext) -> OpSet:
+        """Returns the constant ops whose roots may all be stored."""
+        refused = OpSet()
+        while True:
+            constant, remarks = OpSet(), list[str]()
+            for op in operations(block):
+                if op not in refused and self._is_constant(op, constant, remarks):
+                    constant.add(op)
+            large = [op for op in operations(block) if op in constant and self._is_large_root(op, constant, block)]
+            if not large:
+                break
+            for op in large:
+                refused.add(op)
+        for remark in dict.fromkeys([*remarks, *(self._left(op) for op in operations(block) if op in refused)]):
+            context.remark(self.name, remark)
+        return constant
+
+    def _left(self, op: ir.Operation) -> str:
+        size = sum(tensor_bytes(result.type) or 0 for result in op.results)
+        return f"left {op.name} with {size} bytes of constant result (bound {self.bound}) at {op.location}"
+
+    def _is_large_root(self, op: ir.Operation, constant: OpSet, block: ir.Block) -> bool:
+        """Whether a root is larger than the bound and than the weights that it is computed from."""
+        if op.name in _FREE or not any(_read_by_others(result, constant, block) for result in op.results):
+            return False
+        size = sum(tensor_bytes(result.type) or 0 for result in op.results)
+        if size <= self.bound:
+            return False
+        leaves = [leaf for leaf in _cone(op) if leaf.name in ("lk.weight", "arith.constant")]
+        return size > sum(tensor_bytes(leaf.results[0].type) or 0 for leaf in leaves)
+
+    def _is_constant(self, op: ir.Operation, constant: OpSet, remarks: list[str]) -> bool:
         if not op.name.startswith(_FOLDABLE) or op.name in _NEVER or has_effects(op):
             return False
         sources = [*op.operands, *captured_values(op)]
@@ -109,14 +140,12 @@ class FoldConstants(Pass):
             return True
         size = sum(size for size in sizes if size is not None)
         available = sum(tensor_bytes(value.type) or 0 for value in sources if not _is_destination(value))
-        if size > max(self.bound, available):
-            context.remark(
-                self.name, f"left {op.name} with {size} bytes of constant result (bound {self.bound}) at {op.location}"
-            )
+        if size > max(self.way_bound, available):
+            remarks.append(self._left(op))
             return False
         flops = op.opview.flops() if isinstance(op.opview, LkOperation) else 0
         if not isinstance(flops, int) or flops > self.max_flops:
-            context.remark(self.name, f"left {op.name} on constants with {flops} operations at {op.location}")
+            remarks.append(f"left {op.name} on constants with {flops} operations at {op.location}")
             return False
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from lowerkit.dialect.context import new_context, parse_module
@@ -84,6 +85,35 @@ def test_a_broadcast_to_terabytes_is_left_with_a_remark(check: Check) -> None:
         "fold-constants: left linalg.broadcast with 16000000000000 bytes of constant result (bound 16777216) "
         'at loc("-":5:8)'
     ]
+
+
+NORM = """
+func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4x4096xf32>) {
+  %w = "lk.weight"() {symbol = "w"} : () -> tensor<4x4096xbf16>
+  %e = tensor.empty() : tensor<4x4096xf32>
+  %wide = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>],
+      iterator_types = ["parallel", "parallel"]} ins(%w : tensor<4x4096xbf16>) outs(%e : tensor<4x4096xf32>) {
+  ^bb0(%a: bf16, %o: f32):
+    %f = arith.extf %a : bf16 to f32
+    linalg.yield %f : f32
+  } -> tensor<4x4096xf32>
+  %sum = "lk.reduce"(%wide) {kind = "sum", axes = array<i64: 1>, keep_dims = false}
+      : (tensor<4x4096xf32>) -> tensor<4xf32>
+  return %sum, RESULT : tensor<4xf32>, tensor<4x4096xf32>
+}
+"""
+
+
+def test_a_large_result_on_the_way_to_a_small_one_is_no_obstacle(check: Check) -> None:
+    """The norm of a bf16 weight squares it in f32, which is twice as large as the weight."""
+    weights = {"w": random_array(4, 4096).astype(ml_dtypes.bfloat16)}
+    text = NORM.replace("RESULT", "%wide")
+    context = check(text, "fold-constants{bound=1024}", "// CHECK: linalg.generic\n// CHECK: lk.reduce", weights)
+    assert len(context.remarks) == 1
+    text = NORM.replace(", RESULT : tensor<4xf32>, tensor<4x4096xf32>", " : tensor<4xf32>")
+    text = text.replace("(tensor<4xf32>, tensor<4x4096xf32>)", "tensor<4xf32>")
+    context = check(text, "fold-constants{bound=1024}", "// CHECK-NOT: linalg.generic\n// CHECK: lk.weight", weights)
+    assert context.remarks == []
 
 
 SHARED = """

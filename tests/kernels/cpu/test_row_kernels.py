@@ -174,8 +174,9 @@ def test_nan_stays_in_its_row(level: str) -> None:
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 500.0])
 @pytest.mark.parametrize(
-    ("shape", "groups"), [((2, 12, 7, 9), 3), ((1, 320, 4, 4), 32), ((2, 6, 5), 6), ((2, 8), 2), ((1, 4, 300), 1)]
-)
+    ("shape", "groups"), [((2, 12, 7, 9), 3), ((1, 320, 4, 4), 32), ((2, 6, 5), 6), ((2, 8), 2), ((1, 4, 300), 1),
+     ((2, 40, 37), 20), ((1, 33, 300), 33), ((2, 64, 5), 8)],
+)  # fmt: skip
 def test_group_norm(level: str, channels_last: bool, offset: float, shape: tuple[int, ...], groups: int) -> None:
     first = random(shape, "f32") + np.float32(offset)
     scale, bias = (random(shape[1:2], "f32", seed) for seed in (1, 2))
@@ -198,6 +199,21 @@ def test_group_norm(level: str, channels_last: bool, offset: float, shape: tuple
 
     exact = reference(torch.float64)
     assert largest_error(result, moved(exact.numpy())) <= budget(reference(torch.float32), exact)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nan_stays_in_its_group_of_a_vector(level: str) -> None:
+    data = random((1, 50, 24), "f32")
+    data[0, 7, 5] = np.nan
+    one, zero = np.ones(24, np.float32), np.zeros(24, np.float32)
+    kind, parameter = tensor(data.shape, "f32"), tensor((24,), "f32")
+    attributes = (
+        "groups = 12 : i64, epsilon = 0.00001 : f64, channels_last = true, operandSegmentSizes = array<i32: 1, 1, 1>"
+    )
+    text = anchored("group_norm", [kind, parameter, parameter], kind, attributes)
+    (result,) = run_region(GroupNormFamily(), text, [data, one, zero], [data.shape], level)
+    assert np.isnan(result[0, :, 4:6]).all()
+    assert np.isfinite(np.delete(result[0], [4, 5], axis=1)).all()
 
 
 @pytest.mark.parametrize("element", sorted(set(DTYPES) - {"f64", "f32", "f16", "bf16"}))

@@ -1,9 +1,10 @@
-"""Group norm (and instance norm) in both layouts; a task is one group of one sample.
+"""Group norm (and instance norm) in both layouts; a task is one group of one sample, or as many as share a vector.
 
 Channels first, a group is one contiguous run; scale and bias are constant along each channel of it. Channels last, a
 group is a short run of channels in every pixel: vectors run over those, and the sums of 16 pixels at a time go through
-the cascade of ``text/run_reduction.py``. The input comes from memory once and from cache twice, where a group fits
-there.
+the cascade of ``text/run_reduction.py``. Groups of fewer channels than a vector has lanes (one, in instance norm) lie
+side by side in its lanes, each with moments of its own. The input comes from memory once and from cache twice, where a
+group fits there.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class GroupNormFamily(KernelFamily):
             epsilon=ir.FloatAttr(operation.attributes["epsilon"]).value,
         )
         kernel.emit(channels_last)
-        tasks = expression("mul", frame.extents[source.operand][0], groups)
+        per_sample = -(-channels // kernel.lanes) if channels_last and kernel.shares_vectors else groups
+        tasks = expression("mul", frame.extents[source.operand][0], per_sample)
         layout = "channels last" if channels_last else "channels first"
         return frame.plan(self.name, tasks, note=f"{layout}, {kernel.members} channels a group, {kernel.lanes} lanes")
 
@@ -97,8 +99,16 @@ class _GroupNorm:
     lanes: int
     epsilon: float
 
+    @property
+    def shares_vectors(self) -> bool:
+        """Whether whole groups fit side by side into a vector, channels last."""
+        return self.members < self.lanes and self.lanes % self.members == 0
+
     def emit(self, channels_last: bool) -> None:
         text = self.frame.text
+        if channels_last and self.shares_vectors:
+            self._side_by_side()
+            return
         with self.frame.tasks() as task:
             sample, group = text.unravel(task, [0, self.groups])
             first = text.imul(group, self.members)
@@ -170,6 +180,32 @@ class _GroupNorm:
                 return carried
 
             text.strip(self.members, lanes, finish)
+
+    def _side_by_side(self) -> None:
+        """Channels last, a task is one vector of channels, which holds several groups."""
+        text, lanes, channels = self.frame.text, self.lanes, self.groups * self.members
+        chunks = -(-channels // lanes)
+        with self.frame.tasks() as task:
+            sample, chunk = text.unravel(task, [0, chunks])
+            first = text.imul(chunk, lanes)
+            base = text.iadd(text.imul(sample, text.imul(self.pixels, channels)), first)
+            mask = None if channels % lanes == 0 else text.mask(text.as_value(text.isub(channels, first)), lanes)
+
+            def walk(zeros: Sequence[Value], terms: Terms) -> list[Value]:
+                def block(start: Value) -> Sequence[Value]:
+                    with text.span(start, text.imin(self.pixels, text.iadd(start, _PIXELS)), 1, zeros) as loop:
+                        values = terms(self._load(text.iadd(base, text.imul(loop.index, channels)), mask), mask)
+                        text.yield_([text.add(old, value) for old, value in zip(loop.carried, values, strict=True)])
+                    return loop.results
+
+                return [text.add(total, lost) for total, lost in cascade_sum(text, self.pixels, _PIXELS, zeros, block)]
+
+            count = text.imul(self.pixels, self.members)
+            moments = centered_moments(text, walk, count, self.compute, lanes, self.epsilon, together=self.members)
+            scale, bias = (self._vector(operand, first, mask) for operand in self.affine)
+            with text.span(0, self.pixels) as loop:
+                value = self._load(text.iadd(base, text.imul(loop.index, channels)), mask)
+                self._store(moments.normalize(text, value), scale, bias, [sample, loop.index, first], mask)
 
     def _splat(self, operand: Located | None, channel: Index) -> Value | None:
         if operand is None:

@@ -21,7 +21,10 @@ Walk = Callable[[Sequence[Value], Callable[[Value, Value | None], Sequence[Value
 
 @dataclass(frozen=True)
 class Moments:
-    """Splat over all lanes: ``normalize(x) = (x - mean - offset) * factor``, mean and offset None for RMS norm."""
+    """Splat over the lanes of one set of numbers: ``normalize(x) = (x - mean - offset) * factor``.
+
+    Mean and offset are None for RMS norm.
+    """
 
     mean: Value | None
     offset: Value | None
@@ -36,12 +39,24 @@ class Moments:
         return text.mul(value, self.factor)
 
 
-def centered_moments(text: KernelText, walk: Walk, count: Index, compute: str, lanes: int, epsilon: float) -> Moments:
-    """Returns the moments of layer norm and group norm over ``count`` numbers."""
+def centered_moments(
+    text: KernelText, walk: Walk, count: Index, compute: str, lanes: int, epsilon: float, together: int = 0
+) -> Moments:
+    """Returns the moments of layer norm and group norm over ``count`` numbers.
+
+    Args:
+        together: lanes side by side that hold numbers of one set, a power of two, while others hold sets of their own;
+            0 where all lanes hold one set.
+    """
     zero = text.constant(0.0, compute, lanes)
     number = text.cast("arith.sitofp", text.as_value(count), compute)
+    number = text.broadcast(number, lanes) if together else number
+
+    def fold(partial: Value) -> Value:
+        return _fold_neighbours(text, partial, together) if together else text.fold_lanes("add", partial)
+
     total = walk([zero], lambda value, mask: [value])[0]
-    mean = text.broadcast(text.div(text.fold_lanes("add", total), number), lanes)
+    mean = _splat(text, text.div(fold(total), number), lanes)
 
     def terms(value: Value, mask: Value | None) -> list[Value]:
         distance = text.sub(value, mean)
@@ -50,10 +65,23 @@ def centered_moments(text: KernelText, walk: Walk, count: Index, compute: str, l
         return [distance, text.mul(distance, distance)]
 
     sums = walk([zero, zero], terms)
-    offset, squares = (text.div(text.fold_lanes("add", partial), number) for partial in sums)
+    offset, squares = (text.div(fold(partial), number) for partial in sums)
     variance = text.sub(squares, text.mul(offset, offset))
-    variance = text.combine("max", variance, text.constant(0.0, compute))
-    return Moments(mean, text.broadcast(offset, lanes), _factor(text, variance, epsilon, lanes))
+    variance = text.combine("max", variance, text.like(0.0, variance))
+    return Moments(mean, _splat(text, offset, lanes), _factor(text, variance, epsilon, lanes))
+
+
+def _splat(text: KernelText, value: Value, lanes: int) -> Value:
+    return value if value.lanes == lanes else text.broadcast(value, lanes)
+
+
+def _fold_neighbours(text: KernelText, value: Value, together: int) -> Value:
+    """In each lane the sum of the lanes that belong together."""
+    distance = 1
+    while distance < together:
+        value = text.add(value, text.shuffle(value, value, [lane ^ distance for lane in range(value.lanes)]))
+        distance *= 2
+    return value
 
 
 def root_mean_square(text: KernelText, walk: Walk, count: Index, compute: str, lanes: int, epsilon: float) -> Moments:
@@ -68,4 +96,4 @@ def root_mean_square(text: KernelText, walk: Walk, count: Index, compute: str, l
 def _factor(text: KernelText, variance: Value, epsilon: float, lanes: int) -> Value:
     shifted = text.add(variance, text.like(epsilon, variance))
     inverse = text.div(text.like(1.0, shifted), text.unary("math.sqrt", shifted))
-    return text.broadcast(inverse, lanes)
+    return _splat(text, inverse, lanes)
