@@ -262,7 +262,8 @@ class _Task:
                 halves: list[Value] = []
                 for key in range(keys):
                     at = text.iadd(text.imul(text.iadd(text.imul(number, 2), key), rows), vector * lanes)
-                    weight = exp_for_bf16(text, text.sub(text.read(self.scores, at, lanes), shift[vector]))
+                    score = text.sub(text.read(self.scores, at, lanes), shift[vector])
+                    weight = exp_for_bf16(text, score, bounded=True)
                     halves.append(text.narrow(weight, "bf16"))
                     totals[vector] = text.add(totals[vector], text.widen(halves[-1]))
                 halves += [text.like(0, halves[0])] * (2 - keys)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value
 
 __all__ = [
+    "AVX512_LANES",
     "as_f32",
     "at_least",
     "at_most",
@@ -17,10 +18,13 @@ __all__ = [
     "power_of_two",
     "round_to_integer",
     "scale_by_power",
+    "scale_register",
     "with_integer",
     "with_sign",
 ]
 
+AVX512_LANES = 16
+"""Lanes of f32 that only AVX-512 has in one register."""
 _ROUND = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the sum
 
 
@@ -79,6 +83,17 @@ def scale_by_power(b: TextBuilder, x: Value, exponent: Value) -> Value:
     half = with_integer(b, "shrsi", exponent, 1)
     rest = b.sub(exponent, half)
     return b.mul(b.mul(x, power_of_two(b, half)), power_of_two(b, rest))
+
+
+def scale_register(b: TextBuilder, x: Value, exponent: Value) -> Value:
+    """x * 2^exponent, both f32 and a whole AVX-512 register; the exponent is an integer of any size: ``vscalefps``."""
+    assert x.lanes == AVX512_LANES, "whole registers"
+    mask, rounding = b.op("arith.constant -1 : i16", "i16"), b.op("arith.constant 4 : i32", "i32")
+    return b.op(
+        f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({x}, {exponent}, {x}, {mask}, {rounding}) : '
+        f"({x.type}, {x.type}, {x.type}, i16, i32) -> {x.type}",
+        x.type,
+    )
 
 
 def round_to_integer(b: TextBuilder, x: Value, factor: float) -> tuple[Value, Value]:

@@ -16,6 +16,7 @@ from typing import Any
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value, vector_type
 from lowerkit.targets.cpu.vector import math as vector_math
+from lowerkit.targets.cpu.vector.blocks import AVX512_LANES
 from lowerkit.targets.cpu.vector.late_rounding import LateRounding
 from lowerkit.targets.cpu.vector.remainder import remainder
 
@@ -37,6 +38,7 @@ _SPECIAL = {"arith.constant", "arith.cmpf", "arith.cmpi", "arith.select", "arith
             "arith.remf", "linalg.index", "linalg.yield"}  # fmt: skip
 _CMPF = ("false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno",
          "true")  # fmt: skip
+_REGISTER = vector_type("f32", AVX512_LANES)
 _CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
 
@@ -147,13 +149,39 @@ class VectorBody:
                 result = _constant_power(b, operand(op.operands[0]), float(exponent or 0))
             else:
                 operands = [operand(value) for value in op.operands]
-                result = _emit_op(b, op, operands, late)
+                if op.name == "math.exp" and operands[0].type == _REGISTER and _ends_in_bf16(op.results[0]):
+                    result = vector_math.exp_for_bf16(b, operands[0])
+                else:
+                    result = _emit_op(b, op, operands, late)
                 if op.name == "arith.cmpf":
                     late.compared(op, operands, result, _constant_of(op.operands[1]))
                 elif op.name == "arith.select":
                     late.selected(operands, result)
             known[op.results[0]] = result
         return [late.final(operand(value)) for value in self._operations[-1].operands]
+
+
+def _ends_in_bf16(value: ir.Value) -> bool:
+    """Whether an exponential is rounded to bf16 in the end, and its relative error does not grow on the way.
+
+    It keeps its size in products and quotients, and shrinks where a positive number is added to the exponential.
+    """
+    uses = list(value.uses)
+    for use in uses:
+        op = use.owner.operation
+        if op.name == "arith.truncf" and _element(op.results[0].type) == "bf16":
+            continue
+        if op.name == "arith.addf":
+            others = [_constant_of(operand) for operand in op.operands if operand != value]
+            owner = value.owner
+            is_exp = not isinstance(owner, ir.Block) and owner.operation.name == "math.exp"
+            if not is_exp or len(others) != 1 or others[0] is None or others[0] < 0:
+                return False
+        elif op.name not in ("arith.mulf", "arith.divf"):
+            return False
+        if not _ends_in_bf16(op.results[0]):
+            return False
+    return bool(uses)
 
 
 def _constant_of(value: ir.Value) -> float | int | None:

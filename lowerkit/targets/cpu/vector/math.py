@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from lowerkit.targets.cpu.text.text_builder import TextBuilder, Value
 from lowerkit.targets.cpu.vector.blocks import (
+    AVX512_LANES,
     as_f32,
     at_least,
     at_most,
@@ -31,6 +32,7 @@ from lowerkit.targets.cpu.vector.blocks import (
     power_of_two,
     round_to_integer,
     scale_by_power,
+    scale_register,
     with_integer,
     with_sign,
 )
@@ -96,7 +98,10 @@ def exp(b: TextBuilder, x: Value) -> Value:
     """e^x."""
     x = at_least(b, at_most(b, x, 89.0), -104.0)
     fraction, n = _exp_reduced(b, x)
-    return scale_by_power(b, b.add(fraction, b.like(1.0, x)), n)
+    power = b.add(fraction, b.like(1.0, x))
+    if x.lanes == AVX512_LANES:
+        return scale_register(b, power, b.cast("arith.sitofp", n, "f32"))
+    return scale_by_power(b, power, n)
 
 
 def exp_normal(b: TextBuilder, x: Value) -> Value:
@@ -107,22 +112,19 @@ def exp_normal(b: TextBuilder, x: Value) -> Value:
     return b.select(b.compare("olt", x, b.like(-87.3, x)), b.like(0.0, x), value)
 
 
-def exp_for_bf16(b: TextBuilder, x: Value) -> Value:
-    """e^x for x <= 88 with a relative error of 2^-17, for results that are rounded to bf16; 0 below e^-104.
+def exp_for_bf16(b: TextBuilder, x: Value, *, bounded: bool = False) -> Value:
+    """e^x with a relative error of 2^-17, for results that are rounded to bf16; 0 below e^-104.
 
-    Of whole AVX-512 registers: ``vscalefps`` multiplies by a power of two that need not be an f32.
+    Args:
+        b: where the ops go.
+        x: a whole AVX-512 register.
+        bounded: x is at most 88.
     """
-    assert x.lanes == 16, "whole registers"
-    x = at_least(b, x, -150.0)
+    x = at_least(b, x if bounded else at_most(b, x, 150.0), -150.0)
     log2e = b.like(1.0 / math.log(2), x)
     n = b.unary("math.roundeven", b.mul(x, log2e))
     power = horner(b, b.fma(x, log2e, negate(b, n)), _EXP2_FOR_BF16)
-    mask, rounding = b.op("arith.constant -1 : i16", "i16"), b.op("arith.constant 4 : i32", "i32")
-    return b.op(
-        f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.512"({power}, {n}, {power}, {mask}, {rounding}) : '
-        f"({x.type}, {x.type}, {x.type}, i16, i32) -> {x.type}",
-        x.type,
-    )
+    return scale_register(b, power, n)
 
 
 def exp2(b: TextBuilder, x: Value) -> Value:
