@@ -213,8 +213,8 @@ def _wrong_epsilon(patch: pytest.MonkeyPatch) -> None:
 def _emitting(patch: pytest.MonkeyPatch, name: str, operands: Callable[[list[Any]], list[Any]]) -> None:
     right = vector_body._emit_op
 
-    def wrong(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-        return right(b, op, operands(values) if op.name == name else values)
+    def wrong(b: Any, op: ir.Operation, values: list[Any], late: Any) -> Any:
+        return right(b, op, operands(values) if op.name == name else values, late)
 
     patch.setattr(vector_body, "_emit_op", wrong)
 
@@ -226,8 +226,8 @@ def _swapped_operands(patch: pytest.MonkeyPatch) -> None:
 def _dropped_bias(patch: pytest.MonkeyPatch) -> None:
     right = vector_body._emit_op
 
-    def wrong(b: Any, op: ir.Operation, values: list[Any]) -> Any:
-        return values[0] if op.name == "arith.addf" else right(b, op, values)
+    def wrong(b: Any, op: ir.Operation, values: list[Any], late: Any) -> Any:
+        return values[0] if op.name == "arith.addf" else right(b, op, values, late)
 
     patch.setattr(vector_body, "_emit_op", wrong)
 

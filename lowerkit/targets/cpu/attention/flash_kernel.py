@@ -33,12 +33,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from lowerkit.targets.cpu.attention.mask import ScoreMask, needs_packing
+from lowerkit.targets.cpu.attention.paired_keys import paired_values, paired_weights, pairs_of
 from lowerkit.targets.cpu.attention.register_tiles import cover_rows, outer_products
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
-from lowerkit.targets.cpu.text.tile_transpose import interleave, transpose_rows, transpose_tile
-from lowerkit.targets.cpu.vector.math import exp_for_bf16, exp_normal
+from lowerkit.targets.cpu.text.tile_transpose import transpose_rows, transpose_tile
+from lowerkit.targets.cpu.vector.math import exp_normal
 
 __all__ = ["emit_attention_task", "scratch_floats"]
 
@@ -240,7 +241,7 @@ class _Task:
     def _exponentials(self, count: Index, shift: Sequence[Value], sums: list[Value]) -> list[Value]:
         text, lanes = self.text, self.tiling.lanes
         if self.paired:
-            return self._paired_exponentials(count, shift, sums)
+            return paired_weights(text, self.tiling, self.scores, count, shift, sums)
         with text.span(0, count, 1, sums) as loop:
             totals: list[Value] = []
             for vector in range(self.tiling.vectors):
@@ -251,67 +252,12 @@ class _Task:
             text.yield_(totals)
         return loop.results
 
-    def _paired_exponentials(self, count: Index, shift: Sequence[Value], sums: list[Value]) -> list[Value]:
-        """As :meth:`_exponentials`; the weights of two keys take the place of the first one's scores."""
-        text, lanes, rows = self.text, self.tiling.lanes, self.tiling.block_rows
-        pairs = self._in_pairs(self.scores)
-
-        def weights(number: Index, totals: list[Value], keys: int) -> list[Value]:
-            totals = list(totals)
-            for vector in range(self.tiling.vectors):
-                halves: list[Value] = []
-                for key in range(keys):
-                    at = text.iadd(text.imul(text.iadd(text.imul(number, 2), key), rows), vector * lanes)
-                    score = text.sub(text.read(self.scores, at, lanes), shift[vector])
-                    weight = exp_for_bf16(text, score, bounded=True)
-                    halves.append(text.narrow(weight, "bf16"))
-                    totals[vector] = text.add(totals[vector], text.widen(halves[-1]))
-                halves += [text.like(0, halves[0])] * (2 - keys)
-                text.write(interleave(text, *halves), pairs, text.iadd(text.imul(number, rows), vector * lanes))
-            return totals
-
-        whole = text.idiv(count, 2)
-        with text.span(0, whole, 1, sums) as loop:
-            text.yield_(weights(loop.index, loop.carried, 2))
-        if isinstance(count, int) and isinstance(whole, int):
-            return weights(whole, loop.results, 1) if count % 2 else loop.results
-        with text.span(whole, self._pairs_of(count), 1, loop.results) as rest:
-            text.yield_(weights(rest.index, rest.carried, 1))
-        return rest.results
-
-    def _pairs_of(self, count: Index) -> Index:
-        return self.text.idiv(self.text.iadd(count, 1), 2)
-
-    def _paired_values(self, values: Buffer, count: Index) -> Buffer:
-        """Copies the values of a key block as pairs of keys; a last key without a partner gets zeros."""
-        text, depth, target = self.text, self.shape.value_depth, self._in_pairs(self.wide)
-
-        def pair(number: Index, keys: int) -> None:
-            here = text.part(values, text.imul(number, 2 * depth))
-            there = text.part(target, text.imul(number, depth))
-
-            def columns(at: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
-                low = text.read(here, at, self.tiling.lanes, mask)
-                high = (
-                    text.like(0, low) if keys == 1 else text.read(here, text.iadd(at, depth), self.tiling.lanes, mask)
-                )
-                text.write(interleave(text, low, high), there, at, mask)
-                return carried
-
-            text.strip(depth, self.tiling.lanes, columns)
-
-        whole = text.idiv(count, 2)
-        with text.span(0, whole) as loop:
-            pair(loop.index, 2)
-        with text.span(whole, self._pairs_of(count)) as rest:
-            pair(rest.index, 1)
-        return target
-
     def _weigh_values(self, first: Index, count: Index, shrink: list[Value] | None) -> None:
         text, depth, rows = self.text, self.shape.value_depth, self.tiling.block_rows
         values, weights, steps = text.part(self.value, text.imul(first, depth)), self.scores, count
         if self.paired:
-            values, weights, steps = self._paired_values(values, count), self._in_pairs(weights), self._pairs_of(count)
+            values = paired_values(text, self.tiling.lanes, values, depth, count, self._in_pairs(self.wide))
+            weights, steps = self._in_pairs(weights), pairs_of(text, count)
         else:
             values = self._widened(values, text.imul(count, depth))
         zero = text.constant(0.0, "f32", self.tiling.lanes)

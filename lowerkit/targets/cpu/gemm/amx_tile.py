@@ -74,6 +74,7 @@ class AmxTiles:
 
         def step(rows: Sequence[Value], b_at: Value, number: Index, values: Sequence[Value]) -> list[Value]:
             for prefetch in prefetches:
+                assert isinstance(prefetch.lines, int), "the tiles of a block are known"
                 lines = -(-prefetch.lines // total)
                 base = text.offset(prefetch.start, text.imul(number, 64 * lines), "i8")
                 for line in range(lines):
