@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from lowerkit.targets.cpu.levels import LEVELS as LEVEL_NAMES
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
-from tests.support.tile_model import modelled
+from tests.support.cpu.tile_model import modelled
 
 Array = np.ndarray[Any, Any]
 INTEGERS: dict[str, Any] = {"i8": np.int8, "i32": np.int32}
@@ -25,8 +25,8 @@ TORCH = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16
 LEVELS = [name for name in LEVEL_NAMES if runs_on_host(name)]
 FLOAT_LEVELS = list(LEVEL_NAMES) if runs_on_host("x86-64-v4") else LEVELS
 """Levels of kernels of floats: those above the machine run through a model of their instructions (``tile_model``)."""
-ENDS = ["x86-64-v3", *(name for name in FLOAT_LEVELS if cpu_features(name).avx512_bf16)] if len(LEVELS) > 1 else LEVELS
-"""The narrowest level, and those that multiply bf16 in their own ways."""
+ENDS = sorted({LEVELS[0], LEVELS[-1]})
+"""The narrowest level and the widest one of this machine."""
 
 # Activations of the epilogue: body text from %v to the value named last.
 ACTIVATIONS = {
@@ -73,6 +73,16 @@ class Epilogue:
     sides: tuple[Side, ...] = ()
     activation: str | None = None
     both: bool = False
+
+
+def at_levels(cases: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of a case's name and a level: for bf16 the levels that multiply it in their own ways, else the ends."""
+    own = [name for name in FLOAT_LEVELS if cpu_features(name).avx512_bf16]
+    return [
+        (name, level)
+        for name, case in cases.items()
+        for level in (dict.fromkeys([LEVELS[0], *own]) if case.element == "bf16" else ENDS)
+    ]
 
 
 def tensor(shape: Sequence[int], element: str, dynamic: Sequence[int] = ()) -> str:

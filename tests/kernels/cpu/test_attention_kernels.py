@@ -14,6 +14,7 @@ from lowerkit.targets.cpu.attention.attention import AttentionFamily
 from lowerkit.targets.plan import DeviceCode, Refusal
 from tests.support.region_kernels import (
     BF16_LEVELS,
+    LEVELS,
     Array,
     anchored,
     largest_error,
@@ -87,7 +88,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("sizes", "causal"), CASES)
 def test_against_float64(level: str, sizes: tuple[int, ...], causal: bool) -> None:
     q, k, v = operands_of(sizes, "f32")
@@ -98,7 +99,7 @@ def test_against_float64(level: str, sizes: tuple[int, ...], causal: bool) -> No
     assert largest_error(result, exact_attention(q, k, v, None, causal, scale)) <= budget(q, k, v, scale)
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("element", ["f32", "i1"])
 @pytest.mark.parametrize(
     ("sizes", "mask", "causal"),
@@ -127,7 +128,7 @@ def test_masks(level: str, element: str, sizes: tuple[int, ...], mask: tuple[int
         assert (result[:, :, 0] == 0).all()
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("queries", "keys"), [(35, 77), (1, 300), (40, 3)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_dynamic_sizes(level: str, queries: int, keys: int, causal: bool) -> None:
@@ -138,7 +139,7 @@ def test_dynamic_sizes(level: str, queries: int, keys: int, causal: bool) -> Non
     assert largest_error(result, exact_attention(q, k, v, None, causal, 0.25)) <= budget(q, k, v, 0.25)
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 20])
 def test_a_dynamic_mask_of_one_row_broadcasts(level: str, rows: int) -> None:
     q, k, v = operands_of((1, 2, 2, 20, 37, 16, 16), "f32")
@@ -164,7 +165,7 @@ def test_narrow_floats_round_once_and_pairs_of_weights_too(level: str, element: 
     assert (error <= allowed).all()
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(level: str) -> None:
     q, k, v = operands_of((1, 1, 1, 20, 20, 16, 16), "f32")
     q[0, 0, 3, 0] = np.nan
@@ -179,7 +180,7 @@ def test_nan_stays_in_its_row_and_masks_of_the_lowest_float_do_not_overflow(leve
     assert largest_error(result[0, 0, 5], eager[0, 0, 5].numpy()) <= 1e-6
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     ("masking", "fill", "empty_rows"),
     [
@@ -237,7 +238,7 @@ def test_without_keys_all_rows_are_zero(keys: int) -> None:
     assert result.any() == (keys > 0)
 
 
-@pytest.mark.parametrize("level", BF16_LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_epilogue_moves_heads_inwards(level: str) -> None:
     text = """func.func @region(%q: tensor<2x3x20x16xf32>, %k: tensor<2x3x30x16xf32>, %v: tensor<2x3x30x16xf32>)
     -> tensor<2x20x3x16xf32> {
@@ -273,3 +274,23 @@ def test_double_precision_is_refused() -> None:
     _, answer = plan_region(FAMILY, text_of([shape] * 4, "f64", None, False, 0.5))
     assert isinstance(answer, Refusal)
     assert "f64" in answer.reason
+
+
+@pytest.mark.parametrize("level", BF16_LEVELS[-1:])
+@pytest.mark.parametrize("mask", [None, "rows", "keys"])
+@pytest.mark.parametrize(("sizes", "causal"), CASES)
+def test_pairs_against_float64(level: str, sizes: tuple[int, ...], causal: bool, mask: str | None) -> None:
+    """bf16 where pairs are multiplied: odd numbers of keys and features, blocks of keys, stacked heads, masks."""
+    q, k, v = operands_of(sizes, "bf16")
+    shape, scale = (*q.shape[:3], v.shape[3]), sizes[5] ** -0.5
+    given, described = None, None
+    if mask is not None:
+        size = (1, 1, sizes[3] if mask == "rows" else 1, sizes[4])
+        given, described = random(size, "f32", 4), (size, "f32")
+    text = text_of([q.shape, k.shape, v.shape, shape], "bf16", described, causal, scale)
+    operands = [q, k, v] if given is None else [q, k, v, given]
+    (result,) = run_region(FAMILY, text, operands, [shape], level)
+    exact = exact_attention(q, k, v, given, causal, scale)
+    rounded = exact_attention(q, k, np.abs(v), given, causal, scale)
+    allowed = (np.abs(exact) + rounded) * 2.0**-8 + budget(q, k, v, scale)
+    assert (np.abs(result.astype(np.float64) - exact) <= allowed).all()

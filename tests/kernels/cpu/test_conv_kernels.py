@@ -14,11 +14,11 @@ from lowerkit.targets.cpu.conv.depthwise import DepthwiseFamily
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.plan import Refusal
 from tests.support.kernels import (
-    ENDS,
     LEVELS,
     Epilogue,
     Side,
     apply_epilogue,
+    at_levels,
     plan_region,
     random_array,
     region_text,
@@ -166,8 +166,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("level", ENDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "level"), at_levels(CASES))
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(ConvFamily(), level)
 

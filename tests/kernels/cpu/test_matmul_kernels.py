@@ -18,6 +18,7 @@ from tests.support.kernels import (
     Side,
     Sums,
     apply_epilogue,
+    at_levels,
     plan_region,
     random_array,
     region_text,
@@ -164,8 +165,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ENDS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "level"), at_levels(CASES))
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(level)
 

@@ -17,8 +17,8 @@ from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.kernel_text import Buffer, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.plan import DeviceCode
+from tests.support.cpu.tile_model import modelled
 from tests.support.kernels import Array, Epilogue, load_kernel, plan_region, random_array, region_text, tensor
-from tests.support.tile_model import modelled
 
 pytestmark = pytest.mark.skipif(not runs_on_host("x86-64-v4"), reason="this machine is below x86-64-v4")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from lowerkit.mlir import ir
-from lowerkit.targets.cpu.attention.flash_kernel import emit_attention_task, scratch_floats
+from lowerkit.targets.cpu.attention.flash_kernel import emit_attention_task
+from lowerkit.targets.cpu.attention.scratch import scratch_floats
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.gemm.arithmetic import BF16_PAIRS, of_numbers, takes_pairs

@@ -35,34 +35,16 @@ from collections.abc import Callable, Sequence
 from lowerkit.targets.cpu.attention.mask import ScoreMask, needs_packing
 from lowerkit.targets.cpu.attention.paired_keys import paired_values, paired_weights, pairs_of
 from lowerkit.targets.cpu.attention.register_tiles import cover_rows, outer_products
+from lowerkit.targets.cpu.attention.scratch import scratch_parts, widened
 from lowerkit.targets.cpu.attention.shape import AttentionShape, AttentionTiling, MaskAccess
 from lowerkit.targets.cpu.text.kernel_text import Buffer, Index, KernelText
 from lowerkit.targets.cpu.text.text_builder import Value
 from lowerkit.targets.cpu.text.tile_transpose import transpose_rows, transpose_tile
 from lowerkit.targets.cpu.vector.math import exp_normal
 
-__all__ = ["emit_attention_task", "scratch_floats"]
+__all__ = ["emit_attention_task"]
 
 _EAGER_KEYS = 512  # keys that eager takes at a time: those of a block that holds a visible key have a weight, be it 0
-
-
-def scratch_floats(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool) -> int:
-    """Returns the f32 elements of scratch that a task needs."""
-    return sum(_scratch_parts(shape, tiling, packed_mask))
-
-
-def _scratch_parts(shape: AttentionShape, tiling: AttentionTiling, packed_mask: bool) -> list[int]:
-    rows = tiling.block_rows
-    padded = -(-shape.value_depth // tiling.lanes) * tiling.lanes
-    queries = max(shape.depth, padded) * rows
-    scores = tiling.block_keys * rows
-    wide = 0
-    if shape.arithmetic.numbers > 1:
-        wide = -(-tiling.block_keys // shape.arithmetic.numbers) * shape.value_depth
-    elif shape.arithmetic.widens:
-        wide = tiling.block_keys * max(shape.depth, shape.value_depth)
-    wide = -(-wide // 16) * 16
-    return [queries, scores, shape.value_depth * rows, scores if packed_mask else 0, wide, padded * shape.causal]
 
 
 def emit_attention_task(
@@ -104,7 +86,7 @@ class _Task:
         self.text, self.shape, self.tiling = text, shape, tiling
         self.query, self.key, self.value = query, key, value
         self.first_row = first_row
-        parts = _scratch_parts(shape, tiling, needs_packing(mask, shape))
+        parts = scratch_parts(shape, tiling, needs_packing(mask, shape))
         starts = [sum(parts[:index]) for index in range(len(parts))]
         self.packed_query, self.scores, self.output, packed_mask, self.wide, self.hidden = (
             text.part(scratch, start) for start in starts
@@ -154,27 +136,19 @@ class _Task:
         return -(-self.shape.value_depth // self.tiling.lanes) * self.tiling.lanes
 
     def _pack_queries(self) -> None:
-        scale = self.text.constant(self.shape.scale, "f32", self.tiling.lanes)
-        last = self.text.isub(self.shape.rows, 1)
+        """Q^T in scratch: pairs as they lie, numbers widened and scaled."""
+        text, lanes = self.text, self.tiling.lanes
+        scale, last = text.constant(self.shape.scale, "f32", lanes), text.isub(self.shape.rows, 1)
+        source, target, depth = self.query, self.packed_query, self.shape.depth
         if self.paired:
-            pairs = self.shape.depth // 2
-
-            def read_pairs(row: int, column: Index, mask: Value | None) -> Value:
-                at = self.text.imin(self.text.iadd(self.first_row, row), last)
-                start = self.text.iadd(self.text.imul(at, pairs), column)
-                return self.text.read(self._in_pairs(self.query), start, self.tiling.lanes, mask)
-
-            packed = self._in_pairs(self.packed_query)
-            transpose_rows(self.text, self.tiling.lanes, self.tiling.vectors, read_pairs, pairs, packed)
-            return
+            source, target, depth = self._in_pairs(source), self._in_pairs(target), depth // 2
 
         def read(row: int, column: Index, mask: Value | None) -> Value:
-            at = self.text.imin(self.text.iadd(self.first_row, row), last)
-            start = self.text.iadd(self.text.imul(at, self.shape.depth), column)
-            wide = self.text.widen(self.text.read(self.query, start, self.tiling.lanes, mask))
-            return self.text.mul(wide, scale)
+            at = text.imin(text.iadd(self.first_row, row), last)
+            value = text.read(source, text.iadd(text.imul(at, depth), column), lanes, mask)
+            return value if self.paired else text.mul(text.widen(value), scale)
 
-        transpose_rows(self.text, self.tiling.lanes, self.tiling.vectors, read, self.shape.depth, self.packed_query)
+        transpose_rows(text, lanes, self.tiling.vectors, read, depth, target)
 
     def _clear_output(self) -> None:
         zero = self.text.constant(0.0, "f32", self.tiling.lanes)
@@ -212,7 +186,7 @@ class _Task:
         if self.paired:
             keys, queries, depth = self._in_pairs(keys), self._in_pairs(queries), depth // 2
         else:
-            keys = self._widened(keys, text.imul(count, depth))
+            keys = widened(text, keys, text.imul(count, depth), self.tiling.lanes, self.wide)
         zero = text.constant(0.0, "f32", self.tiling.lanes)
         scale = text.constant(self.shape.scale, "f32", self.tiling.lanes)
 
@@ -259,7 +233,7 @@ class _Task:
             values = paired_values(text, self.tiling.lanes, values, depth, count, self._in_pairs(self.wide))
             weights, steps = self._in_pairs(weights), pairs_of(text, count)
         else:
-            values = self._widened(values, text.imul(count, depth))
+            values = widened(text, values, text.imul(count, depth), self.tiling.lanes, self.wide)
         zero = text.constant(0.0, "f32", self.tiling.lanes)
 
         def tile(start: Index, height: int, carried: list[Value]) -> list[Value]:
@@ -342,16 +316,3 @@ class _Task:
 
     def _in_pairs(self, buffer: Buffer) -> Buffer:
         return Buffer(buffer.pointer, self.shape.arithmetic.operand)
-
-    def _widened(self, source: Buffer, count: Index) -> Buffer:
-        """Returns f32 elements: the source itself, or a widened copy in scratch."""
-        if source.element == "f32":
-            return source
-
-        def widen(index: Index, mask: Value | None, carried: list[Value]) -> list[Value]:
-            vector = self.text.widen(self.text.read(source, index, self.tiling.lanes, mask))
-            self.text.write(vector, self.wide, index, mask)
-            return carried
-
-        self.text.strip(count, self.tiling.lanes, widen, unroll=4)
-        return self.wide

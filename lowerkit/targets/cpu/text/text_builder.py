@@ -26,9 +26,7 @@ from lowerkit.targets.cpu.text.ssa_values import (
 )
 
 __all__ = ["TextBuilder", "Value", "bit_width", "element_bytes", "float_literal", "is_float", "vector_type"]
-
-_ONE_SHUFFLE = 16
-"""Lanes of 16 bits that AVX-512 spreads to 32 bits by one shuffle."""
+_ONE_SHUFFLE = 16  # lanes of 16 bits that AVX-512 spreads to 32 bits by one shuffle
 
 
 class TextBuilder:
@@ -177,8 +175,7 @@ class TextBuilder:
                 # One shuffle with zero in place of an extension and a shift, which compete for the same ports.
                 half = self.bitcast(a, "i16")
                 order = [place for lane in range(a.lanes) for place in (a.lanes + lane, lane)]
-                kind = vector_type("f32", a.lanes)
-                mixed = self.shuffle(half, self.like(0, half), order)
+                mixed, kind = self.shuffle(half, self.like(0, half), order), vector_type("f32", a.lanes)
                 return self.widen(self.op(f"vector.bitcast {mixed} : {mixed.type} to {kind}", kind), element)
             bits = self.cast("arith.extui", self.bitcast(a, "i16"), "i32")
             single = self.bitcast(self.binary("arith.shli", bits, self.like(16, bits)), "f32")
