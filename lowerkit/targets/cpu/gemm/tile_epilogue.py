@@ -153,10 +153,10 @@ class TileEpilogue:
         return strides[axes[-1]]
 
     def prefetches(self, place: TilePlace, lanes: int) -> list[Prefetch]:
-        """What the rows of a tile read besides the sums (residuals), to be fetched while these are computed.
+        """What the rows of a tile read besides the sums (residuals) and write, to be fetched while these are computed.
 
-        The tile's operand lies in other cores' caches as often as not; read at once when the sums are done, its lines
-        would be waited for.
+        These lines lie in other cores' caches as often as not; touched at once when the sums are done, they would be
+        waited for.
         """
         text = self._text
         if not (isinstance(place.per_line, int) and place.lines == 1):
