@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lowerkit.bench.peers import openvino_settings
+
 Array = np.ndarray[Any, Any]
 Step = Callable[[Array, list[Array]], list[Array]]
 """From tokens and the past to the logits of the last token, then the new past."""
@@ -79,13 +81,7 @@ def openvino_step(path: Path, threads: int) -> Step:
     import openvino
 
     core = openvino.Core()
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    compiled: Any = core.compile_model(core.read_model(str(path)), "CPU", settings)
+    compiled: Any = core.compile_model(core.read_model(str(path)), "CPU", openvino_settings("f32", threads))
     request = compiled.create_infer_request()
     outputs = list(compiled.outputs)
 

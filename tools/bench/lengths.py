@@ -23,7 +23,7 @@ from torch.export import Dim
 
 import lowerkit
 from lowerkit.bench.interleave import Timing, time_interleaved
-from lowerkit.bench.peers import quiet
+from lowerkit.bench.peers import openvino_settings, quiet
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -44,15 +44,11 @@ def dynamic_peers(module: torch.nn.Module, tokens: torch.Tensor, threads: int) -
         torch.onnx.export(module, (tokens,), path, dynamic_shapes=shapes, dynamo=True, verbose=False)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         core = openvino.Core()
-        config = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": threads,
-            "NUM_STREAMS": 1,
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        request = core.compile_model(core.read_model(path), "CPU", config).create_infer_request()
+        compiled = core.compile_model(core.read_model(path), "CPU", openvino_settings("f32", threads))
+        request = compiled.create_infer_request()
     (name,) = (value.name for value in session.get_inputs())
 
     def run_openvino(given: torch.Tensor) -> object:
