@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,18 @@ GROUP = "lowerkit.devices"
 
 
 class Device(ABC):
-    """One device. Not thread-safe: its session holds a lock while it runs."""
+    """One device. Not thread-safe: its session holds a lock while it runs.
+
+    Attributes:
+        numbered: whether a machine may have several: ``acme_npu:1`` is the second one, whose class is made with the
+            level and that number.
+        captures: whether launches can be captured as a graph: the four methods around :meth:`begin_capture` are there.
+        epoch: counts how often memory of the device's own, which graphs hold addresses of, has moved.
+    """
+
+    numbered: ClassVar[bool] = False
+    captures: ClassVar[bool] = False
+    epoch: int = 0
 
     def __init__(self, level: str = "") -> None:
         self.level = level
@@ -82,6 +93,22 @@ class Device(ABC):
 
     def synchronize(self, queue: int) -> None:  # noqa: B027
         """Returns when everything in ``queue`` is done."""
+
+    def begin_capture(self, queue: int) -> None:
+        """Begins to keep launches that are put into ``queue`` instead of making them."""
+        raise NotImplementedError
+
+    def end_capture(self, queue: int) -> Any:
+        """Returns a graph of the launches since :meth:`begin_capture`, with their addresses."""
+        raise NotImplementedError
+
+    def launch_graph(self, graph: Any, queue: int) -> None:
+        """Puts all launches of a graph into ``queue``."""
+        raise NotImplementedError
+
+    def destroy_graph(self, graph: Any) -> None:
+        """Gives a graph back, when its launches are done."""
+        raise NotImplementedError
 
     def error_text(self, error: BaseException) -> str:
         """Returns what went wrong, in words for the user."""
@@ -145,13 +172,15 @@ def known_devices() -> dict[str, EntryPoint]:
 
 
 def open_device(name: str, level: str) -> Device:
-    """Makes the device ``name``.
+    """Makes the device ``name``, of which ``name:1`` is the second one of this machine.
 
     Raises:
         RuntimeFault: LK8005, no package here brings it, or several do; LK8016, it cannot be imported or made, or is no
             device.
+        UsageError: LK1009, there is one device of that name alone.
     """
     points = known_devices()
+    name, number = numbered_name(name)
     if name not in points:
         raise RuntimeFault(
             "LK8005",
@@ -168,7 +197,12 @@ def open_device(name: str, level: str) -> Device:
     point = points[name]
     try:
         with foreign_call("device", name, "making it"):
-            device = point.load()(level)
+            made = point.load()
+            if number and not getattr(made, "numbered", False):
+                raise UsageError(
+                    "LK1009", f"{name}:{number}: devices of that name have no numbers", hint=f"write {name}"
+                )
+            device = made(level, number) if number else made(level)
     except LowerkitError:
         raise
     except (Exception, SystemExit) as error:
@@ -176,6 +210,12 @@ def open_device(name: str, level: str) -> Device:
     if not isinstance(device, Device):
         raise failed_device(name, f"it gave {type(device).__name__}, which is no lowerkit.runtimes.device.Device")
     return device
+
+
+def numbered_name(text: str) -> tuple[str, int]:
+    """Returns the name and the number that ``cuda:1`` is; 0 where there is none."""
+    name, colon, number = text.rpartition(":")
+    return (name, int(number)) if colon and number.isdecimal() else (text, 0)
 
 
 def packages_of(group: str, name: str) -> list[str]:
@@ -199,7 +239,7 @@ def stand_ins(device: str | None, names: Sequence[str]) -> dict[str, str]:
     for part in device.split(",") if device is not None else ():
         old, equals, new = part.partition("=")
         old, new = (old.strip(), new.strip()) if equals else (names[0] if len(names) == 1 else "", old.strip())
-        if new not in points:
+        if numbered_name(new)[0] not in points:
             raise UsageError("LK1009", f"there is no device {new!r}", hint=_there_are(new, points))
         if old not in names:
             has = (
@@ -226,7 +266,7 @@ def _there_are(name: str, points: Mapping[str, EntryPoint]) -> str:
 
 def package_of(name: str) -> str:
     """Returns the package that brings a device, for messages; ``""`` where that is unknown."""
-    point = known_devices().get(name)
+    point = known_devices().get(numbered_name(name)[0])
     return f" (package {point.dist.name} {point.dist.version})" if point is not None and point.dist is not None else ""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
 from lowerkit.runtimes.device import Bytes, Device, open_device, package_of, stand_ins
+from lowerkit.runtimes.launch_sequences import LaunchSequences
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
 from lowerkit.runtimes.supervised.record import foreign_call
 
@@ -39,7 +40,7 @@ class _DeviceFailure(Exception):
 
 @dataclass
 class DeviceMemory:
-    """What a session holds on one device: the arena and the weights, by address; those by name and shard."""
+    """What a session holds on one device: arena and weights, by address; those by name and shard; known sequences."""
 
     name: str
     device: Device
@@ -47,6 +48,9 @@ class DeviceMemory:
     arena_size: int = 0
     weights: int = 0
     weight_offsets: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+    def __post_init__(self) -> None:
+        self.sequences = LaunchSequences(self.device, self.ask, _QUEUE)
 
     def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a method of the device, whose errors bear its name then."""
@@ -74,6 +78,7 @@ class DeviceMemory:
             return
         try:
             if self.arena:
+                self.sequences.clear()
                 self.ask(self.device.free, self.arena)
                 self.arena = self.arena_size = 0
             self.arena, self.arena_size = self._allocate(size), size
@@ -176,7 +181,7 @@ class DeviceCalls:
         program = self._programs[number]
 
         def run(addresses: list[int], extents: list[int]) -> None:
-            memory.ask(memory.device.launch, program, addresses, extents, _QUEUE)
+            memory.sequences.launch(number, program, addresses, extents)
 
         return self._context(("launch", number, buffers, dims), _Action(run, buffers, dims))
 
@@ -194,6 +199,7 @@ class DeviceCalls:
                     self.read(source, addresses[0], data)
                 if target != HOST:
                     memory = self.memories[target]
+                    memory.sequences.flush()
                     memory.ask(memory.device.copy_in, addresses[1], data, _QUEUE)
 
         return self._context(("copy", source, target, size), _Action(run, 2, 0))
@@ -201,7 +207,26 @@ class DeviceCalls:
     def read(self, name: str, address: int, data: Bytes) -> None:
         """Copies bytes of a device into ``data``, after all that it has to do."""
         memory = self.memories[name]
+        memory.sequences.flush()
         memory.ask(memory.device.copy_out, data, address, _QUEUE)
+
+    def finish(self) -> None:
+        """Makes what is left of a run.
+
+        Raises:
+            RuntimeFault: LK8016, a device failed.
+        """
+        try:
+            for memory in self.memories.values():
+                memory.sequences.flush()
+        except _DeviceFailure as failure:
+            _raise(failure, None)
+
+    def one_by_one(self, *, enabled: bool) -> None:
+        """Lets each launch be made by itself, so that its time can be told, or no more."""
+        for memory in self.memories.values():
+            memory.sequences.flush()
+            memory.sequences.enabled = memory.device.captures and not enabled
 
     def raise_failure(self, step: Step) -> NoReturn:
         """Raises what ended a run at ``step``.
@@ -212,6 +237,8 @@ class DeviceCalls:
             BaseException: an interruption that came while a device was at work, as it is.
         """
         failure, self._failure = self._failure, None
+        for memory in self.memories.values():
+            memory.sequences.drop()
         if isinstance(failure, _DeviceFailure):
             _raise(failure, step)
         assert failure is not None, "the executor reports what an action left here"
@@ -257,12 +284,15 @@ def _raise(failure: _DeviceFailure, step: Step | None) -> NoReturn:
     text = f"the device {failure.device!r}{package_of(failure.device)} failed{where}: {failure}"
     op = f"{step.kind} ({step.family})" if step is not None else None
     location = (step.location or None) if step is not None else None
+    own = getattr(failure.error, "hint", None)
     if isinstance(failure.error, MemoryError):
         raise ResourceError("LK7002", text, op=op, location=location) from failure.error
+    hint = "the session can run again" if step is not None else "the fault is in that package: report it there"
+    hint = own if isinstance(own, str) else hint
     raise RuntimeFault(
         "LK8016",
         text,
         op=op,
         location=location,
-        hint="the session can run again" if step is not None else "the fault is in that package: report it there",
+        hint=hint,
     ) from failure.error

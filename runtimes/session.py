@@ -178,6 +178,7 @@ class Session:
         with self._lock:
             bound, outputs, bases = self._prepare(arrays)
             bound.run(self._pool, bases, self._scratch)
+            self._calls.finish()
         return outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -189,7 +190,11 @@ class Session:
         arrays = self._collect(inputs, named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
-            return bound.profile(self._pool, bases, self._scratch)
+            self._calls.one_by_one(enabled=True)
+            try:
+                return bound.profile(self._pool, bases, self._scratch)
+            finally:
+                self._calls.one_by_one(enabled=False)
 
     @property
     def state(self) -> dict[str, Array]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lowerkit.cli.cuda_tables import card_json, card_option, print_card, read_card
 from lowerkit.cli.ledger_table import print_ledger, read_placements
 from lowerkit.cli.mesh_tables import describe_collective, describe_mesh, print_mesh
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, is_given, model_options, refuse_given
@@ -36,6 +37,7 @@ _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 @click.option(
     "--ledger", "show_ledger", is_flag=True, help="Which target runs each op, and why no accelerator took it."
 )
+@card_option
 @json_option
 def command(
     model: str,
@@ -47,6 +49,7 @@ def command(
     meta: bool,
     show_all: bool,
     show_ledger: bool,
+    card: str | None,
     as_json: bool,
 ) -> None:
     """Show what MODEL (an artifact .lk, or anything `compile` takes) is made of.
@@ -55,7 +58,10 @@ def command(
     weight_bytes, rank_weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family:
     count}, steps [{name, kind, family, flops, bytes, tasks, location, collective}], mesh [{name, size}], sharded
     [{name, axis, bytes, rank_bytes}], ledger (models only) [{name, kind, family, note, refusals}], placements [{op,
-    node, location, flops, crossing_bytes, target, function, refusals}].
+    node, location, flops, crossing_bytes, target, function, refusals}], cuda {card, level, floor_seconds,
+    predicted_seconds, terms {term: seconds}, steps_elsewhere, launches [{step, location, kernel, family, arithmetic,
+    registers, spills, shared, blocks, threads, resident, occupancy, waves, flops, bytes, stated, floor_seconds,
+    predicted_seconds, limit, terms}]}.
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
@@ -68,6 +74,7 @@ def command(
         shown = programs_for(manifest, target if is_given("target") else None)[0]
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
         code_bytes = sum(info.size for name, info in manifest.entries.items() if name.endswith(".bin"))
+        code = {name: artifact.entry_bytes(name).tobytes() for name in shown.code.values()}
     else:
         supervise_targets(target)
 
@@ -76,9 +83,11 @@ def command(
         captured = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
         options = CompileOptions(target=target, golden=False)
         if meta:
-            parts = plan_program(captured, options)
+            refuse_given(["card"], "with --meta: no kernel is compiled")
+            parts, code = plan_program(captured, options), {}
         else:
             parts = compile_program(captured, options).parts
+            code = parts.code
         manifest, shown = parts.manifest, parts.program
         weight_bytes, code_bytes = parts.weight_bytes, parts.code_bytes
         ledger = [
@@ -95,12 +104,16 @@ def command(
     placements = read_placements(shown.metadata)
     document = describe(shown, values, weight_bytes, code_bytes)
     document["targets"] = [program.label for program in manifest.programs]
+    report = read_card(shown, code, values, card)
     if as_json:
-        print_json("inspect", {"source": model, **document, "ledger": ledger, "placements": placements})
+        lists = {"ledger": ledger, "placements": placements, "cuda": card_json(report)}
+        print_json("inspect", {"source": model, **document, **lists})
     elif show_ledger:
         print_ledger(placements)
     else:
         _print(model, document, show_all)
+        if report is not None:
+            print_card(report, show_all)
         for entry in ledger if show_all else []:
             click.echo(f"{entry['name']}: {entry['family']} ({entry['note']})")
             for family, reason in entry["refusals"]:

@@ -55,18 +55,22 @@ def target_class(name: str) -> type[Target]:
 
 
 def find_target(name: str, level: str = "") -> Target:
-    """Returns a target at a level.
+    """Returns a target at a level; at several, ``sm_90,sm_80``, where it takes them together.
 
     Raises:
-        UnsupportedError: LK4003, there is no such target or level.
+        UnsupportedError: LK4003, there is no such target or level, or it takes one level alone.
         CodegenError: LK5003, the package fails.
     """
     made = target_class(name)
-    if level not in ("", "host", *made.levels):
-        near = difflib.get_close_matches(level, made.levels, 1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        known = f"{guess}its levels are: {', '.join(made.levels)}" if made.levels else f"it has none: write {name}"
-        raise UnsupportedError("LK4003", f"the target {name!r} has no level {level!r}", hint=known)
+    several = level.split(",")
+    if len(several) > 1 and not made.several_levels:
+        raise UnsupportedError(
+            "LK4003",
+            f"{level!r} names several levels of {name!r}, which compiles for one",
+            hint=f"compile one artifact for each level of {name!r}",
+        )
+    for each in several:
+        _check_level(name, made, each)
     try:
         with foreign_call("target", name, "making it"):
             return made(level)
@@ -74,6 +78,14 @@ def find_target(name: str, level: str = "") -> Target:
         raise
     except (Exception, SystemExit) as error:
         raise failed(name, f"it cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _check_level(name: str, made: type[Target], level: str) -> None:
+    if level not in ("", "host", *made.levels):
+        near = difflib.get_close_matches(level, made.levels, 1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        known = f"{guess}its levels are: {', '.join(made.levels)}" if made.levels else f"it has none: write {name}"
+        raise UnsupportedError("LK4003", f"the target {name!r} has no level {level!r}", hint=known)
 
 
 def failed(name: str, reason: str) -> CodegenError:

@@ -1,4 +1,7 @@
-"""How a user names what to compile for: ``cpu:x86-64-v4``, ``acme_npu:v2+cpu``, ``cpu:x86-64-v3,x86-64-v4``."""
+"""How a user names what to compile for: ``cpu:x86-64-v4``, ``acme_npu:v2+cpu``, ``cuda:sm_90,cuda:sm_80``.
+
+Several levels of a target stand behind one another, ``cpu:x86-64-v3,x86-64-v4``; its name may be said again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class TargetSpec:
     """What a program is compiled for: accelerators in the order in which they are asked, and the host's target.
 
     Attributes:
-        accelerators: (name, level) of each, level ``""`` where none was named.
+        accelerators: (name, level) of each, level ``""`` where none was named, ``sm_90,sm_80`` where several were.
         hosts: levels of the CPU, a program of the artifact for each; ``host`` is the widest that this machine has.
     """
 
@@ -24,13 +27,12 @@ class TargetSpec:
 
     @classmethod
     def parse(cls, text: str) -> TargetSpec:
-        """Reads ``name[:level][+name[:level]...]``; the CPU stands last, may have several levels, and may be left out.
+        """Reads ``name[:level,...][+name[:level,...]...]``; the CPU stands last, and may be left out.
 
         Raises:
-            UnsupportedError: LK4003, the text names no target, one twice, the CPU before an accelerator, or several
-                levels of an accelerator.
+            UnsupportedError: LK4003, the text names no target, one twice, or the CPU before an accelerator.
         """
-        parts = [(name, level) for name, _, level in (part.strip().partition(":") for part in text.split("+"))]
+        parts = [_name_and_levels(part) for part in text.split("+")]
         names = [name for name, _ in parts]
         if "" in names or len(set(names)) != len(names) or HOST_TARGET in names[:-1]:
             raise UnsupportedError(
@@ -42,13 +44,6 @@ class TargetSpec:
             hosts = tuple(dict.fromkeys(level.strip() or "host" for level in parts.pop()[1].split(",")))
         else:
             hosts = ("host",)
-        several = next((part for part in parts if "," in part[1]), None)
-        if several is not None:
-            raise UnsupportedError(
-                "LK4003",
-                f"the target {text!r} asks for several levels of {several[0]!r}; only the CPU can have several",
-                hint=f"compile one artifact for each level of {several[0]!r}",
-            )
         return cls(tuple(parts), hosts)
 
     def __str__(self) -> str:
@@ -82,3 +77,10 @@ class TargetSpec:
             CodegenError: LK5003, a package fails.
         """
         return tuple(find_target(name, level) for name, level in self.accelerators)
+
+
+def _name_and_levels(part: str) -> tuple[str, str]:
+    """``name:level,name:level`` as the name and its levels; another name inside stays there, where it is no level."""
+    name, _, levels = part.strip().partition(":")
+    each = [level.strip().removeprefix(f"{name}:") for level in levels.split(",")]
+    return name, ",".join(dict.fromkeys(each))

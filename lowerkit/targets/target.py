@@ -41,10 +41,12 @@ class Target(ABC):
         levels: the levels it can be asked for; the first one where none is named.
         unit: what :meth:`compile` is given: a whole ``function``, or each fused ``region`` of it, which then are
             launched one after the other.
+        several_levels: whether one code may be for several levels: ``level`` is then their names with commas between.
     """
 
     name: ClassVar[str]
     levels: ClassVar[tuple[str, ...]] = ()
+    several_levels: ClassVar[bool] = False
     unit: ClassVar[Literal["function", "region"]] = "function"
 
     def __init__(self, level: str = "") -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
-from lowerkit.runtimes.cuda.image import Function, ImageError, unpack
+from lowerkit.runtimes.cuda.driver_faults import DriverFaults
+from lowerkit.runtimes.cuda.image import Function, ImageError, Launch, unpack
+from lowerkit.runtimes.cuda.levels import choose_level
 from lowerkit.runtimes.device import Bytes, Device
 from lowerkit.runtimes.expressions import evaluate
 
@@ -25,8 +27,7 @@ class _Call:
 
     kernel: Any
     blocks: int
-    threads: int
-    pointers: tuple[int, ...]
+    launch: Launch
 
 
 @dataclass(frozen=True)
@@ -49,24 +50,32 @@ class _Program:
 
 
 class CudaDevice(Device):
-    """A card, by libcuda."""
+    """A card, by libcuda.
 
-    def __init__(self, level: str = "") -> None:
-        """Opens the first card.
+    Attributes:
+        number: of the card; ``cuda:1`` is the second one.
+    """
+
+    numbered: ClassVar[bool] = True
+    captures: ClassVar[bool] = True
+
+    def __init__(self, level: str = "", number: int = 0) -> None:
+        """Opens a card.
 
         Raises:
             RuntimeFault: LK8020, there is no driver or no card, or the card is older than ``level``.
         """
         super().__init__(level)
+        self.number = number
         self.driver = self._open_driver()
-        self._modules: dict[str, tuple[bytes, bytes]] = {}
-        self._loaded: dict[str, Any] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._kernels: dict[tuple[str, tuple[int, int]], Any] = {}
         self._temporaries = self._temporary_bytes = 0
 
     def _open_driver(self) -> Driver:
         from lowerkit.runtimes.cuda.libcuda import LibCuda
 
-        return LibCuda(self.level)
+        return LibCuda(self.level, number=self.number)
 
     def allocate(self, size: int) -> int:
         """See :meth:`Device.allocate`."""
@@ -87,23 +96,29 @@ class CudaDevice(Device):
             self.driver.read(data, address, queue)
 
     def load(self, code: Bytes) -> _Program:
-        """See :meth:`Device.load`; the modules behind the functions are loaded once.
+        """See :meth:`Device.load`; the module of each kernel is loaded once.
 
         Raises:
             ImageError: the bytes are not what the target wrote.
+            RuntimeFault: LK8020, the artifact has no code for the card.
         """
-        read = unpack(code.tobytes(), self._modules)
-        digest = read.modules.digest
-        if digest not in self._loaded:
-            self._modules[digest] = read.ptx, read.cubin
-            self._loaded[digest] = self.driver.load(read.ptx, read.cubin, read.modules.level)
+        read = unpack(code.tobytes(), self._blobs)
+        self._blobs[read.digest] = read.blob
+        bound = {each.level: any(place.kernel.bound for place in each.kernels.values()) for each in read.variants}
+        level = choose_level(bound, self.driver.capability)
+        variant = next(each for each in read.variants if each.level == level)
         kernels: dict[str, Any] = {}
-        for launch in read.function.launches:
-            try:
-                kernels[launch.kernel] = self.driver.kernel(self._loaded[digest], launch.kernel)
-            except KeyError as error:
-                raise ImageError(f"there is no kernel {launch.kernel!r} in the modules") from error
-        return _Program(read.function, kernels)
+        for name, place in variant.kernels.items():
+            key = read.digest, place.ptx
+            if key not in self._kernels:
+                compiled = read.compiled(variant, name)
+                module = self.driver.load(compiled.ptx, compiled.cubin, level)
+                try:
+                    self._kernels[key] = self.driver.kernel(module, name)
+                except KeyError as error:
+                    raise ImageError(f"there is no kernel {name!r} in its module") from error
+            kernels[name] = self._kernels[key]
+        return _Program(variant.function, kernels)
 
     def launch(self, program: _Program, addresses: Sequence[int], dims: Sequence[int], queue: int) -> None:
         """See :meth:`Device.launch`."""
@@ -129,8 +144,9 @@ class CudaDevice(Device):
         for buffer in buffers[operands:]:
             self.driver.forget(buffer.address, buffer.size)
         for call in shaped.calls:
-            arguments = [*(buffers[pointer] for pointer in call.pointers), *key]
-            self.driver.launch(call.kernel, call.blocks, call.threads, arguments, queue)
+            launch = call.launch
+            arguments = [*(buffers[pointer] for pointer in launch.pointers), *key, *[0] * launch.nulls]
+            self.driver.launch(call.kernel, call.blocks, launch.block, launch.shared, arguments, queue)
 
     def record(self, queue: int) -> Any:
         """See :meth:`Device.record`."""
@@ -144,11 +160,27 @@ class CudaDevice(Device):
         """See :meth:`Device.synchronize`."""
         self.driver.synchronize(queue)
 
+    def begin_capture(self, queue: int) -> None:
+        """See :meth:`Device.begin_capture`."""
+        self.driver.begin_capture(queue)
+
+    def end_capture(self, queue: int) -> Any:
+        """See :meth:`Device.end_capture`."""
+        return self.driver.end_capture(queue)
+
+    def launch_graph(self, graph: Any, queue: int) -> None:
+        """See :meth:`Device.launch_graph`."""
+        self.driver.launch_graph(graph, queue)
+
+    def destroy_graph(self, graph: Any) -> None:
+        """See :meth:`Device.destroy_graph`."""
+        self.driver.destroy_graph(graph)
+
     def error_text(self, error: BaseException) -> str:
         """See :meth:`Device.error_text`."""
         if isinstance(error, LowerkitError):
             at = f", at {error.op}" if error.op else ""
-            return f"{error.message}{at}"
+            return "; ".join((f"{error.message}{at}", *error.details))
         return str(error) if isinstance(error, ImageError) else super().error_text(error)
 
     def close(self) -> None:
@@ -162,16 +194,26 @@ class CudaDevice(Device):
         if self._temporary_bytes:
             self.driver.free(self._temporaries)
             self._temporary_bytes = 0
+            self.epoch += 1
         self._temporaries, self._temporary_bytes = self.driver.allocate(size), size
 
 
 class SimulatedCudaDevice(CudaDevice):
     """The same without a card: every level runs on it."""
 
+    def __init__(self, level: str = "", number: int = 0, *, faults: DriverFaults | None = None) -> None:
+        """Opens a device; ``faults`` are what goes wrong with it, for tests of what is done about it.
+
+        Raises:
+            RuntimeFault: LK8020, ``faults`` ask for that.
+        """
+        self._faults = faults
+        super().__init__(level, number)
+
     def _open_driver(self) -> Driver:
         from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
 
-        return SimulatedDriver()
+        return SimulatedDriver(faults=self._faults)
 
 
 def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
@@ -191,10 +233,9 @@ def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
         end += -(-size // _ALIGNMENT) * _ALIGNMENT
     calls: list[_Call] = []
     for launch in function.launches:
-        threads = evaluate(launch.threads, {}, dims)
-        if threads > 0:
-            blocks = -(-threads // launch.block)
+        blocks = evaluate(launch.blocks, {}, dims)
+        if blocks > 0:
             if blocks > _MOST_BLOCKS:
                 raise ImageError(f"kernel {launch.kernel!r} needs {blocks} blocks, a grid has {_MOST_BLOCKS} at most")
-            calls.append(_Call(program.kernels[launch.kernel], blocks, launch.block, tuple(launch.pointers)))
+            calls.append(_Call(program.kernels[launch.kernel], blocks, launch))
     return _Shaped(tuple(sizes), tuple(places), end, tuple(calls))

@@ -16,7 +16,13 @@ __all__ = ["Driver", "LaunchBuffer"]
 
 
 class Driver(ABC):
-    """Memory, modules, launches and queues of one device."""
+    """Memory, modules, launches and queues of one device.
+
+    Attributes:
+        capability: compute capability of the device, major and minor; None where it runs code of every level.
+    """
+
+    capability: tuple[int, int] | None = None
 
     @abstractmethod
     def allocate(self, size: int) -> int:
@@ -51,7 +57,7 @@ class Driver(ABC):
 
     @abstractmethod
     def launch(
-        self, kernel: Any, blocks: int, threads: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self, kernel: Any, blocks: int, threads: int, shared: int, arguments: Sequence[LaunchBuffer | int], queue: int
     ) -> None:
         """Puts a launch into a queue.
 
@@ -59,6 +65,7 @@ class Driver(ABC):
             kernel: what :meth:`kernel` returned.
             blocks: of the grid, 1 or more.
             threads: of a block.
+            shared: bytes of dynamic shared memory of a block.
             arguments: each of 64 bits.
             queue: where to.
         """
@@ -74,6 +81,26 @@ class Driver(ABC):
     @abstractmethod
     def synchronize(self, queue: int) -> None:
         """Returns when everything in ``queue`` is done."""
+
+    @abstractmethod
+    def begin_capture(self, queue: int) -> None:
+        """Begins to keep what is put into a queue instead of doing it.
+
+        Until :meth:`end_capture`, nothing but launches may be put into the queue, and no memory may be allocated or
+        given back.
+        """
+
+    @abstractmethod
+    def end_capture(self, queue: int) -> Any:
+        """Returns a graph of what was put into the queue since :meth:`begin_capture`, ready to be launched."""
+
+    @abstractmethod
+    def launch_graph(self, graph: Any, queue: int) -> None:
+        """Puts all of a graph into a queue, with the addresses of the time when it was captured."""
+
+    @abstractmethod
+    def destroy_graph(self, graph: Any) -> None:
+        """Gives a graph back, when its launches are done."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,11 +1,15 @@
 """What the CUDA target writes and its devices read: how each function is launched, and one image of all kernels.
 
-The code of an artifact is one block of bytes: the description of each function, one behind the other, then the modules
-that hold the kernels of all of them. The bytes of one function reach from its description to the end of the block::
+Vocabulary
+    variant   a function planned for one level: its launches, and where the code of their kernels lies
+    blob      the PTX and the machine code of all kernels, equal ones once
 
-    magic, length of the description, description (JSON), ..., PTX, cubin
+The code of an artifact is one block of bytes: the description of each function, one behind the other, then the blob.
+The bytes of one function reach from its description to the end of the block::
 
-so that a device finds the modules at the end, and loads them once.
+    magic, length of the description, description (JSON), ..., blob
+
+so that a device finds the blob at the end, and checks it once.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from msgspec.structs import force_setattr
 
 from lowerkit.runtimes.expressions import Expr, normalize, symbols
 
-_MAGIC = b"lkcu\x01\0\0\0"
+_MAGIC = b"lkcu\x02\0\0\0"
 _HEAD = len(_MAGIC) + 8
 
 
@@ -26,23 +30,63 @@ class ImageError(ValueError):
     """The bytes are not what the target wrote."""
 
 
+class Product(msgspec.Struct, frozen=True):
+    """A matrix product in tiles, for reports: ``batch`` times ``rows x depth`` by ``depth x columns``.
+
+    Attributes:
+        element: of both operands, such as ``bf16``.
+        tile: rows, columns and depth of a block's step.
+        stages: steps that are loaded ahead.
+    """
+
+    rows: Expr
+    columns: Expr
+    depth: Expr
+    batch: Expr
+    element: str
+    tile: tuple[int, int, int]
+    stages: int
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "depth", "batch"):
+            force_setattr(self, name, normalize(getattr(self, name)))
+
+    @property
+    def sizes(self) -> tuple[Expr, Expr, Expr, Expr]:
+        """Rows, columns, depth and batch."""
+        return self.rows, self.columns, self.depth, self.batch
+
+
 class Launch(msgspec.Struct, frozen=True):
     """One launch of a kernel.
 
     Attributes:
-        kernel: its name in the module.
+        kernel: its name.
         pointers: which buffers its first parameters are: operands, then results, then temporaries of the function.
-        threads: how many threads have work, an expression over the function's dims; none are started for 0.
+        blocks: of the grid, an expression over the function's dims; nothing is started for 0.
         block: threads of a block, a multiple of 32.
+        shared: bytes of dynamic shared memory of a block.
+        nulls: null pointers that the kernel takes behind the dims.
+        flops, read, written: operations, and bytes of device memory, at least; expressions likewise.
+        exponentials: of softmax between products; an expression likewise.
+        product: what it computes, where that is one product in tiles.
     """
 
     kernel: str
     pointers: list[int]
-    threads: Expr
+    blocks: Expr
     block: int
+    shared: int = 0
+    nulls: int = 0
+    flops: Expr = 0
+    read: Expr = 0
+    written: Expr = 0
+    exponentials: Expr = 0
+    product: Product | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "threads", normalize(self.threads))
+        for name in ("blocks", "flops", "read", "written", "exponentials"):
+            force_setattr(self, name, normalize(getattr(self, name)))
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -65,55 +109,115 @@ class Function(msgspec.Struct, frozen=True):
             force_setattr(self, name, [normalize(entry) for entry in getattr(self, name)])
 
 
-class Modules(msgspec.Struct, frozen=True):
-    """Where the modules lie before the end of the block, and what they are.
+class Kernel(msgspec.Struct, frozen=True):
+    """A compiled kernel, as what is known of it without a card says.
 
     Attributes:
-        level: what they were compiled for, such as ``sm_90``.
-        ptx, cubin: bytes of each; a cubin of 0 bytes is none.
-        digest: sha-256 of both, hex.
+        family: what wrote it.
+        bound: whether its PTX is for the architecture of its level alone, not for later ones.
+        registers: of a thread; 0 where there was no ptxas to ask.
+        spills: bytes that a thread keeps in local memory because registers ran out.
+        shared: bytes of shared memory of a block, those that a launch adds not counted.
+    """
+
+    family: str = "threads"
+    bound: bool = False
+    registers: int = 0
+    spills: int = 0
+    shared: int = 0
+
+
+class CompiledKernel(msgspec.Struct, frozen=True):
+    """A kernel and its code; a cubin of 0 bytes is none."""
+
+    kernel: Kernel
+    ptx: bytes
+    cubin: bytes
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """A kernel, and where its code lies in the blob: start and size of each."""
+
+    kernel: Kernel
+    ptx: tuple[int, int]
+    cubin: tuple[int, int]
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """A function as it is launched at one level.
+
+    Attributes:
+        level: such as ``sm_90``.
+        function: the launches.
+        kernels: by name.
     """
 
     level: str
-    ptx: int
-    cubin: int
-    digest: str
+    function: Function
+    kernels: dict[str, _Place]
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A function and the modules of its kernels."""
+    """A function at each level, and the blob: its bytes and its sha-256, hex."""
 
-    function: Function
-    modules: Modules
+    variants: list[Variant]
+    blob: int
+    digest: str
 
 
 class Code(msgspec.Struct, frozen=True):
     """The code of one function, read."""
 
-    function: Function
-    modules: Modules
-    ptx: bytes
-    cubin: bytes
+    variants: list[Variant]
+    blob: bytes
+    digest: str
+
+    def compiled(self, variant: Variant, name: str) -> CompiledKernel:
+        """Returns the code of a kernel of a variant."""
+        place = variant.kernels[name]
+        ptx, cubin = (self.blob[start : start + size] for start, size in (place.ptx, place.cubin))
+        return CompiledKernel(place.kernel, ptx, cubin)
 
 
-def pack(functions: Sequence[Function], level: str, ptx: bytes, cubin: bytes) -> tuple[bytes, list[int]]:
-    """Returns the block of bytes, and where the bytes of each function begin."""
-    modules = Modules(level, len(ptx), len(cubin), hashlib.sha256(ptx + cubin).hexdigest())
+def pack(
+    functions: Sequence[Mapping[str, Function]], kernels: Mapping[tuple[str, str], CompiledKernel]
+) -> tuple[bytes, list[int]]:
+    """Returns the block of bytes, and where the bytes of each function begin.
+
+    Args:
+        functions: each by level.
+        kernels: by level and name.
+    """
+    blob = bytearray()
+    known: dict[bytes, tuple[int, int]] = {}
+
+    def place(data: bytes) -> tuple[int, int]:
+        if data not in known:
+            known[data] = len(blob), len(data)
+            blob.extend(data)
+        return known[data]
+
+    places = {key: _Place(each.kernel, place(each.ptx), place(each.cubin)) for key, each in sorted(kernels.items())}
+    digest = hashlib.sha256(blob).hexdigest()
     data = bytearray()
     starts: list[int] = []
-    for function in functions:
-        text = msgspec.json.encode(Description(function, modules))
+    for variants in functions:
+        described = [
+            Variant(level, function, {launch.kernel: places[level, launch.kernel] for launch in function.launches})
+            for level, function in variants.items()
+        ]
+        text = msgspec.json.encode(Description(described, len(blob), digest))
         starts.append(len(data))
         data += _MAGIC + len(text).to_bytes(8, "little") + text
-    return bytes(data + ptx + cubin), starts
+    return bytes(data + blob), starts
 
 
-def unpack(data: bytes, known: Mapping[str, tuple[bytes, bytes]]) -> Code:
+def unpack(data: bytes, known: Mapping[str, bytes]) -> Code:
     """Reads the code of one function.
 
     Args:
         data: from its description to the end of the block.
-        known: modules that were read before, by digest.
+        known: blobs that were read before, by digest.
 
     Raises:
         ImageError: they are not what :func:`pack` wrote.
@@ -125,26 +229,39 @@ def unpack(data: bytes, known: Mapping[str, tuple[bytes, bytes]]) -> Code:
         described = msgspec.json.decode(data[_HEAD : _HEAD + size], type=Description)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ImageError(f"the description of a function cannot be read: {error}") from error
-    modules = described.modules
-    if min(modules.ptx, modules.cubin) < 0 or _HEAD + size + modules.ptx + modules.cubin > len(data):
-        raise ImageError(f"the modules of {modules.ptx} and {modules.cubin} bytes do not fit into {len(data)} bytes")
-    _check(described.function)
-    if modules.digest not in known:
-        start = len(data) - modules.ptx - modules.cubin
-        ptx, cubin = data[start : start + modules.ptx], data[start + modules.ptx :]
-        if hashlib.sha256(ptx + cubin).hexdigest() != modules.digest:
-            raise ImageError("the sha-256 of the modules is not what their description says")
-        return Code(described.function, modules, ptx, cubin)
-    return Code(described.function, modules, *known[modules.digest])
+    if described.blob < 0 or _HEAD + size + described.blob > len(data):
+        raise ImageError(f"a blob of {described.blob} bytes does not fit into {len(data)} bytes")
+    if not described.variants:
+        raise ImageError("a function has no variant")
+    for variant in described.variants:
+        _check(variant, described.blob)
+    blob = known.get(described.digest)
+    if blob is None:
+        blob = data[len(data) - described.blob :]
+        if hashlib.sha256(blob).hexdigest() != described.digest:
+            raise ImageError("the sha-256 of the kernels is not what their description says")
+    return Code(described.variants, blob, described.digest)
 
 
-def _check(function: Function) -> None:
+def _check(variant: Variant, blob: int) -> None:
+    function = variant.function
     sizes = [*function.operands, *function.results, *function.temporaries]
-    if any(True for size in (*sizes, *(launch.threads for launch in function.launches)) for _ in symbols(size)):
+    numbers = [
+        each for launch in function.launches for each in (launch.blocks, launch.flops, launch.read, launch.written)
+    ]
+    if any(True for size in (*sizes, *numbers) for _ in symbols(size)):
         raise ImageError("a size of a function is an expression over what is no dim of it")
-    buffers = len(sizes)
+    for start, size in (span for place in variant.kernels.values() for span in (place.ptx, place.cubin)):
+        if min(start, size) < 0 or start + size > blob:
+            raise ImageError(f"code at {start} of {size} bytes does not lie in a blob of {blob} bytes")
     for launch in function.launches:
-        if any(not 0 <= pointer < buffers for pointer in launch.pointers):
-            raise ImageError(f"kernel {launch.kernel!r} takes buffers {launch.pointers} of {buffers}")
+        if launch.kernel not in variant.kernels:
+            raise ImageError(f"there is no kernel {launch.kernel!r}")
+        if any(not 0 <= pointer < len(sizes) for pointer in launch.pointers):
+            raise ImageError(f"kernel {launch.kernel!r} takes buffers {launch.pointers} of {len(sizes)}")
         if launch.block % 32 or not 0 < launch.block <= 1024:
             raise ImageError(f"kernel {launch.kernel!r} has blocks of {launch.block} threads")
+        if launch.product is not None and min(*launch.product.tile, launch.product.stages) < 1:
+            raise ImageError(f"kernel {launch.kernel!r} makes tiles of {launch.product.tile}")
+        if not 0 <= launch.nulls <= 8 or not 0 <= launch.shared <= 1 << 20:
+            raise ImageError(f"kernel {launch.kernel!r} takes {launch.nulls} null pointers, {launch.shared} bytes")

@@ -18,26 +18,28 @@ from typing import Any
 
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.cuda.driver_errors import (
+    OUT_OF_MEMORY,
+    CudaError,
+    check_driver,
+    no_card,
+    no_library,
+    no_symbol,
+)
+from lowerkit.runtimes.cuda.levels import capability_of, levels_of
 from lowerkit.runtimes.device import Bytes
 
 LIBRARY = "libcuda.so.1"
-_OUT_OF_MEMORY = 2
 _NO_CODE = (200, 209, 218)  # invalid image, no binary for the GPU, invalid PTX
 _MAJOR, _MINOR = 75, 76  # attributes: the compute capability
 _ERROR_LOG, _ERROR_LOG_SIZE = c_int(5), c_int(6)  # options of the compiler in the driver
 _LOG_BYTES = 1 << 14
+_OF_THIS_THREAD = 1  # a capture: what other threads do does not end it
+_SHARED_UNASKED = 48 << 10  # bytes of dynamic shared memory that a kernel may have without asking
+_MOST_DYNAMIC_SHARED = 8  # the attribute of a kernel by which it asks
 
 
-class CudaError(Exception):
-    """A call of the driver failed.
-
-    Attributes:
-        number: the driver's ``CUresult``.
-    """
-
-    def __init__(self, call: str, number: int, words: str) -> None:
-        super().__init__(f"{call} failed: {words}")
-        self.number = number
+__all__ = ["LIBRARY", "CudaError", "LibCuda", "capability_of", "has_card"]
 
 
 @dataclass
@@ -47,6 +49,14 @@ class _Module:
     handle: int
     compiled_by_driver: bool
     kernels: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A captured graph, and what can be launched of it."""
+
+    handle: int
+    executable: int
 
 
 def has_card(level: str, library: str = LIBRARY) -> bool:
@@ -59,14 +69,15 @@ def has_card(level: str, library: str = LIBRARY) -> bool:
 
 
 class LibCuda(Driver):
-    """The first card.
+    """One card of this machine.
 
     Attributes:
         capability: of the card, major and minor.
         name: of the card.
+        driver_version: the CUDA version of the driver.
     """
 
-    def __init__(self, level: str = "", library: str = LIBRARY) -> None:
+    def __init__(self, level: str = "", library: str = LIBRARY, number: int = 0) -> None:
         """Opens the card.
 
         Raises:
@@ -75,29 +86,36 @@ class LibCuda(Driver):
         try:
             self._library = ctypes.CDLL(library)
         except OSError as error:
-            raise _no_card(f"the driver library {library} cannot be loaded: {error}") from error
+            raise no_library(library, error) from error
+        self._path = library
         self._thread = 0
         self._streams: dict[int, int] = {}
         self._modules: list[_Module] = []
         self._allocations: set[int] = set()
+        self._shared: dict[int, int] = {}
         count, device, context = c_int(), c_int(), c_void_p()
         try:
             self._call("cuInit", c_uint(0))
+            version = c_int()
+            self._call("cuDriverGetVersion", byref(version))
+            self.driver_version = version.value // 1000, version.value % 1000 // 10
             self._call("cuDeviceGetCount", byref(count))
             if count.value < 1:
-                raise _no_card("the driver knows no card")
-            self._call("cuDeviceGet", byref(device), c_int(0))
+                raise no_card("the driver knows no card")
+            if number >= count.value:
+                raise no_card(f"there is no card {number}: the driver knows {count.value}, counted from 0")
+            self._call("cuDeviceGet", byref(device), c_int(number))
             self.capability = self._attribute(device, _MAJOR), self._attribute(device, _MINOR)
             name = ctypes.create_string_buffer(256)
             self._call("cuDeviceGetName", name, c_int(len(name)), device)
             self.name = name.value.decode(errors="replace")
-            wanted = capability_of(level)
+            wanted = min(map(capability_of, levels_of(level)), default=(0, 0))
             if self.capability < wanted:
                 major, minor = self.capability
-                raise _no_card(f"the card {self.name} is sm_{major}{minor}, the artifact was compiled for {level}")
+                raise no_card(f"the card {self.name} is sm_{major}{minor}, the artifact was compiled for {level}")
             self._call("cuDevicePrimaryCtxRetain", byref(context), device)
         except CudaError as error:
-            raise _no_card(str(error)) from error
+            raise no_card(str(error)) from error
         self._device, self._context = device, context
 
     def _attribute(self, device: c_int, which: int) -> int:
@@ -112,7 +130,7 @@ class LibCuda(Driver):
         try:
             self._call("cuMemAlloc_v2", byref(address), c_size_t(size))
         except CudaError as error:
-            if error.number == _OUT_OF_MEMORY:
+            if error.number == OUT_OF_MEMORY:
                 raise MemoryError(f"{size} bytes on {self.name}: {error}") from error
             raise
         self._allocations.add(address.value)
@@ -139,17 +157,19 @@ class LibCuda(Driver):
         """See :meth:`Driver.load`.
 
         Raises:
+            RuntimeFault: LK8020, the driver is too old for the PTX.
             CudaError: the driver takes neither; with what its compiler says of the PTX.
         """
         self._enter()
         handle = c_void_p()
-        if cubin and capability_of(level)[0] == self.capability[0]:
+        if cubin and self.capability is not None and capability_of(level)[0] == self.capability[0]:
             try:
                 self._call("cuModuleLoadData", byref(handle), c_char_p(cubin))
                 return self._keep(handle, compiled_by_driver=False)
             except CudaError as error:
                 if error.number not in _NO_CODE:
                     raise
+        check_driver(ptx, self.driver_version)
         log = ctypes.create_string_buffer(_LOG_BYTES)
         options = (c_int * 2)(_ERROR_LOG.value, _ERROR_LOG_SIZE.value)
         values = (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
@@ -175,7 +195,7 @@ class LibCuda(Driver):
         return module.kernels[name]
 
     def launch(
-        self, kernel: int, blocks: int, threads: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self, kernel: int, blocks: int, threads: int, shared: int, arguments: Sequence[LaunchBuffer | int], queue: int
     ) -> None:
         """See :meth:`Driver.launch`."""
         stream = self._stream(queue)
@@ -183,10 +203,13 @@ class LibCuda(Driver):
         values = (c_uint64 * max(len(numbers), 1))(*(number & (1 << 64) - 1 for number in numbers))
         start = ctypes.addressof(values)
         places = (c_void_p * max(len(numbers), 1))(*(start + 8 * number for number in range(len(numbers))))
-        one, none = c_uint(1), c_uint(0)
+        one = c_uint(1)
+        if shared > self._shared.get(kernel, _SHARED_UNASKED):  # more has to be asked for, once for each kernel
+            self._call("cuFuncSetAttribute", c_void_p(kernel), c_int(_MOST_DYNAMIC_SHARED), c_int(shared))
+            self._shared[kernel] = shared
         self._call(
-            "cuLaunchKernel", c_void_p(kernel), c_uint(blocks), one, one, c_uint(threads), one, one, none, stream,
-            places, None,
+            "cuLaunchKernel", c_void_p(kernel), c_uint(blocks), one, one, c_uint(threads), one, one, c_uint(shared),
+            stream, places, None,
         )  # fmt: skip
 
     def record(self, queue: int) -> int:
@@ -204,6 +227,32 @@ class LibCuda(Driver):
     def synchronize(self, queue: int) -> None:
         """See :meth:`Driver.synchronize`."""
         self._call("cuStreamSynchronize", self._stream(queue))
+
+    def begin_capture(self, queue: int) -> None:
+        """See :meth:`Driver.begin_capture`."""
+        self._call("cuStreamBeginCapture_v2", self._stream(queue), c_int(_OF_THIS_THREAD))
+
+    def end_capture(self, queue: int) -> _Graph:
+        """See :meth:`Driver.end_capture`."""
+        graph, executable = c_void_p(), c_void_p()
+        self._call("cuStreamEndCapture", self._stream(queue), byref(graph))
+        try:
+            self._call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
+        except CudaError:
+            with suppress(CudaError):
+                self._call("cuGraphDestroy", graph)
+            raise
+        return _Graph(graph.value or 0, executable.value or 0)
+
+    def launch_graph(self, graph: _Graph, queue: int) -> None:
+        """See :meth:`Driver.launch_graph`."""
+        self._call("cuGraphLaunch", c_void_p(graph.executable), self._stream(queue))
+
+    def destroy_graph(self, graph: _Graph) -> None:
+        """See :meth:`Driver.destroy_graph`."""
+        self._enter()
+        self._call("cuGraphExecDestroy", c_void_p(graph.executable))
+        self._call("cuGraphDestroy", c_void_p(graph.handle))
 
     def close(self) -> None:
         """See :meth:`Driver.close`; what cannot be given back any more is left to the driver."""
@@ -237,7 +286,10 @@ class LibCuda(Driver):
         return c_void_p(self._streams[queue])
 
     def _call(self, name: str, *arguments: Any) -> None:
-        function: Callable[..., int] = getattr(self._library, name)
+        try:
+            function: Callable[..., int] = getattr(self._library, name)
+        except AttributeError as error:
+            raise no_symbol(self._path, name) from error
         number = function(*arguments)
         if number:
             raise CudaError(name, number, self._words(number))
@@ -248,17 +300,3 @@ class LibCuda(Driver):
         self._library.cuGetErrorString(c_int(number), byref(text))
         words = [value.decode(errors="replace") for value in (name.value, text.value) if value]
         return ": ".join(words) or f"error {number}"
-
-
-def capability_of(level: str) -> tuple[int, int]:
-    """Returns the compute capability of a level: ``sm_90`` is 9.0; that of none is 0.0."""
-    digits = level.removeprefix("sm_").rstrip("af")
-    return (int(digits[:-1]), int(digits[-1])) if len(digits) > 1 and digits.isdigit() else (0, 0)
-
-
-def _no_card(reason: str) -> RuntimeFault:
-    return RuntimeFault(
-        "LK8020",
-        f"no CUDA device can run the artifact: {reason}",
-        hint="--device cuda-sim runs it on the simulated device",
-    )

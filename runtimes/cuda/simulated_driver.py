@@ -1,22 +1,34 @@
 """The driver without a card: the PTX of an artifact, launch for launch, on the simulated device.
 
-A launch may touch its own buffers and nothing beside them, may not write its operands, and may not read what nothing
-has written: each is a fault (LK8017) that names the instruction and the buffer.
+A launch may touch its own buffers and nothing beside them, may not write its operands, may not read what nothing has
+written, and may not access one place by two threads that nothing orders: each is a fault (LK8017) that names the
+instruction and the buffer. So are launches and copies of different queues that nothing orders, and a graph of launches
+whose memory is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lowerkit.errors import ResourceError
 from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.cuda.driver_faults import DriverFaults, FaultyCalls
 from lowerkit.runtimes.cuda.simulated import Kernel, Module, SimulatedGpu
+from lowerkit.runtimes.cuda.simulated.faults import KernelFault
+from lowerkit.runtimes.cuda.simulated.launch_graphs import CapturedGraph, CapturedLaunch, Forgotten
+from lowerkit.runtimes.cuda.simulated.stream_order import Clock, StreamOrder, Touch
 from lowerkit.runtimes.device import Bytes
 
 
+class Event:
+    """A point in a queue; it is waited for once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock: Clock | None = clock
+
+
 class SimulatedDriver(Driver):
-    """A device with one queue, which is empty on return.
+    """A device whose queues are empty on return, and which holds calls to what would order them on a card.
 
     Attributes:
         gpu: the device itself.
@@ -24,13 +36,30 @@ class SimulatedDriver(Driver):
         thread_instructions: how many instructions their threads ran.
     """
 
-    def __init__(self, capacity: int = 1 << 33) -> None:
-        self.gpu = SimulatedGpu(capacity=capacity, refuse_unwritten=True)
+    def __init__(
+        self, capacity: int = 1 << 33, *, check_races: bool = True, faults: DriverFaults | None = None
+    ) -> None:
+        """Opens the device.
+
+        Args:
+            capacity: bytes of its memory.
+            check_races: whether accesses of a launch that nothing orders are a fault.
+            faults: what goes wrong with it; nothing by itself.
+
+        Raises:
+            RuntimeFault: LK8020, ``faults`` ask for that.
+        """
+        self._calls = FaultyCalls(faults or DriverFaults())
+        self.gpu = SimulatedGpu(capacity=capacity, refuse_unwritten=True, check_races=check_races)
         self.launches = 0
         self.thread_instructions = 0
+        self._order = StreamOrder()
+        self._captures: dict[int, CapturedGraph] = {}
 
     def allocate(self, size: int) -> int:
         """See :meth:`Driver.allocate`."""
+        self._calls.allocate(size)
+        self._refuse_in_capture("an allocation")
         try:
             return self.gpu.allocate(size)
         except ResourceError as error:
@@ -38,19 +67,37 @@ class SimulatedDriver(Driver):
 
     def free(self, address: int) -> None:
         """See :meth:`Driver.free`."""
+        self._calls.call("cuMemFree_v2")
+        self._refuse_in_capture("the end of an allocation")
+        allocation = self.gpu.allocation(address)
         self.gpu.free(address)
+        self._order.synchronize_all()
+        if allocation is not None:
+            self._order.forget(allocation.base, allocation.end)
 
     def write(self, address: int, data: Bytes, queue: int) -> None:
         """See :meth:`Driver.write`."""
+        self._calls.call("cuMemcpyHtoDAsync_v2")
+        self._refuse_in_capture("a copy from the host", queue)
+        touch = Touch(address, address + data.size, writes=True, name=self._named(address, data.size))
         self.gpu.write(address, data)
+        self._order.work(queue, "a copy from the host", [touch])
 
     def read(self, data: Bytes, address: int, queue: int) -> None:
         """See :meth:`Driver.read`."""
+        self._calls.call("cuMemcpyDtoHAsync_v2")
+        self._refuse_in_capture("a copy to the host", queue)
+        touch = Touch(address, address + data.size, writes=False, name=self._named(address, data.size))
         data[...] = self.gpu.read(address, data.size)
+        self._order.work(queue, "a copy to the host", [touch])
+        self._order.synchronize(queue)
 
     def forget(self, address: int, size: int) -> None:
         """See :meth:`Driver.forget`: a kernel that reads the bytes before it wrote them is at fault."""
-        self.gpu.forget(address, size)
+        for graph in self._captures.values():
+            graph.steps.append(Forgotten(address, size))
+        if not self._captures:
+            self.gpu.forget(address, size)
 
     def load(self, ptx: bytes, cubin: bytes, level: str) -> Module:
         """See :meth:`Driver.load`; machine code is of no use here.
@@ -58,34 +105,152 @@ class SimulatedDriver(Driver):
         Raises:
             UnknownPtx: LK8018, something in the PTX is not known.
         """
+        self._calls.load(ptx)
         return self.gpu.load(ptx.decode())
 
     def kernel(self, module: Module, name: str) -> Kernel:
         """See :meth:`Driver.kernel`."""
+        self._calls.call("cuModuleGetFunction")
         return module.kernels[name]
 
     def launch(
-        self, kernel: Kernel, blocks: int, threads: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self,
+        kernel: Kernel,
+        blocks: int,
+        threads: int,
+        shared: int,
+        arguments: Sequence[LaunchBuffer | int],
+        queue: int,
     ) -> None:
         """See :meth:`Driver.launch`.
 
         Raises:
-            KernelFault: LK8017, a thread does what it must not.
+            KernelFault: LK8017, a thread does what it must not, or nothing orders the launch behind what another queue
+                does with its buffers.
         """
-        statistics = self.gpu.launch(kernel, (blocks,), (threads,), arguments)
-        self.launches += 1
-        self.thread_instructions += statistics.thread_instructions
+        self._calls.launch("cuLaunchKernel")
+        held = [
+            self.gpu.allocation(each.address) if isinstance(each, LaunchBuffer) and each.size else None
+            for each in arguments
+        ]
+        launch = CapturedLaunch(kernel, blocks, threads, shared, tuple(arguments), held)
+        if queue in self._captures:
+            self._captures[queue].steps.append(launch)
+        else:
+            self._run(launch, queue)
 
-    def record(self, queue: int) -> Any:
+    def record(self, queue: int) -> Event:
         """See :meth:`Driver.record`."""
-        return None
+        self._calls.call("cuEventRecord")
+        self._refuse_in_capture("an event", queue)
+        return Event(self._order.record(queue))
 
-    def wait(self, event: Any, queue: int) -> None:
-        """See :meth:`Driver.wait`."""
+    def wait(self, event: Event, queue: int) -> None:
+        """See :meth:`Driver.wait`; an event is waited for once.
+
+        Raises:
+            KernelFault: LK8017, it was waited for before.
+        """
+        self._calls.call("cuStreamWaitEvent")
+        self._refuse_in_capture("a wait for an event", queue)
+        if event.clock is None:
+            raise KernelFault("an event is waited for twice", hint="record one for each wait")
+        self._order.wait(event.clock, queue)
+        event.clock = None
 
     def synchronize(self, queue: int) -> None:
         """See :meth:`Driver.synchronize`."""
+        self._calls.call("cuStreamSynchronize")
+        self._refuse_in_capture("a synchronize", queue)
+        self._order.synchronize(queue)
+
+    def begin_capture(self, queue: int) -> None:
+        """See :meth:`Driver.begin_capture`."""
+        self._calls.call("cuStreamBeginCapture_v2")
+        self._refuse_in_capture("another capture")
+        self._captures[queue] = CapturedGraph()
+
+    def end_capture(self, queue: int) -> CapturedGraph:
+        """See :meth:`Driver.end_capture`.
+
+        Raises:
+            KernelFault: LK8017, none was begun.
+        """
+        self._calls.call("cuStreamEndCapture")
+        if queue not in self._captures:
+            raise KernelFault(f"queue {queue} has no capture that could end", hint="begin_capture begins one")
+        self._calls.call("cuGraphInstantiateWithFlags")
+        return self._captures.pop(queue)
+
+    def launch_graph(self, graph: CapturedGraph, queue: int) -> None:
+        """See :meth:`Driver.launch_graph`.
+
+        Raises:
+            KernelFault: LK8017, memory of the graph was given back since it was captured, the graph itself was, or as
+                for :meth:`launch`.
+        """
+        self._calls.launch("cuGraphLaunch")
+        self._refuse_in_capture("a graph", queue)
+        if graph.destroyed:
+            raise KernelFault("a graph is launched that was given back", hint="capture it again")
+        for step in graph.steps:
+            if isinstance(step, CapturedLaunch):
+                self._check_held(step)
+        for step in graph.steps:
+            if isinstance(step, CapturedLaunch):
+                self._run(step, queue)
+            else:
+                self.gpu.forget(step.address, step.size)
+
+    def destroy_graph(self, graph: CapturedGraph) -> None:
+        """See :meth:`Driver.destroy_graph`.
+
+        Raises:
+            KernelFault: LK8017, it was given back before.
+        """
+        self._calls.call("cuGraphExecDestroy")
+        if graph.destroyed:
+            raise KernelFault("a graph is given back twice")
+        graph.destroyed = True
 
     def close(self) -> None:
         """See :meth:`Driver.close`."""
         self.gpu = SimulatedGpu(capacity=0)
+        self._calls = FaultyCalls(DriverFaults())
+        self._order, self._captures = StreamOrder(), {}
+
+    def _run(self, launch: CapturedLaunch, queue: int) -> None:
+        buffers = [each for each in launch.arguments if isinstance(each, LaunchBuffer) and each.size]
+        touches = [
+            Touch(each.address, each.address + each.size, each.writable, f"{each.name} ({each.size} bytes)")
+            for each in buffers
+        ]
+        self._order.work(queue, f"a launch of {launch.kernel.name}", touches)
+        statistics = self.gpu.launch(
+            launch.kernel, (launch.blocks,), (launch.threads,), launch.arguments, launch.shared
+        )
+        self.launches += 1
+        self.thread_instructions += statistics.thread_instructions
+
+    def _check_held(self, launch: CapturedLaunch) -> None:
+        for argument, held in zip(launch.arguments, launch.held, strict=True):
+            if isinstance(argument, LaunchBuffer) and held is not None:
+                if self.gpu.allocation(argument.address) is held:
+                    continue
+                raise KernelFault(
+                    f"a graph launches {launch.kernel.name} with a stale address: {argument.name} lay in {held.name} "
+                    f"({held.size} bytes at 0x{held.base:x}), which was given back since the graph was captured",
+                    hint="capture the graph again when memory has moved",
+                )
+
+    def _named(self, address: int, size: int) -> str:
+        allocation = self.gpu.allocation(address)
+        where = f"byte {address - allocation.base} of {allocation.name}" if allocation is not None else f"0x{address:x}"
+        return f"{size} bytes at {where}"
+
+    def _refuse_in_capture(self, what: str, queue: int | None = None) -> None:
+        if self._captures and (queue is None or queue in self._captures):
+            raise KernelFault(
+                f"{what} in a capture",
+                hint="between begin_capture and end_capture only launches may be put into the queue, and memory stays",
+            )

@@ -1,6 +1,8 @@
 """The CUDA target's own passes: from what is true for every target to regions.
 
-Signs, depths and layouts of the model stay as they are; requantization becomes arithmetic.
+Signs and depths of the model stay as they are. Requantization becomes arithmetic. Convolutions become channels-last:
+neighbours in memory are then the products that tensor cores sum. That holds with and without Triton, so that a model
+has one form on this target, whatever is installed; plain loops are right for either layout.
 """
 
 from __future__ import annotations
@@ -17,12 +19,20 @@ def cuda_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.fuse.form_regions import FormRegions
     from lowerkit.passes.fuse.fuse_elementwise import FuseElementwise
     from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
+    from lowerkit.passes.layout.channels_last import ChannelsLast
     from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
     from lowerkit.passes.quantize.lower_quantization import LowerQuantization
 
     match stage:
         case "layout":
-            return [LowerQuantization(), PropagateTransposes(), Simplify(), SimplifyElementwise(), FoldConstants()]
+            return [
+                LowerQuantization(),
+                ChannelsLast(),
+                PropagateTransposes(),
+                Simplify(),
+                SimplifyElementwise(),
+                FoldConstants(),
+            ]
         case "fused":
             return [SinkReshapes(), FuseElementwise(), FuseEpilogue(), FormRegions()]
         case _:

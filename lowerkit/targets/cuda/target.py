@@ -1,6 +1,6 @@
-"""The CUDA target: every op as plain loops dealt out to threads, as PTX, and as machine code where ptxas is found.
+"""The CUDA target: kernels of the fast families, in Triton, and plain loops dealt out to threads for what they refuse.
 
-This is the floor: any region, any shape, correct. An artifact for a level runs on that card and on later ones.
+Both become PTX, and machine code where ptxas is found, for one level or several.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import ClassVar, Literal
 import msgspec
 
 from lowerkit.passes.base import Pass
+from lowerkit.runtimes.cuda.levels import levels_of
 from lowerkit.targets.capabilities import Capabilities
 from lowerkit.targets.cuda.acceptance import refusal
 from lowerkit.targets.cuda.levels import LEVELS
 from lowerkit.targets.cuda.passes import cuda_passes
-from lowerkit.targets.cuda.planner.plan import plan_region
+from lowerkit.targets.cuda.planned import PlannedRegion
 from lowerkit.targets.cuda.ptx.link import link_regions
+from lowerkit.targets.cuda.select import select_kernels
 from lowerkit.targets.op_view import OpView
 from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings, Refusal
 from lowerkit.targets.region_view import RegionView
@@ -24,10 +26,11 @@ from lowerkit.targets.target import Accept, Target
 
 
 class CudaTarget(Target):
-    """A card of one compute capability."""
+    """Cards of one compute capability, or of each of several."""
 
     name: ClassVar[str] = "cuda"
     levels: ClassVar[tuple[str, ...]] = LEVELS
+    several_levels: ClassVar[bool] = True
     unit: ClassVar[Literal["function", "region"]] = "region"
 
     def capabilities(self, level: str) -> Capabilities:
@@ -50,10 +53,16 @@ class CudaTarget(Target):
             UnsupportedError: LK4001, an op has no lowering to linalg.
             CodegenError: LK5001, the body cannot be lowered.
         """
-        planned = plan_region(function)
-        launches = len(planned.function.launches)
-        note = f"{launches} launch{'' if launches == 1 else 'es'} of plain loops"
-        return DeviceCode("threads", msgspec.json.encode(planned), note=note)
+        planned: dict[str, PlannedRegion] = {}
+        refusals: tuple[tuple[str, str], ...] = ()
+        for level in levels_of(self.level):
+            planned[level], refusals = select_kernels(function, level)
+        first = planned[levels_of(self.level)[0]]
+        layouts = first.layouts()
+        assert all(each.layouts() == layouts for each in planned.values()), "weights lie one way for all levels"
+        return DeviceCode(
+            first.family, msgspec.json.encode(planned), packings=layouts, note=first.note, refusals=refusals
+        )
 
     def link(self, codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:
         """Compiles the kernels and puts them into one image.
@@ -61,7 +70,7 @@ class CudaTarget(Target):
         Raises:
             CodegenError: LK5001, a kernel could not be made, or ptxas does not take it.
         """
-        return link_regions(codes, self.level, settings)
+        return link_regions(codes, settings)
 
     def cost(self, ops: Sequence[OpView], transfer_bytes: int) -> float:
         """Returns 0: whoever names the target wants the model there, and values that stay there cost no transfer."""

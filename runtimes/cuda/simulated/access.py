@@ -12,13 +12,14 @@ from lowerkit.runtimes.cuda.simulated.block_memory import LOCAL_BASE, SHARED_BAS
 from lowerkit.runtimes.cuda.simulated.byte_store import BadAccess, ByteStore
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
+from lowerkit.runtimes.cuda.simulated.races.keys import WEAK, Order
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, DType
 from lowerkit.runtimes.cuda.simulated.text.syntax import Address, Name
 
 GENERIC = "generic"
 SPACES = ("global", "const", "shared", "shared::cta", "local")
-# What orders accesses changes nothing: the threads of a batch run an instruction at once, batches one after another.
-ORDERS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys")
+_SEMANTICS = ("weak", "volatile", "relaxed", "acquire", "release", "acq_rel")
+_SCOPES = ("cta", "gpu", "sys")
 _OF_DEVICE = ("global", "const", GENERIC)  # generic addresses of device memory are its own
 _WINDOWS = (("local", LOCAL_BASE), ("shared", SHARED_BASE))
 
@@ -28,10 +29,26 @@ Part = tuple[str, Array, Array | None, Array | None]
 Place = tuple[ByteStore, Array, Array | None]
 
 
+def take_order(read: InstructionReader, default: str = "weak") -> Order:
+    """Takes the modifiers that say how an access is ordered.
+
+    They change no value: the threads of a batch run an instruction at once, batches one after another. What they order
+    counts where races are looked for.
+    """
+    semantics = read.choice(*_SEMANTICS) or default
+    scope = read.choice(*_SCOPES)
+    if semantics == "weak":
+        return WEAK
+    acquires, releases = semantics in ("acquire", "acq_rel"), semantics in ("release", "acq_rel")
+    return Order(True, acquires, releases, scope == "cta" and semantics != "volatile")
+
+
 class Access:
     """The accesses of one instruction: ``width`` bytes for each active thread, read or written."""
 
-    def __init__(self, read: InstructionReader, address: int, space: str, width: int, verb: str) -> None:
+    def __init__(
+        self, read: InstructionReader, address: int, space: str, width: int, verb: str, order: Order = WEAK
+    ) -> None:
         """``address`` is the number of the operand with the address, ``verb`` what messages say: reads or writes."""
         operand = read.operand(address)
         if not isinstance(operand, Address):
@@ -40,6 +57,8 @@ class Access:
         self._space = space.removesuffix("::cta")
         self._verb = verb
         self._read = read
+        self._order = order
+        read.slots.use.note(self._space, width)
         if abs(operand.offset) >= 1 << 32:
             raise read.unknown(f"the offset {operand.offset}")
         self._offset = operand.offset
@@ -59,6 +78,8 @@ class Access:
         addresses = batch.repeat_active(self._addresses(batch))
         if self._space in _OF_DEVICE and not batch.memory.track_written:
             holder = batch.memory.holder(addresses, self.width)
+            if holder is not None and batch.races is not None:
+                self._tell_read(batch, holder.store, addresses - holder.origin, None)
             if holder is not None:  # the way of nearly all loads, without what only faults and other spaces need
                 return holder.store.load(addresses - holder.origin, dtype, count)
         parts = list(self._parts(batch, addresses, None))
@@ -72,6 +93,9 @@ class Access:
     def _load_part(self, batch: Batch, part: Part, dtype: DType, count: int) -> Array:
         with self._faults_of(batch, part):
             places = list(self._places(batch, part))
+            if batch.races is not None:
+                for place in places:
+                    self._tell_read_of(batch, part, place)
             if places[0][2] is None:
                 return places[0][0].load(places[0][1], dtype, count)
             values = np.empty((*part[1].shape, count), dtype)
@@ -89,14 +113,68 @@ class Access:
         threads = None if batch.active is None else batch.active_threads()
         flats = [flat(batch, column, threads) for column in columns]
         values = flats[0][:, None] if len(flats) == 1 else np.stack(flats, 1)
+        races = batch.races
+        numbers = batch.active_threads() if races is not None and threads is None else threads
         if self._space in _OF_DEVICE:
             addresses = flat(batch, self._addresses(batch), threads)
             holder = batch.memory.holder(addresses, self.width)
             if holder is not None and holder.writable:
-                holder.store.store(addresses - holder.origin, values)
+                offsets = addresses - holder.origin
+                if races is not None and numbers is not None:
+                    races.write(holder.store, offsets, self.width, numbers, self._read, self._order, values)
+                holder.store.store(offsets, values)
                 return
         for store, offsets, which in self.places(batch, threads):
-            store.store(offsets, values if which is None else values[which])
+            mine = values if which is None else values[which]
+            if races is not None and numbers is not None:
+                whose = numbers if which is None else numbers[which]
+                races.write(store, offsets, self.width, whose, self._read, self._order, mine)
+            store.store(offsets, mine)
+
+    def tell_change(
+        self, batch: Batch, store: ByteStore, offsets: Array, threads: Array, wrote: Array | None = None
+    ) -> None:
+        """Tells whoever looks for races that ``threads`` change what is at ``offsets``, one after another.
+
+        Raises:
+            KernelFault: LK8017, an access that is no atomic is not ordered before.
+        """
+        if batch.races is not None:
+            batch.races.change(store, offsets, self.width, threads, self._read, self._order, wrote)
+
+    def tell_write(
+        self, batch: Batch, store: ByteStore, offsets: Array, threads: Array, values: Array | None = None
+    ) -> None:
+        """Tells whoever looks for races that ``threads`` write at ``offsets``, before they do.
+
+        Raises:
+            KernelFault: LK8017, an access of another thread is not ordered before.
+        """
+        if batch.races is not None:
+            batch.races.write(store, offsets, self.width, threads, self._read, self._order, values)
+
+    def tell_read(self, batch: Batch, store: ByteStore, offsets: Array, threads: Array) -> None:
+        """Tells whoever looks for races that ``threads`` read at ``offsets``.
+
+        Raises:
+            KernelFault: LK8017, a write of another thread is not ordered before.
+        """
+        if batch.races is not None:
+            batch.races.read(store, offsets, self.width, threads, self._read, self._order)
+
+    def _tell_read(self, batch: Batch, store: ByteStore, offsets: Array, threads: Array | None) -> None:
+        if batch.races is not None:
+            batch.races.read(store, offsets, self.width, threads, self._read, self._order)
+
+    def _tell_read_of(self, batch: Batch, part: Part, place: Place) -> None:
+        (_, addresses, threads, _), (store, offsets, which) = part, place
+        if which is None or threads is not None:
+            self._tell_read(batch, store, offsets, threads if which is None or threads is None else threads[which])
+            return
+        everywhere = np.zeros(addresses.shape, np.int64)
+        everywhere[which] = offsets
+        numbers = np.flatnonzero(batch.full(which) & batch.mask(batch.active))
+        self._tell_read(batch, store, batch.full(everywhere).reshape(-1)[numbers], numbers)
 
     def places(self, batch: Batch, threads: Array | None) -> Iterator[Place]:
         """Yields where the accesses of ``threads`` (None: all) lie; offsets are flat, in the order of the threads.
@@ -127,8 +205,11 @@ class Access:
     def _addresses(self, batch: Batch) -> Array:
         """Returns the addresses, int64, in a shape that broadcasts to the batch's."""
         base = batch.registers[self._slot]
-        base = base.view(np.int64) if base.dtype.itemsize == 8 else base.astype(np.int64)
-        return base + self._offset if self._offset else base
+        if base.dtype.itemsize == 8:
+            base = base.view(np.int64)
+            return base + self._offset if self._offset else base
+        # Addresses of 32 bits wrap around: compilers put what a negative base lacks into the offset.
+        return base.astype(np.int64) + self._offset & 0xFFFFFFFF if self._offset else base.astype(np.int64)
 
     def _parts(self, batch: Batch, addresses: Array, threads: Array | None) -> Iterable[Part]:
         """Splits generic addresses by the space that they lie in; those of another space are one part."""

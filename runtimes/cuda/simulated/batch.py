@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from lowerkit.runtimes.cuda.simulated.arithmetic import Arithmetic
 from lowerkit.runtimes.cuda.simulated.block_memory import BlockMemory
 from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
+from lowerkit.runtimes.cuda.simulated.pending_copies import PendingCopies
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
 
+if TYPE_CHECKING:
+    from lowerkit.runtimes.cuda.simulated.coverage import Coverage
+    from lowerkit.runtimes.cuda.simulated.races.detector import Races
+
 WARP = 32
+WARPGROUP = 4 * WARP
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,14 @@ class Batch:
             slots may hold one array.
         alive: bool [blocks, width], the threads that have not left.
         active: the threads that the current step runs for, bool [blocks, width]; None for all.
+        arithmetic: what tensor cores and approximations give.
+        copies: what asynchronous copies are under way.
         merge: as active, but None also when no other thread will look at its old values: what a step writes for the
             threads that are not active is then of no account.
+        states: what families of opcodes remember between instructions; see :meth:`state`.
+        leaving: what is asked whether threads (bool [blocks, width]) may leave.
+        races: who is told of every access; None: races are not looked for.
+        coverage: who is told of every instruction; None: nobody.
     """
 
     geometry: Geometry
@@ -68,12 +83,24 @@ class Batch:
     registers: list[Array] = field(default_factory=list[Array])
     active: Array | None = None
     merge: Array | None = None
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    copies: PendingCopies = field(default_factory=PendingCopies)
+    states: dict[Callable[[Batch], Any], Any] = field(default_factory=dict[Callable[["Batch"], Any], Any])
+    leaving: list[Callable[[Array], None]] = field(default_factory=list[Callable[[Array], None]])
+    races: Races | None = None
+    coverage: Coverage | None = None
 
     def __post_init__(self) -> None:
         width = self.geometry.width
         self.shape = self.blocks, width
         self.alive: Array = np.broadcast_to(np.arange(width) < self.geometry.threads, self.shape).copy()
         self._first: tuple[Array | None, int, int] = None, 0, 0
+
+    def state(self, make: Callable[[Batch], State]) -> State:
+        """Returns what a family of opcodes remembers of this batch: ``make(batch)``, made at the first use."""
+        if make not in self.states:
+            self.states[make] = make(self)
+        return self.states[make]
 
     @cached_property
     def threads(self) -> Array:

@@ -8,9 +8,10 @@ from lowerkit.runtimes.cuda.simulated.byte_store import BadAccess, ByteStore
 from lowerkit.runtimes.cuda.simulated.device_memory import check_alignment
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
 
-# Where the two lie for generic addresses; each is 4 GiB wide.
+# Where the two, and parameters, lie for generic addresses; each is 4 GiB wide.
 LOCAL_BASE = 0x5000_0000_0000
 SHARED_BASE = 0x6000_0000_0000
+PARAMETER_BASE = 0x4000_0000_0000
 WINDOW = 1 << 32
 _STRIDE = 64
 

@@ -83,6 +83,13 @@ class ByteStore:
         if self._written is not None:
             self._written[start : start + size] = 0
 
+    def forget_at(self, offsets: Array, width: int) -> None:
+        """Makes ``width`` bytes at each offset what memory is that nothing has written."""
+        rows = offsets >> (width.bit_length() - 1)
+        self.data.reshape(-1, width)[rows] = GARBAGE
+        if self._written is not None:
+            self._written.reshape(-1, width)[rows] = 0
+
     @staticmethod
     def _check_written(written: Array, rows: Array, width: int) -> None:
         missing = (written.reshape(-1, width)[rows] == 0).any(-1)

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.batch import Batch
+from lowerkit.runtimes.cuda.simulated.batch import WARP, WARPGROUP, Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
-from lowerkit.runtimes.cuda.simulated.opcodes.table import WARP_OPCODES, find_opcode
+from lowerkit.runtimes.cuda.simulated.opcodes.fences import check_fence
+from lowerkit.runtimes.cuda.simulated.opcodes.table import WARP_OPCODES, WARPGROUP_OPCODES, find_opcode
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
 from lowerkit.runtimes.cuda.simulated.text.syntax import Instruction, Name, Scope
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
 
-_ORDERING = ("fence", "membar")  # accesses are in order already
+_ORDERING = ("fence", "membar")
 _BARRIERS = ("bar", "barrier")
 _ENDINGS = ("bra", "brx", "ret", "exit", *_BARRIERS)
 
@@ -74,17 +75,18 @@ class BasicBlock:
     """Instructions ``start`` to ``end``.
 
     Attributes:
-        gathers: whether the first instruction needs all threads of a warp.
+        gathers: how many neighbouring threads the first instruction needs together: 0, a warp, or a group of warps.
         ending: None where the next block follows.
-        first: the first instruction, for messages.
+        first, last: instructions, for messages.
     """
 
     start: int
     end: int
     steps: Sequence[Step]
-    gathers: bool
+    gathers: int
     ending: Jump | IndexedJump | Leave | BlockBarrier | None
     first: InstructionReader
+    last: InstructionReader
 
 
 def build_blocks(readers: Sequence[InstructionReader]) -> Mapping[int, BasicBlock]:
@@ -114,8 +116,11 @@ def _leaders(readers: Sequence[InstructionReader]) -> list[int]:
     return sorted(leader for leader in leaders if leader < len(readers))
 
 
-def _gathers(instruction: Instruction) -> bool:
-    return instruction.opcode in WARP_OPCODES or (instruction.opcode == "bar" and "warp" in instruction.modifiers)
+def _gathers(instruction: Instruction) -> int:
+    if instruction.opcode in WARPGROUP_OPCODES:
+        return WARPGROUP
+    whole = instruction.opcode in WARP_OPCODES or "cp_fenceproxy" in instruction.modifiers
+    return WARP if whole or (instruction.opcode == "bar" and "warp" in instruction.modifiers) else 0
 
 
 def _block(readers: Sequence[InstructionReader], start: int, end: int) -> BasicBlock:
@@ -123,20 +128,35 @@ def _block(readers: Sequence[InstructionReader], start: int, end: int) -> BasicB
     ending = _ending(last) if last.instruction.opcode in _ENDINGS else None
     plain = readers[start : end - 1] if ending is not None else readers[start:end]
     steps = [step for step in map(_step, plain) if step is not None]
-    return BasicBlock(start, end, steps, _gathers(readers[start].instruction), ending, readers[start])
+    return BasicBlock(start, end, steps, _gathers(readers[start].instruction), ending, readers[start], last)
 
 
 def _step(read: InstructionReader) -> Step | None:
     """Returns the step of an instruction that neither branches nor waits; None if it does nothing here."""
     instruction = read.instruction
     if instruction.opcode in _ORDERING:
-        return None
+        return _fence(read)
     if instruction.opcode in _BARRIERS:  # bar.warp.sync: the scheduler has gathered the warp
         return None
     step = find_opcode(read)(read)
     read.finish()
     guard = _guard(read)
-    return step if guard is None else _guarded(step, guard)
+    return step if guard is None else _guarded(read, step, guard)
+
+
+def _fence(read: InstructionReader) -> Step | None:
+    """Accesses are in order already: fences count where races are looked for. One between proxies orders no others."""
+    check_fence(read)
+    if "proxy" in read.instruction.modifiers:
+        return None
+    read.slots.use.fences = True
+
+    def run(batch: Batch) -> None:
+        if batch.races is not None:
+            batch.races.fence()
+
+    guard = _guard(read)
+    return run if guard is None else _guarded(read, run, guard)
 
 
 def _guard(read: InstructionReader) -> Guard | None:
@@ -144,16 +164,20 @@ def _guard(read: InstructionReader) -> Guard | None:
     return None if name is None else Guard(read.value(Name(name.text), "pred"), name.negated)
 
 
-def _guarded(step: Step, guard: Guard) -> Step:
+def _guarded(read: InstructionReader, step: Step, guard: Guard) -> Step:
     def run(batch: Batch) -> None:
         value = guard.value(batch)
         if value.all():
+            if batch.coverage is not None:
+                batch.coverage.guarded.add(read)
             step(batch)
             return
         outer = batch.active, batch.merge
         active = np.array(batch.full(value)) if batch.active is None else batch.active & value
         if not active.any():
             return
+        if batch.coverage is not None:
+            batch.coverage.guarded.add(read)
         batch.active = batch.merge = active
         step(batch)
         batch.active, batch.merge = outer

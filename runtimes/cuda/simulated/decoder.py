@@ -8,6 +8,7 @@ import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.batch import SPECIAL_REGISTERS, Batch
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault, UnknownPtx
+from lowerkit.runtimes.cuda.simulated.memory_use import MemoryUse
 from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, DType, computed, stored
 from lowerkit.runtimes.cuda.simulated.text.syntax import SINK, Instruction, Name, Number, Operand, Pair, Scope, Vector
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
@@ -24,11 +25,16 @@ class Slots:
         special: special registers and their slots: a batch fills them.
         symbols: name of a variable -> its address in its own space.
         parameters: name of a parameter -> its size in bytes.
+        parameter_places: name of a parameter -> where it lies among all, in bytes.
     """
 
-    def __init__(self, symbols: Mapping[str, int], parameters: Mapping[str, int]) -> None:
+    def __init__(
+        self, symbols: Mapping[str, int], parameters: Mapping[str, int], parameter_places: Mapping[str, int]
+    ) -> None:
         self.symbols = symbols
         self.parameters = parameters
+        self.parameter_places = parameter_places
+        self.use = MemoryUse()  # by all instructions
         self.template: list[Array] = []
         self.special: dict[str, int] = {}
         self._registers: dict[tuple[int, str], int] = {}
@@ -38,7 +44,7 @@ class Slots:
         """Returns the slot of a register that is declared in ``scope`` or around it, None if there is none."""
         around: Scope | None = scope
         while around is not None:
-            kind = _declared(name, around)
+            kind = declared(name, around)
             if kind is not None:
                 key = around.number, name
                 if key not in self._registers:
@@ -77,7 +83,7 @@ class Slots:
         return len(self.template) - 1
 
 
-def _declared(name: str, scope: Scope) -> str | None:
+def declared(name: str, scope: Scope) -> str | None:
     """Returns the type of a register that ``scope`` itself declares."""
     if name in scope.registers:
         return scope.registers[name]
@@ -148,10 +154,10 @@ class InstructionReader:
         whole = ".".join((self.instruction.opcode, *self.instruction.modifiers))
         return UnknownPtx(f"{reason} of {shown(whole)} is not known", self.instruction.place.line)
 
-    def fault(self, message: str) -> KernelFault:
+    def fault(self, message: str, *, details: Sequence[str] = (), hint: str | None = None) -> KernelFault:
         """Returns the error that this instruction did what it must not."""
         op, location = self.origin(self.instruction)
-        return KernelFault(message, op=op, location=location)
+        return KernelFault(message, op=op, location=location, details=details, hint=hint)
 
     # --- operands ---------------------------------------------------------------------------------------------
 
@@ -179,6 +185,8 @@ class InstructionReader:
     def value(self, operand: Name | Number, kind: str, *, wider: bool = False) -> int:
         """Returns the slot of a value of type ``kind``; with ``wider``, a register may be wider than that."""
         if isinstance(operand, Number):
+            if operand.real and kind != "f64":
+                raise self.unknown("a constant with a point")
             return self.slots.constant(operand.value, stored(kind))
         if operand.negated or operand.text == SINK:
             raise self.unknown(f"operand {shown(operand.text)}")

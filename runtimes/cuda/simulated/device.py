@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowerkit.runtimes.cuda.simulated.arithmetic import Arithmetic, TensorCores
+from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import LaunchTensorMap
 from lowerkit.runtimes.cuda.simulated.batch import Geometry
-from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory, LaunchBuffer
+from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, DeviceMemory, LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 from lowerkit.runtimes.cuda.simulated.launch import Argument, LaunchStatistics, run_launch
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
+from lowerkit.runtimes.cuda.simulated.tensor_core.rules import Generation
 from lowerkit.runtimes.cuda.simulated.text.parser import parse_module
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
 
@@ -37,7 +40,16 @@ class SimulatedGpu:
     """
 
     def __init__(
-        self, *, capacity: int = 1 << 33, refuse_unwritten: bool = False, instruction_limit: int = 100_000_000
+        self,
+        *,
+        capacity: int = 1 << 33,
+        refuse_unwritten: bool = False,
+        instruction_limit: int = 100_000_000,
+        generation: Generation | None = None,
+        tensor_cores: TensorCores = "card",
+        approximate: int | None = None,
+        check_races: bool = False,
+        record_coverage: bool = False,
     ) -> None:
         """Makes a device.
 
@@ -46,9 +58,19 @@ class SimulatedGpu:
             refuse_unwritten: whether a kernel that reads bytes that nothing has written ends with LK8017.
             instruction_limit: how many instructions the blocks that run together may issue: a launch that does not end
                 is ended.
+            generation: whose tensor cores these are; None: of the generation that the ``.target`` of a module names.
+            tensor_cores: ``card`` for its arithmetic, ``float64`` for sums that are rounded once.
+            approximate: None for the nearest value where an instruction approximates; a seed for others that its
+                documented error allows, the same ones for the same operands.
+            check_races: whether a launch ends with LK8017 where nothing orders two accesses to one place, one of them a
+                write.
+            record_coverage: whether kernels take note of which instructions ran; see :meth:`Kernel.unexecuted`.
         """
         self._memory = DeviceMemory(capacity, refuse_unwritten)
         self._limit = instruction_limit
+        self._arithmetic = Arithmetic(generation, tensor_cores, approximate)
+        self._check_races = check_races
+        self._record_coverage = record_coverage
 
     def allocate(self, nbytes: int, name: str = "") -> int:
         """Returns the address of new memory, a multiple of 256; ``name`` is what messages call it.
@@ -96,6 +118,11 @@ class SimulatedGpu:
         store, start = self._memory.span(address, nbytes)
         store.forget(start, nbytes)
 
+    def allocation(self, address: int) -> Allocation | None:
+        """Returns the allocation that a byte lies in, None if it lies in none."""
+        found = self._memory.find(address)
+        return found if found is not None and address < found.end else None
+
     def load(self, ptx: str) -> Module:
         """Parses and decodes a module, and puts its variables into memory.
 
@@ -142,7 +169,7 @@ class SimulatedGpu:
         kernel: Kernel,
         grid: Sequence[int],
         block: Sequence[int],
-        arguments: Sequence[Argument | LaunchBuffer],
+        arguments: Sequence[Argument | LaunchBuffer | LaunchTensorMap],
         shared_bytes: int = 0,
     ) -> LaunchStatistics:
         """Runs a kernel to its end.
@@ -152,8 +179,8 @@ class SimulatedGpu:
             grid: blocks in x, y, z; what is left out is 1.
             block: threads in x, y, z.
             arguments: one for each parameter: an int (an address, or a number of the parameter's size, signed or not),
-                a float for a float parameter, bytes for an array; or a buffer. With one buffer at least, buffers are
-                all that the kernel may touch, at addresses of this launch alone.
+                a float for a float parameter, bytes for an array; a buffer, or the tensor map of one. With one of these
+                at least, buffers are all that the kernel may touch, at addresses of this launch alone.
             shared_bytes: dynamic shared memory of a block.
 
         Raises:
@@ -161,13 +188,33 @@ class SimulatedGpu:
         """
         geometry = Geometry(_three(grid), _three(block))
         memory = self._memory
-        buffers = [each for each in arguments if isinstance(each, LaunchBuffer)]
+        buffers = [
+            each.buffer if isinstance(each, LaunchTensorMap) else each
+            for each in arguments
+            if isinstance(each, LaunchBuffer | LaunchTensorMap)
+        ]
+        plain: list[Argument] = []
         if buffers:
             memory, addresses = memory.showing(buffers)
             places = iter(addresses)
-            arguments = [next(places) if isinstance(each, LaunchBuffer) else each for each in arguments]
-        plain = [each for each in arguments if not isinstance(each, LaunchBuffer)]
-        return run_launch(kernel, memory, geometry, plain, shared_bytes, self._limit)
+        else:
+            places = iter(())
+        for each in arguments:
+            if isinstance(each, LaunchTensorMap):
+                plain.append(each.encoded(next(places)))
+            else:
+                plain.append(next(places) if isinstance(each, LaunchBuffer) else each)
+        return run_launch(
+            kernel,
+            memory,
+            geometry,
+            plain,
+            shared_bytes,
+            self._limit,
+            self._arithmetic,
+            check_races=self._check_races,
+            record_coverage=self._record_coverage,
+        )
 
 
 def _three(sizes: Sequence[int]) -> tuple[int, int, int]:

@@ -78,6 +78,11 @@ class DeviceMemory:
         self._freed: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
         self._count = 0
 
+    @property
+    def allocations(self) -> Sequence[Allocation]:
+        """All live allocations."""
+        return self._allocations
+
     def allocate(
         self,
         size: int,
@@ -175,7 +180,8 @@ class DeviceMemory:
         allocation = self.find(address)
         if size < 0 or allocation is None or address + size > allocation.end:
             raise KernelFault(
-                f"the host asks for {size} bytes at 0x{address:x}: {self.describe(address + max(size, 0) - 1)}"
+                f"the host asks for {size} bytes at 0x{address:x}: {self.describe(address + max(size, 0) - 1)}",
+                hint="an address of the host is none of the device" if address < GLOBAL_BASE else None,
             )
         return allocation.store, address - allocation.origin
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lowerkit.errors import RuntimeFault
 
 
@@ -12,9 +14,15 @@ class KernelFault(RuntimeFault):
     """
 
     def __init__(
-        self, message: str, *, op: str | None = None, location: str | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        location: str | None = None,
+        details: Sequence[str] = (),
+        hint: str | None = None,
     ) -> None:
-        super().__init__("LK8017", message, op=op, location=location, hint=hint)
+        super().__init__("LK8017", message, op=op, location=location, details=details, hint=hint)
 
 
 class UnknownPtx(RuntimeFault):

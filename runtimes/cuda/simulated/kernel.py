@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from lowerkit.runtimes.cuda.simulated.control_flow import build_blocks
+from lowerkit.runtimes.cuda.simulated.coverage import Coverage, Unexecuted
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Slots
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.text.syntax import Instruction, KernelText, ModuleText, Parameter, Variable
@@ -26,7 +27,9 @@ class Kernel:
         most_threads: the most threads that a block may have, None for what the device allows.
         shared_bytes: static shared memory of a block; what a launch asks for lies behind it.
         local_bytes: local memory of a thread.
+        target: what the module is made for, such as sm_90a.
         slots, blocks: the decoded instructions.
+        coverage: which of them ran, as far as devices recorded it.
     """
 
     def __init__(self, module: ModuleText, text: KernelText, symbols: Mapping[str, int]) -> None:
@@ -36,6 +39,7 @@ class Kernel:
             UnknownPtx: LK8018, an instruction is not known.
         """
         self.name = text.name
+        self.target = module.target
         self.parameters: Sequence[Parameter] = text.parameters
         self.required_block = text.required_block
         self.most_threads = text.most_threads
@@ -46,11 +50,18 @@ class Kernel:
         local = [variable for variable in text.variables if variable.space == "local"]
         local_places, self.local_bytes = _laid_out(local, MOST_LOCAL)
         sizes = {parameter.name: parameter.size for parameter in text.parameters}
-        self.slots = Slots({**symbols, **places, **local_places}, sizes)
+        parameter_places = _parameter_places(text.parameters)
+        self.slots = Slots({**symbols, **places, **local_places, **parameter_places}, sizes, parameter_places)
         if not text.instructions:
             raise UnknownPtx(f"kernel {shown(text.name)} has no instructions", text.line)
         readers = [InstructionReader(instruction, self.slots, self._origin) for instruction in text.instructions]
         self.blocks = build_blocks(readers)
+        self.coverage = Coverage()
+        self._readers = readers
+
+    def unexecuted(self) -> Sequence[Unexecuted]:
+        """Returns the instructions that no launch ran on a device that records them, in the order of the text."""
+        return self.coverage.unexecuted(self.blocks, self._readers)
 
     def _origin(self, instruction: Instruction) -> tuple[str, str | None]:
         """Returns what an error says of an instruction: the kernel and the PTX, and the place in the source."""
@@ -61,6 +72,16 @@ class Kernel:
             return op, None
         name = self._module.files.get(place.file, f"file {place.file}")
         return op, f"{PurePosixPath(name).name}:{place.source_line}"
+
+
+def _parameter_places(parameters: Sequence[Parameter]) -> dict[str, int]:
+    """Returns where each parameter lies among all."""
+    places: dict[str, int] = {}
+    end = 0
+    for parameter in parameters:
+        places[parameter.name] = -(-end // parameter.alignment) * parameter.alignment
+        end = places[parameter.name] + parameter.size
+    return places
 
 
 def _laid_out(variables: Sequence[Variable], most: int) -> tuple[dict[str, int], int]:

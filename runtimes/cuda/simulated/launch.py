@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowerkit.runtimes.cuda.simulated.arithmetic import Arithmetic
 from lowerkit.runtimes.cuda.simulated.batch import Batch, Geometry
 from lowerkit.runtimes.cuda.simulated.block_memory import BlockMemory
 from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.kernel import MOST_SHARED, Kernel
+from lowerkit.runtimes.cuda.simulated.races.detector import Races
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, is_float
 from lowerkit.runtimes.cuda.simulated.scheduler import Scheduler
 from lowerkit.runtimes.cuda.simulated.text.syntax import Parameter
@@ -48,6 +50,10 @@ def run_launch(
     arguments: Sequence[Argument],
     shared_bytes: int,
     limit: int,
+    arithmetic: Arithmetic,
+    *,
+    check_races: bool,
+    record_coverage: bool,
 ) -> LaunchStatistics:
     """Runs all blocks.
 
@@ -58,6 +64,9 @@ def run_launch(
         arguments: one for each parameter: an int, a float for a float parameter, bytes for an array of bytes.
         shared_bytes: dynamic shared memory of a block.
         limit: how many instructions one batch may issue.
+        arithmetic: of tensor cores and approximations.
+        check_races: whether accesses that nothing orders are a fault.
+        record_coverage: whether the kernel takes note of which instructions ran.
 
     Raises:
         KernelFault: LK8017, sizes or arguments do not fit the kernel, or a thread does what it must not.
@@ -74,6 +83,7 @@ def run_launch(
     shared = kernel.shared_bytes + shared_bytes
     largest = max(shared, kernel.local_bytes * geometry.width, 1)
     most = max(1, min(_BATCH_THREADS // geometry.width, _BATCH_BYTES // largest))
+    races = Races(geometry, memory, kernel.slots.use) if check_races else None
     issued = thread_instructions = 0
     for first in range(0, geometry.blocks, most):
         blocks = min(most, geometry.blocks - first)
@@ -86,13 +96,20 @@ def run_launch(
             BlockMemory("shared", blocks, shared, memory.track_written),
             BlockMemory("local", threads, kernel.local_bytes, memory.track_written),
             parameters,
+            arithmetic=arithmetic.of_target(kernel.target),
+            races=races,
+            coverage=kernel.coverage if record_coverage else None,
         )
+        if races is not None:
+            races.begin(batch)
         batch.registers = list(kernel.slots.template)
         for name, slot in kernel.slots.special.items():
             batch.registers[slot] = batch.special_register(name)
         scheduler = Scheduler(kernel.blocks, batch, limit)
         with np.errstate(all="ignore"):
             scheduler.run()
+        if races is not None:
+            races.end()
         issued += scheduler.issued
         thread_instructions += scheduler.thread_instructions
     return LaunchStatistics(issued, thread_instructions)

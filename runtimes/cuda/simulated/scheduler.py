@@ -4,6 +4,9 @@ The group of threads at the smallest instruction goes first; groups that meet at
 print a block where threads meet again behind what lies between, so that this order brings them together early; nothing
 depends on it. In front of an instruction that a warp runs together, the threads that came first wait for the others of
 their warp; at a barrier those of a block do. Threads of whom nobody is left that could come are a fault.
+
+Threads that poll and fail (``Waiting``) rest until all others rest too, or leave; then they poll once more. If nothing
+has happened in between that they could look for, they wait for ever: a fault as well.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.batch import Batch
+from lowerkit.runtimes.cuda.simulated.batch import WARP, Batch
 from lowerkit.runtimes.cuda.simulated.control_flow import BasicBlock, BlockBarrier, IndexedJump, Jump, Leave
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
+from lowerkit.runtimes.cuda.simulated.waiting import Waiting
 
-_PATIENCE = 256  # jumps back, while others could run, until those get a turn: whom a spinning thread waits for
+_PATIENCE = 256  # jumps back, while others could run, until those get turns: whom a spinning thread waits for
+_FAIR_TURNS = 2048  # basic blocks that groups then run one after another: a lock may go from hand to hand many times
 
 
 class Scheduler:
@@ -39,7 +44,11 @@ class Scheduler:
         self._gathering: dict[int, Array] = {}  # threads that wait for others of their warp, by instruction
         self._barriers: dict[int, dict[int, Array]] = {}  # threads at a barrier, by its number and by instruction
         self._met: dict[int, BlockBarrier] = {}  # the instruction that came last to a barrier
+        self._resting: dict[int, Array | None] = {}  # threads whose poll has failed, by where they try again
+        self._waiting = batch.state(Waiting)
+        self._polled = -1  # the progress that those at rest have seen
         self._impatience = 0
+        self._fair_turns = 0
         self._turn = 0
 
     def run(self) -> None:
@@ -57,7 +66,12 @@ class Scheduler:
     def _next(self) -> int:
         if self._impatience <= _PATIENCE:
             return min(self._ready)
-        self._impatience = 0
+        if self._fair_turns == 0:
+            self._fair_turns = _FAIR_TURNS
+            self._wake()
+        self._fair_turns -= 1
+        if self._fair_turns == 0:
+            self._impatience = 0
         self._turn = min((start for start in self._ready if start > self._turn), default=min(self._ready))
         return self._turn
 
@@ -74,12 +88,16 @@ class Scheduler:
     def _run_block(self, start: int, mask: Array | None, *, gathered: bool = False) -> None:
         block, batch = self._blocks[start], self._batch
         if block.gathers and mask is not None and not gathered:
-            mask = self._gather(start, mask)
+            mask = self._gather(start, mask, block.gathers)
             if mask is None:
                 return
             mask = None if mask.all() else mask
-        alone = not (self._ready or self._gathering or self._barriers)
+        alone = not (self._ready or self._gathering or self._barriers or self._resting)
         batch.active, batch.merge = mask, None if alone else mask
+        if block.gathers and batch.races is not None:
+            batch.races.gather(mask)
+        if batch.coverage is not None:
+            batch.coverage.enter(block)
         count = block.end - block.start
         self.issued += count
         self.thread_instructions += count * (batch.alive.size if mask is None else int(np.count_nonzero(mask)))
@@ -91,12 +109,15 @@ class Scheduler:
 
     def _end(self, block: BasicBlock, mask: Array | None) -> None:
         ending = block.ending
+        if self._batch.coverage is not None:
+            self._batch.coverage.end(block, self._batch, mask)
         if ending is None:
             self._add(block.end, mask)
         elif isinstance(ending, Jump):
             if ending.target <= block.start and self._ready:
                 self._impatience += 1
-            self._branch(ending, block.end, mask)
+            rests = ending.target <= block.start and self._waiting.failed
+            self._branch(ending, block.end, mask, rests=rests)
         elif isinstance(ending, Leave):
             gone = self._batch.mask(mask)
             if ending.guard is not None:
@@ -111,23 +132,41 @@ class Scheduler:
             self._arrive(ending, block.end, mask)
 
     def _leave(self, gone: Array) -> None:
+        for check in self._batch.leaving:
+            check(gone)
         self._batch.alive &= ~gone
 
-    def _branch(self, jump: Jump, behind: int, mask: Array | None) -> None:
+    def _branch(self, jump: Jump, behind: int, mask: Array | None, *, rests: bool) -> None:
+        go_to_target = self._add
+        if rests:
+            self._waiting.failed = False
+            go_to_target = self._rest
         if jump.guard is None:
-            self._add(jump.target, mask)
+            go_to_target(jump.target, mask)
             return
         value = jump.guard.value(self._batch)
         if value.all():
-            self._add(jump.target, mask)
+            go_to_target(jump.target, mask)
         elif not value.any():
             self._add(behind, mask)
         else:
             full = self._batch.full(value)
-            for start, goes in ((jump.target, full), (behind, ~full)):
+            for go, start, goes in ((go_to_target, jump.target, full), (self._add, behind, ~full)):
                 group = goes if mask is None else goes & mask
                 if group.any():
-                    self._add(start, group)
+                    go(start, group)
+
+    def _rest(self, start: int, mask: Array | None) -> None:
+        """Holds threads (None: all) whose poll has failed."""
+        there = self._resting.get(start)
+        self._resting[start] = there | mask if there is not None and mask is not None else mask
+
+    def _wake(self) -> None:
+        """Lets the threads at rest poll once more."""
+        resting, self._resting = self._resting, {}
+        self._polled = self._waiting.progress
+        for start, mask in resting.items():
+            self._add(start, mask)
 
     def _branch_by_index(self, jump: IndexedJump, block: BasicBlock, mask: Array | None) -> None:
         index = self._batch.full(self._batch.registers[jump.slot])
@@ -137,10 +176,11 @@ class Scheduler:
         for number in np.unique(index[group]):
             self._add(jump.targets[number], group & (index == number))
 
-    def _gather(self, start: int, mask: Array) -> Array | None:
-        """Returns the threads whose warps are whole now; the others wait."""
+    def _gather(self, start: int, mask: Array, width: int) -> Array | None:
+        """Returns the threads whose ``width`` neighbours (a warp, a group of warps) are all here; the others wait."""
         mask = mask | self._gathering.pop(start, False)
-        here, alive = self._batch.warps(mask), self._batch.warps(self._batch.alive)
+        width = width if mask.shape[1] % width == 0 else WARP
+        here, alive = mask.reshape(-1, width), self._batch.alive.reshape(-1, width)
         whole = ((here == alive) | ~here.any(1, keepdims=True)).all(1, keepdims=True)
         if whole.all():
             return mask
@@ -150,6 +190,7 @@ class Scheduler:
 
     def _arrive(self, barrier: BlockBarrier, behind: int, mask: Array | None) -> None:
         if mask is None and barrier.count is None:
+            self._meet(None)
             self._add(behind, None)
             return
         waiting = self._barriers.setdefault(barrier.number, {})
@@ -164,6 +205,7 @@ class Scheduler:
         opens = (arrived == (self._batch.alive.sum(1) if count is None else count)) & (arrived > 0)
         if not opens.any():
             return False
+        self._meet(np.logical_or.reduce(list(waiting.values())) & opens[:, None])
         del self._barriers[number]
         left = {start: mask & ~opens[:, None] for start, mask in waiting.items()}
         if any(mask.any() for mask in left.values()):
@@ -173,17 +215,28 @@ class Scheduler:
                 self._add(start, mask & opens[:, None])
         return True
 
+    def _meet(self, mask: Array | None) -> None:
+        if self._batch.races is not None:
+            self._batch.races.meet(mask)
+
     def _release(self) -> bool:
-        """Nobody can go on: opens barriers that the last threads have left without; then gives up waiting for lanes.
+        """Nobody can go on: opens barriers that the last threads have left without, and lets those at rest poll; then
+        gives up waiting for lanes.
 
         Returns whether somebody can go on now.
         """
         if any(self._open_barrier(number) for number in list(self._barriers)):
             return True
+        if self._resting and self._polled != self._waiting.progress:
+            self._wake()
+            return True
         if self._gathering:
             start = min(self._gathering)
             self._run_block(start, self._gathering.pop(start), gathered=True)
             return True
+        if self._resting:
+            assert self._waiting.fault is not None, "who rests has polled"
+            raise self._waiting.fault()
         if self._barriers:
             raise self._endless_wait()
         return False

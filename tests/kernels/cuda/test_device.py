@@ -11,7 +11,7 @@ import pytest
 
 from lowerkit.runtimes.cuda.device import SimulatedCudaDevice
 from lowerkit.runtimes.cuda.driver import LaunchBuffer
-from lowerkit.runtimes.cuda.image import Function, ImageError, pack
+from lowerkit.runtimes.cuda.image import CompiledKernel, Function, ImageError, pack, unpack
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
 from lowerkit.targets.region_view import RegionView
@@ -27,13 +27,22 @@ def softmax() -> CudaRegion:
     return compile_cuda(RegionView.from_text(text, "softmax"))
 
 
+Kernels = dict[tuple[str, str], CompiledKernel]
+
+
+def kernels_of(region: CudaRegion) -> Kernels:
+    read = unpack(region.code, {})
+    (variant,) = read.variants
+    return {(variant.level, name): read.compiled(variant, name) for name in variant.kernels}
+
+
 class Run:
     """One function on a device: an arena that holds operand and result side by side, as a session's does."""
 
-    def __init__(self, function: Function, ptx: str, rows: int) -> None:
+    def __init__(self, function: Function, kernels: Kernels, rows: int) -> None:
         self.device = SimulatedCudaDevice("sm_90")
-        data, (start,) = pack([function], "sm_90", ptx.encode(), b"")
-        self.program = self.device.load(np.frombuffer(data, np.uint8)[start:])
+        data, _ = pack([{"sm_90": function}], kernels)
+        self.program = self.device.load(np.frombuffer(data, np.uint8))
         self.rows, self.bytes = rows, rows * 32
         self.arena = self.device.allocate(2 * self.bytes)
 
@@ -49,7 +58,7 @@ class Run:
 
 def test_a_function_runs_with_any_dims_and_again(softmax: CudaRegion) -> None:
     for rows in (1, 5, 300):
-        run = Run(softmax.planned.function, softmax.ptx, rows)
+        run = Run(softmax.planned.function, kernels_of(softmax), rows)
         for seed in range(2):
             x = np.random.default_rng(seed).standard_normal((rows, 8)).astype(np.float32)
             run.write(x)
@@ -61,12 +70,12 @@ def test_a_function_runs_with_any_dims_and_again(softmax: CudaRegion) -> None:
 
 def test_what_runs_over_its_operand_meets_nothing_though_the_arena_goes_on(softmax: CudaRegion) -> None:
     shorter = msgspec.structs.replace(softmax.planned.function, operands=[("sub", ("mul", ("dim", 0), 32), 4)])
-    run = Run(shorter, softmax.ptx, 4)
+    run = Run(shorter, kernels_of(softmax), 4)
     run.write(np.ones((4, 8), np.float32))
     with pytest.raises(KernelFault, match=r"reads 4 bytes .* right behind the end of operand 0 \(124 bytes"):
         run.launch()
     shorter = msgspec.structs.replace(softmax.planned.function, results=[("sub", ("mul", ("dim", 0), 32), 4)])
-    run = Run(shorter, softmax.ptx, 4)
+    run = Run(shorter, kernels_of(softmax), 4)
     run.write(np.ones((4, 8), np.float32))
     with pytest.raises(KernelFault, match=r"writes 4 bytes .* right behind the end of result 0 \(124 bytes"):
         run.launch()
@@ -74,12 +83,12 @@ def test_what_runs_over_its_operand_meets_nothing_though_the_arena_goes_on(softm
 
 def test_an_operand_that_nothing_has_written(softmax: CudaRegion) -> None:
     with pytest.raises(KernelFault, match="nothing has written there"):
-        Run(softmax.planned.function, softmax.ptx, 2).launch()
+        Run(softmax.planned.function, kernels_of(softmax), 2).launch()
 
 
 def test_results_and_temporaries_of_the_run_before_are_forgotten(softmax: CudaRegion) -> None:
     """A launch that is left out is found in the second run too, though the memory holds what the first one wrote."""
-    run = Run(softmax.planned.function, softmax.ptx, 2)
+    run = Run(softmax.planned.function, kernels_of(softmax), 2)
     run.write(np.ones((2, 8), np.float32))
     run.launch()
     (shaped,) = run.program.shaped.values()
@@ -97,16 +106,16 @@ def test_operands_are_not_written() -> None:
     )
     kernel = driver.kernel(driver.load(ptx.encode(), b"", "sm_90"), "k")
     address = driver.allocate(256)
-    driver.launch(kernel, 1, 32, [LaunchBuffer(address, 4, "result 0")], 0)
+    driver.launch(kernel, 1, 32, 0, [LaunchBuffer(address, 4, "result 0")], 0)
     with pytest.raises(KernelFault, match="operand 0 is read-only"):
-        driver.launch(kernel, 1, 32, [LaunchBuffer(address, 4, "operand 0", writable=False)], 0)
+        driver.launch(kernel, 1, 32, 0, [LaunchBuffer(address, 4, "operand 0", writable=False)], 0)
 
 
 CHANGES: list[tuple[Callable[[Function], Function], str]] = [
     (lambda each: msgspec.structs.replace(each, dims=3), "takes 3 dims, 2 are given"),
     (
         lambda each: msgspec.structs.replace(
-            each, launches=[msgspec.structs.replace(each.launches[0], threads=1 << 45), *each.launches[1:]]
+            each, launches=[msgspec.structs.replace(each.launches[0], blocks=1 << 38), *each.launches[1:]]
         ),
         "a grid has 2147483647 at most",
     ),
@@ -115,7 +124,7 @@ CHANGES: list[tuple[Callable[[Function], Function], str]] = [
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)
 def test_what_no_launch_can_have(softmax: CudaRegion, change: Callable[[Function], Function], words: str) -> None:
-    run = Run(change(softmax.planned.function), softmax.ptx, 2)
+    run = Run(change(softmax.planned.function), kernels_of(softmax), 2)
     run.write(np.ones((2, 8), np.float32))
     with pytest.raises(ImageError, match=words):
         run.launch()
@@ -135,4 +144,5 @@ def test_the_text_of_a_kernel(golden: Callable[[str, str], None]) -> None:
     types = [tensor([5, 7], "f32"), tensor([7, 3], "f32")]
     attributes = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
     view = RegionView.from_text(anchored("matmul", types, tensor([5, 3], "f32"), attributes), "matmul")
-    golden("matmul_5x7x3_sm_90.ptx", compile_cuda(view, "sm_90").ptx)
+    (kernel,) = kernels_of(compile_cuda(view, "sm_90")).values()
+    golden("matmul_5x7x3_sm_90.ptx", kernel.ptx.decode())

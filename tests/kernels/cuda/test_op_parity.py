@@ -12,10 +12,8 @@ import pytest
 
 from lowerkit.dialect import MatmulOp, ReduceOp, ScatterOp, SoftmaxOp
 from lowerkit.dialect.interpreter.interpreter import interpret
-from lowerkit.targets.cuda.planner.plan import plan_region
+from lowerkit.runtimes.cuda.image import unpack
 from lowerkit.targets.cuda.ptx import ptxas
-from lowerkit.targets.cuda.ptx.emit import emit_ptx
-from lowerkit.targets.cuda.ptx.link import join_modules
 from lowerkit.targets.region_view import RegionView
 from tests.kernels.cpu.test_generic import CASES, ELEMENTWISE, TOLERANCE, arrays_for, region
 from tests.support.randomness import RANDOM
@@ -49,12 +47,12 @@ def test_ptxas_takes_the_kernels_of_every_op(level: str) -> None:
     assembler = ptxas.find_ptxas()
     if assembler is None or not ptxas.knows(assembler, level):
         pytest.skip(f"there is no ptxas that knows {level}")
-    texts: dict[str, str] = {}
     for operands, _, build in CASES.values():
-        texts.update(plan_region(region(operands, build)).kernels)
-    module = join_modules({name: emit_ptx(text, level) for name, text in texts.items()})
-    assert len(ptxas.assemble(assembler, module, level)) > len(texts)
-    assert module.count(".visible .entry") == len(texts)
+        read = unpack(compile_cuda(region(operands, build), level).code, {})
+        (variant,) = read.variants
+        for name, place in variant.kernels.items():
+            assert read.compiled(variant, name).cubin, name
+            assert place.kernel.registers > 0, name
 
 
 @pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
@@ -91,4 +89,4 @@ def test_a_batch_of_products_has_a_thread_for_each_element() -> None:
     view = region([((7, 33, 5), F), ((7, 5, 65), F)], MatmulOp.build)
     compiled = check(view, arrays_for([((7, 33, 5), F), ((7, 5, 65), F)], [(7, 33, 5), (7, 5, 65)]))
     (launch,) = compiled.planned.function.launches
-    assert launch.threads == 7 * 33 * 65
+    assert (launch.blocks, launch.block) == (-(-7 * 33 * 65 // 128), 128)

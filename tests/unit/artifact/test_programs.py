@@ -134,12 +134,14 @@ def test_the_commands_take_the_program_by_its_target(fat: Path, tmp_path: Path) 
     assert "zmm" not in listing.stdout
 
 
-def test_levels_are_read_once_each_and_only_of_the_cpu() -> None:
+def test_levels_are_read_once_each() -> None:
     spec = TargetSpec.parse("cpu:x86-64-v4, x86-64-v3,x86-64-v4")
     assert spec.hosts == ("x86-64-v4", "x86-64-v3")
     assert str(spec) == "cpu:x86-64-v4,x86-64-v3"
     assert str(TargetSpec.parse("cpu")) == "cpu"
-    with pytest.raises(UnsupportedError, match="several levels of 'cuda'; only the CPU can have several"):
-        TargetSpec.parse("cuda:sm_80,sm_90")
+    assert TargetSpec.parse("cuda:sm_90,cuda:sm_80+cpu").accelerators == (("cuda", "sm_90,sm_80"),)
+    assert [target.level for target in TargetSpec.parse("cuda:sm_80,sm_90").accelerator_targets] == ["sm_80,sm_90"]
+    with pytest.raises(UnsupportedError, match="has no level 'sm_9'"):
+        _ = TargetSpec.parse("cuda:sm_80,sm_9").accelerator_targets
     with pytest.raises(LowerkitError, match="LK4003"):
         lowerkit.compile(Net().eval(), (X,), "cpu:x86-64-v3,x86-64-v9")

@@ -8,7 +8,7 @@ nests that one thread can run without the others share a kernel (:mod:`grouping`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from lowerkit.targets.cpu.generic.size_bounds import SizeBounds
 from lowerkit.targets.cpu.generic.tiling import make_body_function
 from lowerkit.targets.cpu.text import abi
 from lowerkit.targets.cpu.text.text_builder import element_bytes
+from lowerkit.targets.cuda.planned import Kernel, LoopKernel, PlannedRegion
 from lowerkit.targets.cuda.planner.grouping import group_nests
 from lowerkit.targets.cuda.planner.nests import ParallelLoop
 from lowerkit.targets.cuda.planner.outline import KERNEL, outline
@@ -29,13 +30,6 @@ from lowerkit.targets.plan import KernelExpr, dim, expression, product
 from lowerkit.targets.region_view import RegionView
 
 BLOCK = 128
-
-
-class PlannedRegion(msgspec.Struct, frozen=True):
-    """What the target keeps of a region until it is linked: the launches, and the text of each kernel by its name."""
-
-    function: Function
-    kernels: Mapping[str, str]
 
 
 def plan_region(region: RegionView) -> PlannedRegion:
@@ -49,7 +43,7 @@ def plan_region(region: RegionView) -> PlannedRegion:
     buffers = [_shaped(type_) for type_ in region.buffer_types]
     sizes = _buffer_bytes(buffers)
     count = len(region.operands)
-    kernels: dict[str, str] = {}
+    kernels: dict[str, Kernel] = {}
     launches: list[Launch] = []
     with module.context, ir.Location.unknown():
         try:
@@ -72,9 +66,10 @@ def plan_region(region: RegionView) -> PlannedRegion:
                 continue
             kernel = outline(text, group, buffers)
             name = f"{_word(region.kind)}_{hashlib.sha256(kernel.text.encode()).hexdigest()[:16]}"
-            kernels[name] = kernel.text.replace(KERNEL, name)
+            kernels[name] = LoopKernel(kernel.text.replace(KERNEL, name))
             pointers = [*kernel.buffers, *(len(buffers) + number for number in kernel.allocations)]
-            launches.append(Launch(name, pointers, threads, BLOCK if group.nests[0].parallel else 32))
+            block = BLOCK if group.nests[0].parallel else 32
+            launches.append(Launch(name, pointers, expression("ceildiv", threads, block), block))
         dims = bounds.dim_count
     used = sorted({pointer for launch in launches for pointer in launch.pointers if pointer >= len(buffers)})
     places = {old: len(buffers) + new for new, old in enumerate(used)}
@@ -83,7 +78,8 @@ def plan_region(region: RegionView) -> PlannedRegion:
         for launch in launches
     ]
     kept = [temporaries[old - len(buffers)] for old in used]
-    return PlannedRegion(Function(sizes[:count], sizes[count:], kept, dims, launches), kernels)
+    note = f"{len(launches)} launch{'' if len(launches) == 1 else 'es'} of plain loops"
+    return PlannedRegion(Function(sizes[:count], sizes[count:], kept, dims, launches), kernels, note=note)
 
 
 def _shaped(type_: ir.RankedTensorType) -> abi.Shaped:

@@ -1,4 +1,4 @@
-"""Compiles many kernels to PTX: known ones from the disk, the rest in processes of their own.
+"""Compiles many kernels to PTX and machine code: known ones from the disk, the rest in processes of their own.
 
 LLVM's back end for NVIDIA ends its process over what it has no code for; a worker that dies fails its kernel alone.
 """
@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import lru_cache
@@ -18,59 +19,95 @@ import msgspec
 
 from lowerkit.errors import CodegenError
 from lowerkit.reproducers import file_name, write_reproducer
+from lowerkit.runtimes.cuda import image
 from lowerkit.targets.cpu.objects import lower
 from lowerkit.targets.cpu.objects.cache import KernelCache
-from lowerkit.targets.cuda.ptx import emit
+from lowerkit.targets.cuda.planned import FastKernel, Kernel, LoopKernel
+from lowerkit.targets.cuda.ptx import emit, ptxas
+from lowerkit.targets.cuda.triton import toolchain
 from lowerkit.targets.plan import LinkSettings
 from lowerkit.worker_process import TaskError, WorkerDiedError, call_in_worker
 
 EMIT_TASK = "lowerkit.targets.cuda.ptx.emit:emit_bytes"
+TRITON_TASK = "lowerkit.targets.cuda.triton.toolchain:compile_bytes"
 KERNEL_SECONDS = 240.0
+# Instructions that are for one architecture alone; without them PTX for ``sm_90a`` is PTX for ``sm_90``.
+_BOUND = re.compile(r"\b(wgmma|setmaxnreg|tcgen05)\b|\.multicast::cluster|\btensormap\.")
 
 
-def compile_to_ptx(
-    kernels: Mapping[str, str], level: str, settings: LinkSettings, cache: KernelCache | None
-) -> dict[str, str]:
-    """Returns the PTX module of each kernel by its name.
+class Compiled(msgspec.Struct, frozen=True):
+    """A compiled kernel, and what its launches must know: see :class:`~lowerkit.runtimes.cuda.image.Launch`."""
+
+    family: str
+    ptx: str
+    shared: int = 0
+    nulls: int = 0
+    cubin: bytes = b""
+    registers: int = 0
+    spills: int = 0
+    static_shared: int = 0
+
+    @property
+    def in_image(self) -> image.CompiledKernel:
+        """The kernel as an image holds it."""
+        bound = _BOUND.search(self.ptx) is not None
+        kernel = image.Kernel(self.family, bound, self.registers, self.spills, self.static_shared)
+        return image.CompiledKernel(kernel, self.ptx.encode(), self.cubin)
+
+
+def compile_kernels(
+    kernels: Mapping[tuple[str, str], Kernel],
+    settings: LinkSettings,
+    cache: KernelCache | None,
+    assemblers: Mapping[str, Path],
+) -> dict[tuple[str, str], Compiled]:
+    """Returns each kernel compiled.
 
     Args:
-        kernels: their text by name.
-        level: to compile for.
+        kernels: by level and name.
         settings: how many processes, and whom to tell.
-        cache: where modules are looked up and kept.
+        cache: where kernels are looked up and kept.
+        assemblers: for each level the ptxas that makes machine code; none where a level is left out.
 
     Raises:
-        CodegenError: LK5001, a kernel does not compile, or its worker died; names the reproducer.
+        CodegenError: LK5001, a kernel does not compile, its worker died, or ptxas does not take it; names the
+            reproducer.
     """
-    keys = {name: _key(text, level) for name, text in kernels.items()}
-    found: dict[str, str] = {}
-    for name, key in keys.items():
+    keys = {each: _key(kernel, each[0], assemblers.get(each[0])) for each, kernel in kernels.items()}
+    found: dict[tuple[str, str], Compiled] = {}
+    for each, key in keys.items():
         data = cache.get(key) if cache is not None else None
         if data is not None:
-            found[name] = data.decode()
-    missing = sorted((name for name in kernels if name not in found), key=lambda name: (-len(kernels[name]), name))
+            found[each] = msgspec.msgpack.decode(data, type=Compiled)
+    missing = sorted(
+        (each for each in kernels if each not in found), key=lambda each: (-len(_text(kernels[each])), each)
+    )
     workers = min(settings.workers or len(os.sched_getaffinity(0)), len(missing))
 
-    def compile_one(name: str) -> str:
-        request = emit.Request(kernels[name], level)
-        try:
-            reply = call_in_worker(EMIT_TASK, msgspec.msgpack.encode(request), KERNEL_SECONDS)
-        except (WorkerDiedError, TaskError) as error:
-            raise _failure(name, kernels[name], str(error)) from error
-        answer = msgspec.msgpack.decode(reply, type=emit.Reply)
-        if answer.error:
-            raise _failure(name, kernels[name], answer.error)
-        return answer.ptx
+    def compile_one(each: tuple[str, str]) -> Compiled:
+        level, name = each
+        compiled = _compile(kernels[each], name, level)
+        assembler = assemblers.get(level)
+        if assembler is None:
+            return compiled
+        code = ptxas.assemble(assembler, compiled.ptx, level)
+        return msgspec.structs.replace(
+            compiled,
+            cubin=code.cubin,
+            registers=code.registers,
+            spills=code.spills,
+            static_shared=code.shared,
+        )
 
     if missing:
         with ThreadPoolExecutor(workers) as pool:
-            running = {pool.submit(compile_one, name): name for name in missing}
+            running = {pool.submit(compile_one, each): each for each in missing}
             try:
                 for done in as_completed(running):
-                    name = running[done]
-                    found[name] = done.result()
+                    each = running[done]
+                    found[each] = done.result()
                     if cache is not None:
-                        cache.put(keys[name], found[name].encode())
+                        cache.put(keys[each], msgspec.msgpack.encode(found[each]))
                     _tell(settings.on_progress, len(found), len(kernels))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -80,32 +117,61 @@ def compile_to_ptx(
     return found
 
 
+def _compile(kernel: Kernel, name: str, level: str) -> Compiled:
+    try:
+        if isinstance(kernel, LoopKernel):
+            request = msgspec.msgpack.encode(emit.Request(kernel.mlir, level))
+            answer = msgspec.msgpack.decode(call_in_worker(EMIT_TASK, request, KERNEL_SECONDS), type=emit.Reply)
+            if not answer.error:
+                return Compiled("threads", answer.ptx)
+            raise _failure(name, kernel, answer.error)
+        request = msgspec.msgpack.encode(toolchain.Request(kernel.kernel, name, level))
+        reply = msgspec.msgpack.decode(call_in_worker(TRITON_TASK, request, KERNEL_SECONDS), type=toolchain.Reply)
+    except (WorkerDiedError, TaskError) as error:
+        raise _failure(name, kernel, str(error)) from error
+    if reply.error:
+        raise _failure(name, kernel, reply.error)
+    ptx = reply.ptx
+    if _BOUND.search(ptx) is None:
+        ptx = re.sub(r"^(\.target sm_\d+)[af]$", r"\1", ptx, flags=re.MULTILINE)
+    return Compiled(kernel.kernel.family, ptx, reply.shared, reply.nulls)
+
+
 def _tell(on_progress: Callable[[str], None] | None, done: int, count: int) -> None:
     if on_progress is not None:
         on_progress(f"compiling kernels for the GPU {done}/{count}")
 
 
-def _key(text: str, level: str) -> str:
-    """The cache key of a kernel: everything that its PTX depends on."""
-    return hashlib.sha256(json.dumps([text, level, *_versions()]).encode()).hexdigest()
+def _text(kernel: Kernel) -> str:
+    return kernel.mlir if isinstance(kernel, LoopKernel) else kernel.kernel.source
+
+
+def _key(kernel: Kernel, level: str, assembler: Path | None) -> str:
+    """The cache key of a kernel: everything that its code depends on."""
+    tools = [ptxas.version(assembler), assembler.stat().st_size] if assembler is not None else []
+    text = msgspec.json.encode(kernel).decode()
+    return hashlib.sha256(json.dumps([text, level, *tools, *_versions()]).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _versions() -> tuple[str, ...]:
     """The tools between text and PTX, and the code of our own lowering."""
     folder = Path(str(lower.__file__)).parent
-    files = [
-        *sorted(folder.glob("*.py")),
-        Path(str(emit.__file__)),
-        Path(str(emit.__file__)).parent.parent / "levels.py",
-    ]
+    here = Path(__file__).parent
+    files = [*sorted(folder.glob("*.py")), *sorted(here.glob("*.py")), here.parent / "levels.py"]
+    files.append(Path(str(toolchain.__file__)))
     own = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    return (importlib.metadata.version("llvmlite"), importlib.metadata.version("torch-mlir"), own)
+    versions = (importlib.metadata.version("llvmlite"), importlib.metadata.version("torch-mlir"))
+    return (*versions, toolchain.version(), own)
 
 
-def _failure(name: str, text: str, reason: str) -> CodegenError:
+def _failure(name: str, kernel: Kernel, reason: str) -> CodegenError:
+    mark = "#" if isinstance(kernel, FastKernel) else "//"
+    text = _text(kernel)
     try:
-        path = write_reproducer(file_name(f"kernel-{name[:32]}", text), f"// {reason.splitlines()[0]}\n{text}", None)
+        path = write_reproducer(
+            file_name(f"kernel-{name[:32]}", text), f"{mark} {reason.splitlines()[0]}\n{text}", None
+        )
         hint = f"the text of the kernel is in {path}; please report it"
     except OSError as error:
         hint = f"the text of the kernel could not be written: {error}"

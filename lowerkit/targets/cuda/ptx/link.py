@@ -1,70 +1,75 @@
-"""Planned regions to the image of an artifact: each kernel compiled once, all of them one module."""
+"""Planned regions to the image of an artifact: each kernel compiled once for each level."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
-from lowerkit.runtimes.cuda.image import pack
+from lowerkit.runtimes.cuda.image import Function, pack
 from lowerkit.targets.cpu.objects.cache import KernelCache
-from lowerkit.targets.cuda.planner.plan import PlannedRegion
+from lowerkit.targets.cuda.planned import Kernel, PlannedRegion
 from lowerkit.targets.cuda.ptx import ptxas
-from lowerkit.targets.cuda.ptx.compile import compile_to_ptx
+from lowerkit.targets.cuda.ptx.compile import Compiled, compile_kernels
+from lowerkit.targets.cuda.triton import toolchain
 from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings
 
-_HEADER = re.compile(r"^(?://.*\n|\s*\n|\.version .*\n|\.target .*\n|\.address_size .*\n)*")
+Regions = Mapping[str, PlannedRegion]
+"""A region as it is planned for each level."""
 
 
-def link_regions(codes: Sequence[DeviceCode], level: str, settings: LinkSettings) -> LinkedCode:
+def link_regions(codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:
     """Compiles the kernels of all regions and packs them.
 
     Raises:
         CodegenError: LK5001, a kernel could not be made, or ptxas does not take it.
     """
-    regions = [msgspec.json.decode(code.payload, type=PlannedRegion) for code in codes]
-    kernels: dict[str, str] = {}
+    regions = [msgspec.json.decode(code.payload, type=dict[str, PlannedRegion]) for code in codes]
+    kernels: dict[tuple[str, str], Kernel] = {}
     for region in regions:
-        kernels.update(region.kernels)
+        for level, planned in region.items():
+            kernels.update({(level, name): kernel for name, kernel in planned.kernels.items()})
+    levels = sorted({level for level, _ in kernels})
+    assemblers, remarks = _assemblers(levels)
+    if kernels and not toolchain.version():
+        remarks.append(
+            f"Triton {toolchain.PINNED} is not installed: all kernels are plain loops; pip install 'lowerkit[cuda]'"
+        )
     cache = KernelCache() if settings.use_cache else None
-    modules = compile_to_ptx(kernels, level, settings, cache)
-    ptx = join_modules(modules)
-    remarks = [cache.problem] if cache is not None and cache.problem else []
-    assembler = ptxas.find_ptxas()
-    cubin = b""
-    if not ptx:
-        pass
-    elif assembler is None:
-        remarks.append("ptxas was not found: the image holds PTX alone, which the driver compiles when it is loaded")
-    elif not ptxas.knows(assembler, level):
-        remarks.append(f"ptxas {ptxas.version(assembler)} does not know {level}: the image holds PTX alone")
-    else:
-        cubin = _assembled(assembler, ptx, level, cache)
-    data, starts = pack([region.function for region in regions], level, ptx.encode(), cubin)
+    compiled = compile_kernels(kernels, settings, cache, assemblers)
+    if cache is not None and cache.problem:
+        remarks.append(cache.problem)
+    functions = [
+        {level: _with_code(planned.function, level, compiled) for level, planned in region.items()}
+        for region in regions
+    ]
+    data, starts = pack(functions, {each: kernel.in_image for each, kernel in compiled.items()})
     return LinkedCode(data, starts, [len(data) - start for start in starts], remarks=remarks)
 
 
-def join_modules(modules: Mapping[str, str]) -> str:
-    """Returns one module of many for one level; ``""`` of none."""
-    names = sorted(modules)
-    if not names:
-        return ""
-    header = _HEADER.match(modules[names[0]])
-    assert header is not None, "it matches nothing at least"
-    lines = [line for line in header[0].splitlines() if line.startswith(".")]
-    bodies = [_HEADER.sub("", modules[name], count=1).strip("\n") for name in names]
-    return "\n".join([*lines, "", "\n\n".join(bodies), ""])
+def _assemblers(levels: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
+    """Returns the assembler for each level that one is there for, and what there is none for, in words."""
+    found = [path for path in (ptxas.find_ptxas(), toolchain.bundled_ptxas()) if path is not None]
+    if levels and not found:
+        return {}, ["ptxas was not found: the image holds PTX alone, which the driver compiles when it is loaded"]
+    assemblers: dict[str, Path] = {}
+    remarks: list[str] = []
+    for level in levels:
+        path = next((each for each in found if ptxas.knows(each, level)), None)
+        if path is None:
+            remarks.append(f"ptxas {ptxas.version(found[0])} does not know {level}: the image holds PTX alone for it")
+        else:
+            assemblers[level] = path
+    return assemblers, remarks
 
 
-def _assembled(assembler: ptxas.Path, ptx: str, level: str, cache: KernelCache | None) -> bytes:
-    parts = "\0".join([ptx, level, ptxas.version(assembler), str(assembler.stat().st_size)])
-    key = hashlib.sha256(parts.encode()).hexdigest()
-    found = cache.get(key) if cache is not None else None
-    if found is not None:
-        return found
-    cubin = ptxas.assemble(assembler, ptx, level)
-    if cache is not None:
-        cache.put(key, cubin)
-    return cubin
+def _with_code(function: Function, level: str, compiled: Mapping[tuple[str, str], Compiled]) -> Function:
+    """Returns the launches with what the compiler says of them."""
+    launches = [
+        msgspec.structs.replace(
+            launch, shared=compiled[level, launch.kernel].shared, nulls=compiled[level, launch.kernel].nulls
+        )
+        for launch in function.launches
+    ]
+    return msgspec.structs.replace(function, launches=launches)

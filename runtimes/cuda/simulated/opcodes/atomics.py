@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.access import GENERIC, ORDERS, SPACES, Access, flat
+from lowerkit.runtimes.cuda.simulated.access import GENERIC, SPACES, Access, flat, take_order
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.byte_store import ByteStore
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
-from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import widened
+from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import extreme, widened
+from lowerkit.runtimes.cuda.simulated.races.keys import Order
 from lowerkit.runtimes.cuda.simulated.rounding import canonical, narrow
-from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, computed, pairwise, unsigned
+from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, computed, is_float, pairwise, unsigned
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2"),
@@ -26,6 +27,13 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
     "or": ("b32", "b64"),
     "xor": ("b32", "b64"),
 }
+# Types of the elements of vectors, which some cards change with one instruction.
+_VECTOR_TYPES: Mapping[str, tuple[str, ...]] = {
+    "add": ("f32", "f16", "bf16", "f16x2", "bf16x2"),
+    "min": ("f16", "bf16", "f16x2", "bf16x2"),
+    "max": ("f16", "bf16", "f16x2", "bf16x2"),
+}
+_LARGEST_VECTOR = 16  # bytes
 _LOGIC: Mapping[str, Function] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
@@ -48,7 +56,7 @@ def _sum(kind: str) -> Function:
     return pairwise(function, kind) if kind != half else function
 
 
-def _operation(name: str, kind: str) -> Function:
+def operation_of(name: str, kind: str) -> Function:
     """Returns ``f(old, operands)``, the new value."""
     table: Mapping[str, Function] = {
         **_LOGIC,
@@ -59,26 +67,35 @@ def _operation(name: str, kind: str) -> Function:
         "exch": lambda _, value: value,
         "cas": lambda old, expected, value: np.where(old == expected, value, old),
     }
+    if is_float(kind) and name in ("min", "max"):
+        return extreme(kind, largest=name == "max")
     return _sum(kind) if name == "add" else table[name]
 
 
 def _atomic(read: InstructionReader) -> Step:
     returns = read.instruction.opcode == "atom"
-    read.drop(*ORDERS, "noftz")
+    order = take_order(read, "relaxed")
+    read.drop("noftz")
+    hint = read.flag("L2::cache_hint")
     read.drop_hints()
     name = read.required(*_TYPES)
     space = read.choice(*SPACES) or GENERIC
-    kind = read.kind(*_TYPES[name])
+    vector = read.choice("v2", "v4", "v8")
+    kind = read.kind(*(_TYPES[name] if vector is None else _VECTOR_TYPES.get(name, ())))
     read.finish()
     if space in ("const", "local"):
         raise read.unknown(f"modifier .{space}")
     first = 1 if returns else 0
     count = 2 if name == "cas" else 1
-    read.count(first + 1 + count)
-    access = Access(read, first, space, BYTES[kind], "changes")
+    read.count(first + 1 + count + hint)
+    if hint:
+        read.source(first + 1 + count, "b64")
+    if vector is not None:
+        return _vector(read, name, kind, int(vector[1:]), space, order)
+    access = Access(read, first, space, BYTES[kind], "changes", order)
     sources = [read.source(first + 1 + number, kind) for number in range(count)]
     target = read.target(read.operand(0), kind) if returns else None
-    operation, view, word = _operation(name, kind), computed(kind), unsigned(BYTES[kind])
+    operation, view, word = operation_of(name, kind), computed(kind), unsigned(BYTES[kind])
 
     def run(batch: Batch) -> None:
         threads = None if batch.active is None else batch.active_threads()
@@ -87,10 +104,45 @@ def _atomic(read: InstructionReader) -> Step:
         before = np.empty(operands[0].size, view)
         for store, offsets, which in access.places(batch, threads):
             mine = operands if which is None else [operand[which] for operand in operands]
-            before[slice(None) if which is None else which] = _apply(store, offsets, mine, operation)
+            old = _apply(store, offsets, mine, operation)
+            before[slice(None) if which is None else which] = old
+            if batch.races is not None:
+                numbers = batch.active_threads() if which is None else batch.active_threads()[which]
+                access.tell_change(batch, store, offsets, numbers, old == mine[0] if name == "cas" else None)
         if target is not None:
             values = np.zeros(batch.shape, word)
             values.reshape(-1)[slice(None) if threads is None else threads] = before.view(word)
+            batch.write(target, values)
+
+    return run
+
+
+def _vector(read: InstructionReader, name: str, kind: str, count: int, space: str, order: Order) -> Step:
+    """Each element is changed on its own."""
+    first = 1 if read.instruction.opcode == "atom" else 0
+    size = BYTES[kind]
+    if size * count > _LARGEST_VECTOR:
+        raise read.unknown(f"a vector of {size * count} bytes")
+    access = Access(read, first, space, size * count, "changes", order)
+    sources = [read.value(part, kind) for part in read.parts(read.operand(first + 1))]
+    targets = [read.target(part, kind) for part in read.parts(read.operand(0))] if first else []
+    if len(sources) != count or len(targets) not in (0, count):
+        raise read.unknown(f"a vector of {len(sources)}")
+    operation, view, word = operation_of(name, kind), computed(kind), unsigned(size)
+
+    def run(batch: Batch) -> None:
+        threads = None if batch.active is None else batch.active_threads()
+        columns = [flat(batch, batch.registers[slot], threads).view(view) for slot in sources]
+        access.require_written(batch, threads)
+        before = np.empty((count, columns[0].size), view)
+        for store, offsets, which in access.places(batch, threads):
+            some = slice(None) if which is None else which
+            for number, column in enumerate(columns):
+                before[number, some] = _apply(store, offsets + number * size, [column[some]], operation)
+            access.tell_change(batch, store, offsets, batch.active_threads()[some])
+        for target, old in zip(targets, before, strict=False):
+            values = np.zeros(batch.shape, word)
+            values.reshape(-1)[slice(None) if threads is None else threads] = old.view(word)
             batch.write(target, values)
 
     return run

@@ -1,4 +1,4 @@
-"""setp, selp and what joins predicates."""
+"""setp, set, selp and what joins predicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.rounding import flush, from_bf16
-from lowerkit.runtimes.cuda.simulated.scalar_types import BITS, SIGNED, UNSIGNED, Array, computed, is_float
+from lowerkit.runtimes.cuda.simulated.scalar_types import BITS, SIGNED, UNSIGNED, Array, computed, is_float, pairwise
 
 _ORDERED: Mapping[str, Function] = {
     "eq": np.equal,
@@ -20,6 +20,12 @@ _ORDERED: Mapping[str, Function] = {
 }
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _OPPOSITE = {"equ": "ne", "neu": "eq", "ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt"}
+_SCALARS = (*SIGNED, *UNSIGNED, *BITS, "f16", "bf16", "f32", "f64")
+# What set gives for true: the bits of 1.0, or all of them.
+_SET_TO: Mapping[str, int] = {
+    "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000,
+    "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80,
+}  # fmt: skip
 _JOINS: Mapping[str, Function] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
@@ -43,15 +49,19 @@ def _comparison(read: InstructionReader) -> tuple[str, Function]:
     """Takes the modifiers that say what is compared and how."""
     name = read.required(*_ORDERED, "ne", *_UNSIGNED_NAMES, *_OPPOSITE, "num", "nan")
     ftz = read.flag("ftz")
-    kind = read.kind(*SIGNED, *UNSIGNED, *BITS, "f16", "bf16", "f32", "f64")
+    kind = read.kind(*_SCALARS)
+    return kind, _comparison_by_name(read, kind, name, ftz)
+
+
+def _comparison_by_name(read: InstructionReader, kind: str, name: str, ftz: bool) -> Function:
     if not is_float(kind):
         allowed = ("eq", "ne") if kind in BITS else (*_ORDERED, "ne", *(_UNSIGNED_NAMES if kind in UNSIGNED else ()))
         if name not in allowed or ftz:
             raise read.unknown(f"modifier .{name}")
-        return kind, np.not_equal if name == "ne" else _ORDERED[_UNSIGNED_NAMES.get(name, name)]
+        return np.not_equal if name == "ne" else _ORDERED[_UNSIGNED_NAMES.get(name, name)]
     if name in _UNSIGNED_NAMES or (ftz and kind not in ("f32", "f16")):
         raise read.unknown("a modifier")
-    return kind, _comparison_of(kind, name, ftz)
+    return _comparison_of(kind, name, ftz)
 
 
 def _comparison_of(kind: str, name: str, ftz: bool) -> Function:
@@ -117,10 +127,29 @@ def _set_two_predicates(read: InstructionReader) -> Step:
     return run
 
 
+def _set(read: InstructionReader) -> Step:
+    """``set.lt.f16x2.f16x2 d, a, b``: 1.0 or 0.0 of a float type, all bits or none of an integer type."""
+    name = read.required(*_ORDERED, "ne", *_UNSIGNED_NAMES, *_OPPOSITE, "num", "nan")
+    ftz = read.flag("ftz")
+    to = read.kind(*_SET_TO)
+    kind = read.kind(*_SCALARS, "f16x2", "bf16x2")
+    half = kind.removesuffix("x2")
+    if to not in (kind, "u32", "s32", "f32") or kind not in (half, to):
+        raise read.unknown("the types")
+    compare = _comparison_by_name(read, half, name, ftz)
+    word = computed("u32") if to in ("u32", "s32", "f32") else computed("u16")
+    one, zero = word.type(_SET_TO[to]), word.type(0)
+
+    def function(a: Array, b: Array) -> Array:
+        return np.where(compare(a, b), one, zero)
+
+    return read.compute(pairwise(function, kind) if kind != half else function, [kind, kind], to)
+
+
 def _select(read: InstructionReader) -> Step:
     kind = read.kind(*SIGNED, *UNSIGNED, *BITS, "f32", "f64")
     bits = f"b{kind[1:]}"
     return read.compute(lambda a, b, p: np.where(p, a, b), [bits, bits, "pred"], bits)
 
 
-OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {"setp": _set_predicate, "selp": _select}
+OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {"setp": _set_predicate, "set": _set, "selp": _select}

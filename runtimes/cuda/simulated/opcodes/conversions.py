@@ -8,6 +8,7 @@ import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import widened
+from lowerkit.runtimes.cuda.simulated.opcodes.narrow_conversions import NARROW_TYPES, build_narrow_conversion
 from lowerkit.runtimes.cuda.simulated.rounding import (
     directed,
     flush,
@@ -25,6 +26,8 @@ _TO_INTEGRAL: Mapping[str, Function] = {"rni": np.rint, "rzi": np.trunc, "rmi": 
 
 
 def _convert(read: InstructionReader) -> Step:
+    if any(modifier in NARROW_TYPES for modifier in read.instruction.modifiers):
+        return build_narrow_conversion(read)
     ftz, sat, relu = read.flag("ftz"), read.flag("sat"), read.flag("relu")
     mode, integral = read.choice("rn", "rz", "rm", "rp"), read.choice(*_TO_INTEGRAL)
     to = read.kind(*_INTEGERS, *_FLOATS, "f16x2", "bf16x2")
@@ -98,6 +101,8 @@ def _float_to_float(
 ) -> Function:
     mode, integral, ftz, sat, relu = how
     narrows = BYTES[to] < BYTES[of] or {of, to} == {"f16", "bf16"}
+    if mode is None and (of, to) == ("f16", "bf16"):
+        mode = "rn"  # the one conversion that may leave it out
     if (mode is not None) != narrows or (integral and of != to) or (sat and to == "bf16"):
         raise read.unknown("rounding")
 

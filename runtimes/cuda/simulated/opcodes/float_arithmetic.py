@@ -1,16 +1,14 @@
-"""add, sub, mul, fma, div, sqrt, min, max and their like, of floats and of pairs of halves.
-
-add, sub, mul, fma, div.rn, rcp.rn and sqrt.rn are rounded once. The approximations (ex2.approx, div.full, ...) give the
-correctly rounded value, which is closer than a card's.
-"""
+"""add, sub, mul, fma, min, max and their like, of floats and of pairs of halves; what is not exact is rounded once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
+from lowerkit.runtimes.cuda.simulated.exact_rounding import exactly
 from lowerkit.runtimes.cuda.simulated.rounding import (
     BF16_NAN,
     canonical,
@@ -30,6 +28,7 @@ _HALVES = ("f16", "bf16")
 _PAIRS = ("f16x2", "bf16x2")
 _FLOATS = ("f32", "f64", *_HALVES, *_PAIRS)
 _SIGN = {"f16": 0x8000, "bf16": 0x8000, "f32": 1 << 31, "f64": 1 << 63, "f16x2": 0x80008000, "bf16x2": 0x80008000}
+_INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 _NATIVE: Mapping[str, Function] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
@@ -48,10 +47,11 @@ def widened(x: Array) -> Array:
 def _rounded(opcode: str, kind: str, mode: str) -> Function:
     """Returns add, sub, mul or fma of one type."""
     if kind == "f64":
-        if opcode == "fma":
-            return fma_f64
+        native = fma_f64 if opcode == "fma" else _NATIVE[opcode]
         if mode == "rn":
-            return _NATIVE[opcode]
+            return native
+        if opcode in ("fma", "mul"):
+            return partial(exactly, opcode, native, mode)
         sign = -1.0 if opcode == "sub" else 1.0
         return lambda a, b: directed(*two_sum(a, sign * b), mode)
     if mode == "rn" and kind != "bf16":
@@ -99,7 +99,7 @@ def _arithmetic(read: InstructionReader) -> Step:
     relu = opcode == "fma" and read.flag("relu")
     kind = read.kind(*_FLOATS)
     half = kind.removesuffix("x2")
-    if mode != "rn" and kind != "f32" and not (kind == "f64" and opcode in ("add", "sub")):
+    if mode != "rn" and kind not in ("f32", "f64"):
         raise read.unknown(f"modifier .{mode}")
     if (half in ("f64", "bf16") and (ftz or sat)) or (relu and half not in _HALVES):
         raise read.unknown("a modifier")
@@ -108,46 +108,44 @@ def _arithmetic(read: InstructionReader) -> Step:
     return read.compute(pairwise(function, kind) if kind != half else function, [kind] * count, kind)
 
 
-def _through_f64(function: Function, kind: str) -> Function:
-    if kind == "f64":
-        return function
-    return lambda *values: narrow(function(*[widened(value) for value in values]), kind)
-
-
-def _special(function: Function, modes: Mapping[str, tuple[str, ...]]) -> Callable[[InstructionReader], Step]:
-    """div, rcp, sqrt and the approximations; ``modes`` has the types for each modifier that says how they round."""
-
-    def build(read: InstructionReader) -> Step:
-        mode = read.required(*modes)
-        ftz = read.flag("ftz")
-        kind = read.kind(*modes[mode])
-        if ftz and kind != "f32":
-            if kind not in _HALVES:
-                raise read.unknown("modifier .ftz")
-            ftz = False  # ex2.approx.ftz.bf16 has no other form; 2 to the power of a subnormal value is 1 either way
-        count = len(read.instruction.operands) - 1
-        read.count(3 if read.instruction.opcode == "div" else 2)
-        return read.compute(_finished(_through_f64(function, kind), kind, ftz=ftz), [kind] * count, kind)
-
-    return build
-
-
-def _reciprocal(x: Array) -> Array:
-    return 1.0 / x
-
-
-def _reciprocal_root(x: Array) -> Array:
-    return 1.0 / np.sqrt(x)
-
-
 def _extreme(read: InstructionReader) -> Step:
-    """min and max: a number wins over a NaN, with .NaN a NaN wins; -0 is less than +0."""
+    """min and max: a number wins over a NaN, with .NaN a NaN wins; -0 is less than +0.
+
+    With .xorsign.abs sizes are compared, and the result has the sign of the product.
+    """
     largest = read.instruction.opcode == "max"
     ftz, nan_wins = read.flag("ftz"), read.flag("NaN")
+    sizes = read.flag("xorsign")
     kind = read.kind(*_FLOATS)
     half = kind.removesuffix("x2")
-    if (ftz and half not in ("f32", "f16")) or (nan_wins and kind == "f64"):
+    if (ftz and half not in ("f32", "f16")) or ((nan_wins or sizes) and kind == "f64") or sizes != read.flag("abs"):
         raise read.unknown("a modifier")
+    function_of_one = _finished(_extreme_of_one(half, largest, nan_wins), half, ftz=ftz)
+    if sizes:
+        function_of_one = _with_sign_of_product(function_of_one, half)
+    return read.compute(pairwise(function_of_one, kind) if kind != half else function_of_one, [kind, kind], kind)
+
+
+def _with_sign_of_product(function: Function, half: str) -> Function:
+    word = stored(f"b{8 * BYTES[half]}")
+    sign, infinity = word.type(_SIGN[half]), word.type(_INFINITY[half])
+
+    def of_sizes(a: Array, b: Array) -> Array:
+        x, y = a.view(word), b.view(word)
+        result = function((x & ~sign).view(a.dtype), (y & ~sign).view(b.dtype)).view(word)
+        return np.where(result > infinity, result, result | ((x ^ y) & sign)).view(a.dtype)
+
+    return of_sizes
+
+
+def extreme(kind: str, *, largest: bool) -> Function:
+    """Returns the larger or the smaller of two values of a type, packed ones included; a number wins over a NaN."""
+    half = kind.removesuffix("x2")
+    function = _extreme_of_one(half, largest, False)
+    return pairwise(function, kind) if kind != half else function
+
+
+def _extreme_of_one(half: str, largest: bool, nan_wins: bool) -> Function:
     pick: Function = (
         (np.maximum if largest else np.minimum) if nan_wins else (np.fmax if largest else np.fmin)
     )  # fmt: skip
@@ -166,8 +164,7 @@ def _extreme(read: InstructionReader) -> Step:
             return np.where(np.isnan(result), BF16_NAN, high)
         return result if half == "f64" else canonical(result)
 
-    function_of_one = _finished(function, half, ftz=ftz)
-    return read.compute(pairwise(function_of_one, kind) if kind != half else function_of_one, [kind, kind], kind)
+    return function
 
 
 def _sign_bits(read: InstructionReader) -> Step:
@@ -210,25 +207,12 @@ def _test(read: InstructionReader) -> Step:
     return read.compute(tests[what], [kind], "pred")
 
 
-_ROUNDED = {"rn": ("f32", "f64"), "approx": ("f32",)}
-_APPROXIMATE = {"approx": ("f32",)}
-_APPROXIMATE_HALVES = {"approx": ("f32", "f16", "bf16")}
-
 OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {
     "add": _arithmetic,
     "sub": _arithmetic,
     "mul": _arithmetic,
     "fma": _arithmetic,
     "mad": _arithmetic,
-    "div": _special(np.divide, {**_ROUNDED, "full": ("f32",)}),
-    "rcp": _special(_reciprocal, _ROUNDED),
-    "sqrt": _special(np.sqrt, _ROUNDED),
-    "rsqrt": _special(_reciprocal_root, _APPROXIMATE),
-    "ex2": _special(np.exp2, _APPROXIMATE_HALVES),
-    "tanh": _special(np.tanh, _APPROXIMATE_HALVES),
-    "lg2": _special(np.log2, _APPROXIMATE),
-    "sin": _special(np.sin, _APPROXIMATE),
-    "cos": _special(np.cos, _APPROXIMATE),
     "min": _extreme,
     "max": _extreme,
     "neg": _sign_bits,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lowerkit.runtimes.cuda.simulated.access import GENERIC, ORDERS, SPACES, Access
+from lowerkit.runtimes.cuda.simulated.access import GENERIC, SPACES, Access, take_order
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
+from lowerkit.runtimes.cuda.simulated.races.keys import Order
 from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, DType, computed, unsigned
 from lowerkit.runtimes.cuda.simulated.text.syntax import Address, Name, Number, Operand
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
@@ -16,18 +17,22 @@ _KINDS = tuple(kind for kind in BYTES if kind != "pred")
 _LARGEST = 32  # bytes of one access
 
 
-def _modifiers(read: InstructionReader) -> tuple[str, str, int]:
-    """Takes the modifiers; returns the space, the type and how many of it."""
-    read.drop(*ORDERS, *_CACHES)
+def _modifiers(read: InstructionReader) -> tuple[Order, str, str, int]:
+    """Takes the modifiers; returns the order, the space, the type and how many of it."""
+    order = take_order(read)
+    read.drop(*_CACHES)
+    hint = read.flag("L2::cache_hint")
     read.drop_hints()
     space = read.choice(*SPACES, "param") or GENERIC
     count = {"v2": 2, "v4": 4, "v8": 8}.get(read.choice("v2", "v4", "v8") or "", 1)
     kind = read.kind(*_KINDS)
     read.finish()
-    read.count(2)
+    read.count(3 if hint else 2)
+    if hint:
+        read.source(2, "b64")
     if BYTES[kind] * count > _LARGEST:
         raise read.unknown(f"an access of {BYTES[kind] * count} bytes")
-    return space, kind, count
+    return order, space, kind, count
 
 
 def _values(read: InstructionReader, operand: Operand, count: int) -> Sequence[Name | Number]:
@@ -47,12 +52,12 @@ def _extended(values: Array, kind: str, dtype: DType) -> Array:
 
 
 def _load(read: InstructionReader) -> Step:
-    space, kind, count = _modifiers(read)
+    order, space, kind, count = _modifiers(read)
     targets = [read.target(part, kind, wider=True) for part in _values(read, read.operand(0), count)]
     dtypes = [read.slots.template[target].dtype for target in targets]
     if space == "param":
         return _load_parameter(read, kind, targets, dtypes)
-    access = Access(read, 1, space, BYTES[kind] * count, "reads")
+    access = Access(read, 1, space, BYTES[kind] * count, "reads", order)
     dtype = unsigned(BYTES[kind])
 
     def run(batch: Batch) -> None:
@@ -83,12 +88,12 @@ def _load_parameter(read: InstructionReader, kind: str, targets: Sequence[int], 
 
 
 def _store(read: InstructionReader) -> Step:
-    space, kind, count = _modifiers(read)
+    order, space, kind, count = _modifiers(read)
     if space in ("const", "param"):
         raise read.unknown(f"modifier .{space}")
     bits = f"b{8 * BYTES[kind]}"
     sources = [read.value(part, bits, wider=True) for part in _values(read, read.operand(1), count)]
-    access = Access(read, 0, space, BYTES[kind] * count, "writes")
+    access = Access(read, 0, space, BYTES[kind] * count, "writes", order)
     dtype = unsigned(BYTES[kind])
 
     def run(batch: Batch) -> None:

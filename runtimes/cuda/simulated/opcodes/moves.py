@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.batch import Batch
-from lowerkit.runtimes.cuda.simulated.block_memory import LOCAL_BASE, SHARED_BASE
+from lowerkit.runtimes.cuda.simulated.block_memory import LOCAL_BASE, PARAMETER_BASE, SHARED_BASE
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.scalar_types import BITS, BYTES, SIGNED, UNSIGNED, stored
 from lowerkit.runtimes.cuda.simulated.text.syntax import Vector
+
+_BASES: Mapping[str, int] = {
+    "shared": SHARED_BASE, "shared::cta": SHARED_BASE, "local": LOCAL_BASE, "param": PARAMETER_BASE,
+}  # fmt: skip
 
 
 def _move(read: InstructionReader) -> Step:
@@ -67,11 +71,11 @@ def _pack(read: InstructionReader, vector: Vector, kind: str) -> Step:
 
 
 def _convert_address(read: InstructionReader) -> Step:
-    """Global and constant memory have the same addresses in both; shared and local memory begin at 0 in their own."""
+    """Global and constant memory have the same addresses in both; the other ones begin at 0 in their own."""
     to_space = read.flag("to")
-    space = read.required("global", "const", "shared", "shared::cta", "local")
+    space = read.required("global", "const", "shared", "shared::cta", "local", "param")
     read.kind("u64")
-    base = np.uint64({"shared": SHARED_BASE, "shared::cta": SHARED_BASE, "local": LOCAL_BASE}.get(space, 0))
+    base = np.uint64(_BASES.get(space, 0))
     return read.compute((lambda a: a - base) if to_space else (lambda a: a + base), ["u64"], "u64")
 
 

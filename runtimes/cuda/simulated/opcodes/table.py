@@ -7,16 +7,26 @@ from collections.abc import Callable, Mapping
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.opcodes import (
+    approximations,
+    async_copy,
     atomics,
     bit_operations,
+    bulk_copy,
     carry_arithmetic,
     comparisons,
     conversions,
     float_arithmetic,
     integer_arithmetic,
+    matrix_memory,
+    matrix_multiply,
     memory_access,
+    memory_barrier,
+    memory_hints,
     moves,
+    tensor_maps,
+    warp_control,
     warp_exchange,
+    warpgroup_multiply,
 )
 from lowerkit.runtimes.cuda.simulated.scalar_types import is_float
 
@@ -38,12 +48,26 @@ _OPCODES: Mapping[str, Build] = {
     **conversions.OPCODES,
     **moves.OPCODES,
     **memory_access.OPCODES,
+    **memory_hints.OPCODES,
     **atomics.OPCODES,
     **warp_exchange.OPCODES,
+    **matrix_memory.OPCODES,
+    **matrix_multiply.OPCODES,
+    **memory_barrier.OPCODES,
+    **tensor_maps.OPCODES,
+    **warp_control.OPCODES,
+    **warpgroup_multiply.OPCODES,
+    "cp": async_copy.build_async_copy,
     "trap": _trap,
 }
+# Opcodes of floats, most of which integers have too.
+_FLOATS: Mapping[str, Build] = {**float_arithmetic.OPCODES, **approximations.OPCODES}
 # Opcodes that need the threads of a warp at one place.
-WARP_OPCODES = frozenset(warp_exchange.OPCODES)
+WARP_OPCODES = frozenset(
+    {**warp_exchange.OPCODES, **warp_control.OPCODES, **matrix_memory.OPCODES, **matrix_multiply.OPCODES}
+)
+# Opcodes that need the threads of four warps at one place.
+WARPGROUP_OPCODES = frozenset(warpgroup_multiply.OPCODES)
 
 
 def find_opcode(read: InstructionReader) -> Build:
@@ -56,8 +80,14 @@ def find_opcode(read: InstructionReader) -> Build:
     opcode, modifiers = instruction.opcode, instruction.modifiers
     if opcode in ("add", "sub", "mad") and "cc" in modifiers:
         return carry_arithmetic.build_carrying
-    floats = opcode in float_arithmetic.OPCODES and any(map(is_float, modifiers))
-    build = float_arithmetic.OPCODES[opcode] if floats else _OPCODES.get(opcode)
+    if opcode == "cp" and "bulk" in modifiers:
+        return bulk_copy.build_bulk
+    build = (_FLOATS if any(map(is_float, modifiers)) and opcode in _FLOATS else _OPCODES).get(opcode)
     if build is None:
         raise read.unknown("the opcode")
     return build
+
+
+def known_opcodes() -> frozenset[str]:
+    """Returns the opcodes that have a family; control_flow has those that branch, wait or order."""
+    return frozenset({**_OPCODES, **_FLOATS, **carry_arithmetic.OPCODES})

@@ -25,7 +25,7 @@ def parse_parameters(reader: TokenReader) -> list[Parameter]:
     if not reader.take("(") or reader.take(")"):
         return parameters
     while True:
-        parameters.append(_parameter(reader))
+        parameters.append(parse_parameter(reader))
         if reader.take(")"):
             break
         reader.expect(",")
@@ -34,7 +34,12 @@ def parse_parameters(reader: TokenReader) -> list[Parameter]:
     return parameters
 
 
-def _parameter(reader: TokenReader) -> Parameter:
+def parse_parameter(reader: TokenReader) -> Parameter:
+    """Reads ``.param .align 4 .b8 name[9]`` and its like.
+
+    Raises:
+        UnknownPtx: LK8018, the declaration is malformed.
+    """
     reader.expect(".param")
     alignment = _alignment(reader)
     kind = _type(reader)
@@ -58,9 +63,10 @@ def parse_registers(reader: TokenReader, scope: Scope) -> None:
     kind = "pred" if reader.take(".pred") else _type(reader)
     while True:
         name = reader.word()
-        if name in scope.registers or name in scope.families:
+        several = reader.take("<")  # a and a<2> are a, a0 and a1
+        if name in (scope.families if several else scope.registers):
             raise UnknownPtx(f"register {shown(name)} is there twice", reader.line)
-        if reader.take("<"):
+        if several:
             scope.families[name] = kind, reader.integer()
             reader.expect(">")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
@@ -14,6 +15,7 @@ from lowerkit.runtimes.cuda.simulated.text.syntax import (
     Pair,
     Place,
     Scope,
+    TensorAddress,
     Vector,
 )
 from lowerkit.runtimes.cuda.simulated.text.tokens import Token, integer, shown
@@ -41,6 +43,10 @@ class TokenReader:
         """Returns the text of a token to come, empty behind the last one."""
         at = self._at + ahead
         return self._tokens[at].text if at < len(self._tokens) else ""
+
+    def next_kind(self) -> str:
+        """Returns the kind of the next token, empty behind the last one."""
+        return "" if self.ended() else self._tokens[self._at].kind
 
     def next(self) -> Token:
         """Returns the next token and moves behind it.
@@ -128,23 +134,34 @@ def _operand(reader: TokenReader) -> Operand:
         offset = 0
         if isinstance(base, Name):
             base, offset = Name(base.text, negated=base.negated), base.offset
+        if reader.take(","):
+            coordinates = _vector(reader)
+            reader.expect("]")
+            return TensorAddress(base, offset, coordinates)
         reader.expect("]")
         return Address(base, offset)
-    if reader.take("{"):
-        parts = [_simple(reader)]
-        while reader.take(","):
-            parts.append(_simple(reader))
-        reader.expect("}")
-        return Vector(tuple(parts))
+    if reader.peek() == "{":
+        return Vector(_vector(reader))
     first = _simple(reader)
     if isinstance(first, Name) and reader.take("|"):
         return Pair(first, Name(reader.word()))
     return first
 
 
+def _vector(reader: TokenReader) -> tuple[Name | Number, ...]:
+    reader.expect("{")
+    parts = [_simple(reader)]
+    while reader.take(","):
+        parts.append(_simple(reader))
+    reader.expect("}")
+    return tuple(parts)
+
+
 def _simple(reader: TokenReader) -> Name | Number:
     if reader.take("!"):
         return Name(reader.word(), negated=True)
+    if reader.next_kind() == "real":
+        return Number(int.from_bytes(struct.pack("<d", float(reader.next().text)), "little"), real=True)
     if reader.peek() == "-" or reader.peek()[:1].isdigit():
         return Number(reader.integer())
     name = reader.word()

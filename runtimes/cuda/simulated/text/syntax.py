@@ -19,9 +19,10 @@ class Name:
 
 @dataclass(frozen=True)
 class Number:
-    """A constant; of one written as a float (``0f``, ``0d``) these are the bits."""
+    """A constant; of one written as a float (``0f``, ``0d``, ``1.0``) these are the bits, of f64 where ``real``."""
 
     value: int
+    real: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,15 @@ class Address:
 
     base: Name | Number
     offset: int
+
+
+@dataclass(frozen=True)
+class TensorAddress:
+    """``[map, {x, y}]``: a place in the tensor that a tensor map describes."""
+
+    base: Name | Number
+    offset: int
+    coordinates: tuple[Name | Number, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Pair:
     second: Name
 
 
-Operand = Name | Number | Address | Vector | Pair
+Operand = Name | Number | Address | TensorAddress | Vector | Pair
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Scope:
         families: ``%r<9>`` as prefix -> (type, count).
         labels: instruction number of each label.
         tables: the labels that ``.branchtargets`` lists under a name.
+        names: what variables that are declared here are called in the kernel.
     """
 
     number: int
@@ -78,6 +89,7 @@ class Scope:
     families: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     labels: dict[str, int] = field(default_factory=dict[str, int])
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    names: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -139,9 +151,13 @@ class KernelText:
 
 @dataclass(frozen=True)
 class ModuleText:
-    """A module; ``files`` has the name for each number that ``.loc`` uses, ``lines`` the text."""
+    """A module; ``files`` has the name for each number that ``.loc`` uses, ``lines`` the text.
+
+    ``target`` is the first word behind ``.target``, empty where there is none.
+    """
 
     kernels: Mapping[str, KernelText]
     variables: Sequence[Variable]
     files: Mapping[int, str]
     lines: Sequence[str]
+    target: str = ""

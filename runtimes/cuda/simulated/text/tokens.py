@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 
-# Each alternative begins with other characters than the next ones and repeats one class only: nothing backtracks.
+# Each alternative repeats one class only, or gives nothing back of what it has repeated: nothing backtracks.
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\r\f\v]+)
@@ -16,6 +16,7 @@ _TOKEN = re.compile(
     |(?P<comment>//[^\n]*)
     |(?P<block>/\*)
     |(?P<string>"[^"\n]*")
+    |(?P<real>[0-9]++\.[0-9]++)
     |(?P<number>[0-9][0-9A-Za-z]*)
     |(?P<word>[A-Za-z_$%.](?:[A-Za-z0-9_$%.]|::)*)
     |(?P<sign>[-{}\[\](),;:=+!|@<>])
@@ -28,7 +29,7 @@ _LONGEST_SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``kind`` is number, word, string or sign; ``line`` counts from 1."""
+    """``kind`` is number, real (written with a point), word, string or sign; ``line`` counts from 1."""
 
     kind: str
     text: str

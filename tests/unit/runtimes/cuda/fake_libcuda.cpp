@@ -2,16 +2,22 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <string>
 
 namespace {
 std::string calls;
 int capability_major = 9, capability_minor = 0, cards = 1, cubin_result = 0, ptx_result = 0, launch_result = 0;
+int driver_version = 12080, capture_result = 0, instantiate_result = 0;
 std::map<uint64_t, size_t> memory;
 uint64_t next_handle = 0x1000;
 size_t room = size_t(1) << 30;
 
+bool inside(uint64_t address) {
+  auto after = memory.upper_bound(address);
+  return after != memory.begin() && address < std::prev(after)->first + std::prev(after)->second;
+}
 void note(const std::string& call) { calls += call + "\n"; }
 }  // namespace
 
@@ -20,7 +26,10 @@ const char* fake_calls() { return calls.c_str(); }
 void fake_reset() {
   calls.clear();
   capability_major = 9, capability_minor = 0, cards = 1, cubin_result = ptx_result = launch_result = 0;
+  driver_version = 12080, capture_result = instantiate_result = 0;
 }
+void fake_driver(int version) { driver_version = version; }
+void fake_captures(int capture, int instantiate) { capture_result = capture, instantiate_result = instantiate; }
 void fake_capability(int major, int minor) { capability_major = major, capability_minor = minor; }
 void fake_cards(int count) { cards = count; }
 void fake_results(int cubin, int ptx, int launch) { cubin_result = cubin, ptx_result = ptx, launch_result = launch; }
@@ -52,11 +61,13 @@ int cuMemFree_v2(uint64_t address) {
   return 0;
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t size, void*) {
+  if (!inside(to)) return 1;
   memcpy(reinterpret_cast<void*>(to), from, size);
   note("in " + std::to_string(size));
   return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t size, void*) {
+  if (!inside(from)) return 1;
   memcpy(to, reinterpret_cast<void*>(from), size);
   note("out " + std::to_string(size));
   return 0;
@@ -78,6 +89,26 @@ int cuEventRecord(void* event, void*) {
   return 0;
 }
 int cuEventDestroy_v2(void*) { note("event gone"); return 0; }
+int cuDriverGetVersion(int* version) { *version = driver_version; return 0; }
+int cuStreamBeginCapture_v2(void*, int mode) { note("begin " + std::to_string(mode)); return 0; }
+int cuStreamEndCapture(void*, void** graph) { *graph = reinterpret_cast<void*>(0x61); note("end"); return capture_result; }
+int cuGraphInstantiateWithFlags(void** executable, void* graph, uint64_t flags) {
+  note("instantiate " + std::to_string(reinterpret_cast<uint64_t>(graph)) + " " + std::to_string(flags));
+  *executable = reinterpret_cast<void*>(0x62);
+  return instantiate_result;
+}
+int cuGraphLaunch(void* executable, void*) {
+  note("graph " + std::to_string(reinterpret_cast<uint64_t>(executable)));
+  return launch_result;
+}
+int cuGraphExecDestroy(void* executable) {
+  note("executable gone " + std::to_string(reinterpret_cast<uint64_t>(executable)));
+  return 0;
+}
+int cuGraphDestroy(void* graph) {
+  note("graph gone " + std::to_string(reinterpret_cast<uint64_t>(graph)));
+  return 0;
+}
 int cuModuleLoadData(void** module, const void* image) {
   note("cubin " + std::string(static_cast<const char*>(image)));
   *module = reinterpret_cast<void*>(next_handle++);
@@ -112,7 +143,8 @@ int cuLaunchKernel(void*, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
   return launch_result;
 }
 int cuGetErrorName(int number, const char** name) {
-  *name = number == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : number == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OTHER";
+  *name = number == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : number == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" :
+          number == 901 ? "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" : "CUDA_ERROR_OTHER";
   return 0;
 }
 int cuGetErrorString(int number, const char** text) {

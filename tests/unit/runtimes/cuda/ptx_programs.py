@@ -14,7 +14,7 @@ import numpy as np
 from lowerkit.runtimes.cuda.simulated import LaunchStatistics, SimulatedGpu
 
 Array = np.ndarray[Any, Any]
-HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
+HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
 BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "pred": 1} | {
     f"{letter}{bits}": bits // 8 for letter in "bus" for bits in (8, 16, 32, 64)
 }

@@ -15,7 +15,8 @@ import pytest
 
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes.cuda.driver import LaunchBuffer
-from lowerkit.runtimes.cuda.libcuda import CudaError, LibCuda, capability_of, has_card
+from lowerkit.runtimes.cuda.levels import capability_of
+from lowerkit.runtimes.cuda.libcuda import CudaError, LibCuda, has_card
 
 SOURCE = Path(__file__).parent / "fake_libcuda.cpp"
 
@@ -81,7 +82,7 @@ def test_a_launch_passes_buffers_and_numbers_of_64_bits(fake: Fake) -> None:
     kernel = driver.kernel(module, "softmax_1")
     assert driver.kernel(module, "softmax_1") == kernel
     buffer = LaunchBuffer(driver.allocate(64), 64, "operand 0")
-    driver.launch(kernel, 7, 128, [buffer, -3, 1 << 40], 0)
+    driver.launch(kernel, 7, 128, 0, [buffer, -3, 1 << 40], 0)
     event = driver.record(0)
     driver.wait(event, 1)
     calls = fake.calls()
@@ -127,7 +128,7 @@ def test_errors_are_in_the_words_of_the_driver(fake: Fake) -> None:
         driver.kernel(module, "missing")
     fake.library.fake_results(0, 0, 700)
     with pytest.raises(CudaError, match="an illegal memory access was encountered"):
-        driver.launch(driver.kernel(module, "k"), 1, 32, [1, 2, 3], 0)
+        driver.launch(driver.kernel(module, "k"), 1, 32, 0, [1, 2, 3], 0)
 
 
 def test_each_thread_makes_the_context_its_own(fake: Fake) -> None:
@@ -165,3 +166,72 @@ def test_no_driver() -> None:
 
 def test_levels_as_capabilities() -> None:
     assert [capability_of(level) for level in ("sm_80", "sm_100", "sm_90a", "")] == [(8, 0), (10, 0), (9, 0), (0, 0)]
+
+
+def test_a_graph_is_captured_launched_and_given_back(fake: Fake) -> None:
+    driver = fake.open()
+    kernel = driver.kernel(driver.load(b".version 7.8", b"", "sm_90"), "k")
+    driver.begin_capture(0)
+    driver.launch(kernel, 1, 32, 0, [1, 2, 3], 0)
+    graph = driver.end_capture(0)
+    driver.launch_graph(graph, 1)
+    driver.launch_graph(graph, 1)
+    driver.destroy_graph(graph)
+    assert [call.split(":")[0] for call in fake.calls() if not call.startswith("current")][-9:] == [
+        "begin 1", "launch 1 1 1 32 1 1 0", "end", "instantiate 97 0", "stream 1", "graph 98", "graph 98",
+        "executable gone 98", "graph gone 97",
+    ]  # fmt: skip
+
+
+def test_a_capture_that_fails_leaves_no_graph(fake: Fake) -> None:
+    driver = fake.open()
+    fake.library.fake_captures(901, 0)
+    driver.begin_capture(0)
+    with pytest.raises(CudaError, match="cuStreamEndCapture failed") as caught:
+        driver.end_capture(0)
+    assert caught.value.hint is not None
+    assert "only launches" in caught.value.hint
+    fake.library.fake_captures(0, 999)
+    with pytest.raises(CudaError, match="cuGraphInstantiateWithFlags failed"):
+        driver.end_capture(0)
+    assert fake.calls()[-1] == "graph gone 97"
+
+
+def test_a_driver_that_is_too_old(fake: Fake) -> None:
+    fake.library.fake_driver(11040)
+    driver = fake.open()
+    assert driver.driver_version == (11, 4)
+    driver.load(b".version 7.8", b"cubin", "sm_90")  # machine code needs no compiler
+    with pytest.raises(RuntimeFault, match="CUDA 11.8 and later take; this driver is of CUDA 11.4") as caught:
+        driver.load(b".version 7.8", b"", "sm_90")
+    assert caught.value.code == "LK8020"
+
+
+def test_a_library_without_a_function() -> None:
+    """The C library has none of a driver's."""
+    with pytest.raises(RuntimeFault, match=r"the driver library libc\.so\.6 has no function cuInit") as caught:
+        LibCuda("sm_90", "libc.so.6")
+    assert caught.value.hint is not None
+    assert "newer driver" in caught.value.hint
+    assert not has_card("sm_90", "libc.so.6")
+
+
+def test_an_address_of_the_host(fake: Fake) -> None:
+    driver = fake.open()
+    data = np.zeros(64, np.uint8)
+    with pytest.raises(CudaError, match="cuMemcpyHtoDAsync_v2 failed") as caught:
+        driver.write(data.ctypes.data, data, 0)
+    assert caught.value.hint is not None
+    assert "one of the host is none" in caught.value.hint
+
+
+def test_a_lost_device_can_be_closed(fake: Fake) -> None:
+    driver = fake.open()
+    kernel = driver.kernel(driver.load(b".version 7.8", b"", "sm_90"), "k")
+    fake.library.fake_results(0, 0, 700)
+    with pytest.raises(CudaError) as caught:
+        driver.launch(kernel, 1, 32, 0, [1, 2, 3], 0)
+    assert caught.value.hint is not None
+    assert "lost to this session" in caught.value.hint
+    driver.close()
+    fake.open().close()

@@ -12,14 +12,16 @@ import pytest
 
 from lowerkit.errors import CodegenError
 from lowerkit.runtimes.cuda.device import SimulatedCudaDevice
-from lowerkit.runtimes.cuda.image import Function, ImageError, Launch, pack, unpack
+from lowerkit.runtimes.cuda.image import CompiledKernel, Function, ImageError, Kernel, Launch, pack, unpack
 from lowerkit.targets.cpu.objects.cache import KernelCache
+from lowerkit.targets.cuda.planned import LoopKernel
+from lowerkit.targets.cuda.planner.plan import plan_region
 from lowerkit.targets.cuda.ptx import compile as ptx_compile
 from lowerkit.targets.cuda.ptx import ptxas
-from lowerkit.targets.cuda.ptx.compile import compile_to_ptx
+from lowerkit.targets.cuda.ptx.compile import compile_kernels
 from lowerkit.targets.cuda.ptx.emit import emit_ptx
-from lowerkit.targets.cuda.ptx.link import join_modules, link_regions
-from lowerkit.targets.cuda.target import CudaTarget
+from lowerkit.targets.cuda.ptx.link import link_regions
+from lowerkit.targets.cuda.triton import toolchain
 from lowerkit.targets.plan import DeviceCode, LinkSettings
 from lowerkit.targets.region_view import RegionView
 from tests.support.region_kernels import anchored, tensor
@@ -29,35 +31,51 @@ ROWS = tensor(["?", 8], "f32")
 SOFTMAX = anchored("softmax", [ROWS], ROWS, "axis = 1 : i64, log = false")
 
 
-def code(text: str = SOFTMAX) -> DeviceCode:
-    made = CudaTarget("sm_90").compile(RegionView.from_text(text, "softmax"))
-    assert isinstance(made, DeviceCode)
-    return made
+def code(text: str = SOFTMAX, level: str = "sm_90") -> DeviceCode:
+    """The region as plain loops."""
+    planned = {each: plan_region(RegionView.from_text(text, "softmax")) for each in level.split(",")}
+    return DeviceCode("threads", msgspec.json.encode(planned))
 
 
-def test_two_functions_share_kernels_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptxas, "find_ptxas", lambda: None)
-    linked = link_regions([code(), code()], "sm_90", ALONE)
+def without_ptxas(monkeypatch: pytest.MonkeyPatch, path: Path | None = None) -> None:
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda: path)
+    monkeypatch.setattr(toolchain, "bundled_ptxas", lambda: None)
+
+
+def test_two_functions_share_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ptxas(monkeypatch)
+    linked = link_regions([code(), code()], ALONE)
     assert "ptxas was not found" in linked.remarks[0]
     first, second = (linked.data[at : at + size] for at, size in zip(linked.entries, linked.sizes, strict=True))
     one = unpack(first, {})
-    assert one.function.launches == unpack(second, {one.modules.digest: (one.ptx, one.cubin)}).function.launches
-    text = one.ptx.decode()
-    assert text.count(".visible .entry") == len({launch.kernel for launch in one.function.launches}) == 4
-    assert text.count(".target sm_90") == text.count(".version") == 1
+    (variant,) = one.variants
+    (other,) = unpack(second, {one.digest: one.blob}).variants
+    assert variant.function.launches == other.function.launches
+    names = {launch.kernel for launch in variant.function.launches}
+    assert len(names) == one.blob.count(b".visible .entry") == 4
+    assert all(one.compiled(variant, name).ptx.count(b".target sm_90") == 1 for name in names)
     device = SimulatedCudaDevice("sm_90")
     for part in (first, second):
         device.load(np.frombuffer(part, np.uint8))
-    assert len(device._loaded) == 1, "the modules are loaded once"  # pyright: ignore[reportPrivateUsage]
+    assert len(device._kernels) == 4, "a kernel is loaded once"  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_function_for_two_levels_has_a_variant_for_each() -> None:
+    linked = link_regions([code(level="sm_90,sm_80")], ALONE)
+    read = unpack(linked.data, {})
+    assert [variant.level for variant in read.variants] == ["sm_90", "sm_80"]
+    for variant in read.variants:
+        name = variant.function.launches[0].kernel
+        assert f".target {variant.level}".encode() in read.compiled(variant, name).ptx
 
 
 def test_the_image_is_the_same_every_time() -> None:
-    assert link_regions([code()], "sm_80", ALONE).data == link_regions([code()], "sm_80", ALONE).data
+    assert link_regions([code()], ALONE).data == link_regions([code()], ALONE).data
 
 
 def image() -> bytes:
     function = Function([4], [4], [], 0, [Launch("k", [0, 1], 1, 32)])
-    return pack([function], "sm_90", b".version 7.8\n", b"cubin")[0]
+    return pack([{"sm_90": function}], {("sm_90", "k"): CompiledKernel(Kernel(), b".version 7.8\n", b"cubin")})[0]
 
 
 def described(change: str, value: object) -> bytes:
@@ -66,8 +84,14 @@ def described(change: str, value: object) -> bytes:
     size = int.from_bytes(data[8:16], "little")
     document = json.loads(data[16 : 16 + size])
     place, _, field = change.rpartition(".")
-    target = document["function"]["launches"][0] if place == "launch" else document[place]
-    target[field] = value
+    variant = document["variants"][0]
+    places = {
+        "": document,
+        "function": variant["function"],
+        "launch": variant["function"]["launches"][0],
+        "kernel": variant["kernels"]["k"],
+    }
+    places[place][field] = value
     text = msgspec.json.encode(document)
     return data[:8] + len(text).to_bytes(8, "little") + text + data[16 + size :]
 
@@ -78,15 +102,22 @@ def described(change: str, value: object) -> bytes:
         (b"", "does not begin"),
         (b"\x7fELF" + image()[4:], "does not begin"),
         (image()[:40], "cannot be read"),
-        (image()[:-1], "sha-256|do not fit"),
+        (image()[:-1], "sha-256|does not fit"),
         (image()[:-1] + b"x", "sha-256"),
-        (described("modules.ptx", -1), "do not fit"),
-        (described("modules.ptx", 1 << 60), "do not fit"),
+        (described("blob", -1), "does not fit"),
+        (described("blob", 1 << 60), "does not fit"),
+        (described("variants", []), "no variant"),
+        (described("kernel.ptx", [0, 1 << 40]), "does not lie"),
+        (described("kernel.cubin", [-1, 4]), "does not lie"),
+        (described("launch.kernel", "other"), "no kernel 'other'"),
+        (described("launch.nulls", 99), "99 null pointers"),
+        (described("launch.shared", -1), "-1 bytes"),
+        (described("launch.flops", "n"), "no dim"),
         (described("launch.pointers", [2]), "buffers"),
         (described("launch.block", 33), "blocks of 33"),
         (described("launch.block", 2048), "blocks of 2048"),
-        (described("launch.threads", ["pow", 2, 9]), "cannot be read"),
-        (described("launch.threads", "n"), "no dim"),
+        (described("launch.blocks", ["pow", 2, 9]), "cannot be read"),
+        (described("launch.blocks", "n"), "no dim"),
         (described("function.dims", "x"), "cannot be read"),
     ],
 )
@@ -98,7 +129,7 @@ def test_bytes_that_were_changed_are_refused(data: bytes, words: str) -> None:
 def test_a_kernel_that_is_not_there() -> None:
     function = Function([4], [4], [], 0, [Launch("nowhere", [0, 1], 1, 32)])
     ptx = b".version 7.8\n.target sm_90\n.address_size 64\n"
-    data, _ = pack([function], "sm_90", ptx, b"")
+    data, _ = pack([{"sm_90": function}], {("sm_90", "nowhere"): CompiledKernel(Kernel(), ptx, b"")})
     with pytest.raises(ImageError, match="no kernel 'nowhere'"):
         SimulatedCudaDevice("sm_90").load(np.frombuffer(data, np.uint8))
 
@@ -115,9 +146,9 @@ def test_what_ptxas_does_not_take_is_an_error_with_its_words(tmp_path: Path, mon
         tmp_path,
         'case "$1" in --help) echo sm_90;; --version) echo release 9.9;; *) echo line 7: no >&2; exit 255;; esac',
     )
-    monkeypatch.setattr(ptxas, "find_ptxas", lambda: refusing)
-    with pytest.raises(CodegenError, match=r"LK5001.*ptxas 9\.9 does not take the kernels for sm_90") as caught:
-        link_regions([code()], "sm_90", ALONE)
+    without_ptxas(monkeypatch, refusing)
+    with pytest.raises(CodegenError, match=r"LK5001.*ptxas 9\.9 does not take a kernel for sm_90") as caught:
+        link_regions([code()], ALONE)
     assert list(caught.value.details) == ["line 7: no"]
     assert caught.value.hint is not None and ".ptx" in caught.value.hint
 
@@ -126,10 +157,11 @@ def test_a_level_that_ptxas_does_not_know_is_left_to_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = script(tmp_path, 'case "$1" in --version) echo release 9.8;; *) echo sm_75;; esac')
-    monkeypatch.setattr(ptxas, "find_ptxas", lambda: old)
-    linked = link_regions([code()], "sm_90", ALONE)
-    assert linked.remarks == ["ptxas 9.8 does not know sm_90: the image holds PTX alone"]
-    assert unpack(linked.data, {}).cubin == b""
+    without_ptxas(monkeypatch, old)
+    linked = link_regions([code()], ALONE)
+    assert linked.remarks == ["ptxas 9.8 does not know sm_90: the image holds PTX alone for it"]
+    read = unpack(linked.data, {})
+    assert all(read.compiled(read.variants[0], name).cubin == b"" for name in read.variants[0].kernels)
 
 
 def test_ptx_that_is_none_is_refused_by_ptxas() -> None:
@@ -154,28 +186,24 @@ def test_what_the_gpu_has_no_code_for_is_an_error_not_a_crash() -> None:
     with pytest.raises(CodegenError, match=r"there is no code for the GPU for .*exp"):
         emit_ptx(EXPONENTIAL, "sm_90")
     with pytest.raises(CodegenError, match=r"the kernel exp_1 could not be compiled for the GPU"):
-        compile_to_ptx({"exp_1": EXPONENTIAL}, "sm_90", ALONE, None)
+        compiled("exp_1", EXPONENTIAL)
+
+
+def compiled(name: str, text: str, level: str = "sm_90", cache: KernelCache | None = None) -> ptx_compile.Compiled:
+    return compile_kernels({(level, name): LoopKernel(text)}, ALONE, cache, {})[level, name]
 
 
 def test_a_compiler_that_dies_fails_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptx_compile, "EMIT_TASK", "tests.unit.test_worker_process:crash")
     with pytest.raises(CodegenError, match=r"the kernel k could not be compiled.*died \(signal SIGSEGV"):
-        compile_to_ptx({"k": "module {}"}, "sm_90", ALONE, None)
+        compiled("k", "module {}")
 
 
 def test_known_kernels_come_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = KernelCache(tmp_path)
-    kernels = {"k": EXPONENTIAL.replace("math.exp", "math.sqrt").replace("exp_1", "k")}
-    first = compile_to_ptx(kernels, "sm_90", ALONE, cache)
+    text = EXPONENTIAL.replace("math.exp", "math.sqrt").replace("exp_1", "k")
+    first = compiled("k", text, cache=cache)
     monkeypatch.setattr(ptx_compile, "EMIT_TASK", "tests.unit.test_worker_process:crash")
-    assert compile_to_ptx(kernels, "sm_90", ALONE, cache) == first
+    assert compiled("k", text, cache=cache) == first
     with pytest.raises(CodegenError):
-        compile_to_ptx(kernels, "sm_80", ALONE, cache)
-
-
-def test_modules_are_joined_under_one_header() -> None:
-    header = "//\n// Generated\n//\n\n.version 7.8\n.target sm_90\n.address_size 64\n\n"
-    joined = join_modules({"b": f"{header}\t// .globl b\n.visible .entry b()\n{{\n}}\n", "a": f"{header}entry a\n"})
-    assert joined.index("entry a") < joined.index("entry b")
-    assert joined.startswith(".version 7.8\n.target sm_90\n.address_size 64\n")
-    assert join_modules({}) == ""
+        compiled("k", text, "sm_80", cache)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from lowerkit.dialect.interpreter.interpreter import interpret
-from lowerkit.targets.cuda.planner.plan import PlannedRegion, plan_region
+from lowerkit.targets.cuda.planned import PlannedRegion
+from lowerkit.targets.cuda.planner.plan import plan_region
 from lowerkit.targets.region_view import RegionView
 from tests.support.randomness import RANDOM
 from tests.support.region_kernels import anchored, tensor
@@ -21,8 +22,8 @@ def plan(text: str) -> PlannedRegion:
 def test_a_row_of_softmax_is_reduced_by_one_thread_and_divided_by_many() -> None:
     kind = tensor(["?", 37], "f32")
     function = plan(anchored("softmax", [kind], kind, "axis = 1 : i64, log = false")).function
-    rows, elements = ("dim", 0), ("mul", ("dim", 0), 37)
-    assert [launch.threads for launch in function.launches] == [rows, elements, rows, elements]
+    rows, elements = (("ceildiv", count, 128) for count in (("dim", 0), ("mul", ("dim", 0), 37)))
+    assert [launch.blocks for launch in function.launches] == [rows, elements, rows, elements]
     assert all(launch.block % 32 == 0 for launch in function.launches)
     assert function.dims == 2 and function.operands == [("mul", ("dim", 0), 148)]
 
@@ -44,7 +45,7 @@ def test_the_zeros_of_a_product_and_what_follows_it_share_its_kernel() -> None:
       return %1 : tensor<5x3xf32>
     }}"""
     (launch,) = plan(text).function.launches
-    assert launch.threads == 15
+    assert (launch.blocks, launch.block) == (1, 128)
 
 
 def test_equal_kernels_have_one_name() -> None:
@@ -73,14 +74,14 @@ def looped(body: str, results: str = "tensor<6xf32>") -> RegionView:
     )
 
 
-def threads_of(view: RegionView) -> list[object]:
-    """Runs a region against the interpreter; returns the threads of its launches."""
+def blocks_of(view: RegionView) -> list[object]:
+    """Runs a region against the interpreter; returns (blocks, threads of a block) of its launches."""
     inputs = [RANDOM.standard_normal(6).astype(np.float32), RANDOM.integers(0, 6, 6)]
     compiled = compile_cuda(view)
     expected = interpret(view.clone_module(), inputs, function="region")
     for found, wanted in zip(run_cuda(compiled, inputs), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    return [launch.threads for launch in compiled.planned.function.launches]
+    return [(launch.blocks, launch.block) for launch in compiled.planned.function.launches]
 
 
 def loop(step: Callable[[], str] | str) -> str:
@@ -96,7 +97,7 @@ def test_iterations_that_write_their_own_element_are_dealt_out() -> None:
     step = """
         %x = tensor.extract %a[%k] : tensor<6xf32>
         %n = tensor.insert %x into %t[%k] : tensor<6xf32>"""
-    assert 5 in threads_of(looped(loop(step)))
+    assert (1, 128) in blocks_of(looped(loop(step)))
 
 
 def test_iterations_that_read_what_the_one_before_wrote_are_not() -> None:
@@ -106,7 +107,7 @@ def test_iterations_that_read_what_the_one_before_wrote_are_not() -> None:
         %sum = arith.addf %x, %before : f32
         %next = arith.addi %k, %c1 : index
         %n = tensor.insert %sum into %t[%next] : tensor<6xf32>"""
-    assert threads_of(looped(loop(step)))[-1] == 1 or 1 in threads_of(looped(loop(step)))
+    assert (1, 32) in blocks_of(looped(loop(step)))
 
 
 def test_iterations_that_write_where_data_says_are_not() -> None:
@@ -115,7 +116,7 @@ def test_iterations_that_write_where_data_says_are_not() -> None:
         %place = arith.index_cast %at : i64 to index
         %x = tensor.extract %a[%k] : tensor<6xf32>
         %n = tensor.insert %x into %t[%place] : tensor<6xf32>"""
-    assert 1 in threads_of(looped(loop(step)))
+    assert (1, 32) in blocks_of(looped(loop(step)))
 
 
 def test_a_number_that_is_loaded_after_it_was_written() -> None:
@@ -136,7 +137,7 @@ def test_a_number_that_is_loaded_after_it_was_written() -> None:
         scf.yield %n : tensor<6xf32>
       }
       return %s : tensor<6xf32>"""
-    assert threads_of(looped(body)) == [6, 6]
+    assert blocks_of(looped(body)) == [(1, 128), (1, 128)]
 
 
 def test_a_number_that_changes_before_it_is_used_makes_one_thread_of_the_body() -> None:
@@ -155,4 +156,4 @@ def test_a_number_that_changes_before_it_is_used_makes_one_thread_of_the_body() 
         scf.yield %n : tensor<6xf32>
       }
       return %s : tensor<6xf32>"""
-    assert threads_of(looped(body)) == [1]
+    assert blocks_of(looped(body)) == [(1, 32)]

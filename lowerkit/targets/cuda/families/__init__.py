@@ -1,0 +1,1 @@
+"""The fast families: each writes kernels in Triton for the regions that it takes."""

@@ -1,0 +1,1 @@
+"""Families that move elements: by index, and into parts of a result."""

@@ -1,0 +1,180 @@
+"""``lk.scatter``: every slice of the result looks for its updates, in their order; nothing is written twice.
+
+A block has one slice of the table (or a part of it) and walks all indices, a vector at a time. ``set`` keeps the number
+of the last one that names the slice; the other kinds combine and round, one after the other, where there are some. So
+the result is that of a loop over the updates, every time. Slices that are too short for vectors share a block and take
+the indices one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowerkit.mlir import ir
+from lowerkit.targets.cuda.families.movement.slices import SliceTile, joined_mask, slice_tile
+from lowerkit.targets.cuda.families.rowwise.folds import combiner
+from lowerkit.targets.cuda.family import KernelFamily
+from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
+from lowerkit.targets.cuda.triton.epilogue import read_epilogue
+from lowerkit.targets.cuda.triton.kernel import TritonKernel
+from lowerkit.targets.cuda.triton.scalars import TYPES, converted
+from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, coordinate_text, load, offset_text, pointer_types
+from lowerkit.targets.cuda.triton.writer import KernelWriter, render
+from lowerkit.targets.plan import KernelExpr, Refusal, product
+from lowerkit.targets.region_view import RegionView
+
+_CHUNK = 1024
+_MOST_SHORT = 4096
+"""Indices at most where slices are short: each is looked at by every block."""
+_KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """An ``lk.scatter``: its operands, its kind, the tile of a block, and the position that each place has."""
+
+    table: Tensor
+    indices: Tensor
+    updates: Tensor
+    axis: int
+    kind: str
+    wide: bool
+
+    @property
+    def count(self) -> KernelExpr:
+        """How many indices there are."""
+        return product(self.indices.sizes)
+
+    def positions(self, writer: KernelWriter, number: str, mask: str | None) -> str:
+        """Returns the positions that indices name; one out of range names none."""
+        axis = Axis(number, tuple(range(len(self.indices.sizes))), self.indices.sizes)
+        place = offset_text(writer, self.indices.strides, self.indices.offset, [axis])
+        index = writer.let(f"{load(writer, self.indices, place, mask, '0')}.to(tl.int64)")
+        return writer.let(
+            f"tl.where({index} < 0, {index} + {render(self.table.sizes[self.axis])}, {index})", "position"
+        )
+
+    def update(self, writer: KernelWriter, tile: SliceTile, number: str, mask: str | None) -> str:
+        """Returns the elements of update ``number`` that a tile meets."""
+        rank, along = len(self.table.sizes), len(self.indices.sizes)
+        strides = self.updates.strides
+        every = (*strides[: self.axis], 0, *strides[self.axis + along :], *strides[self.axis : self.axis + along])
+        if all(every[each] == 0 for axis in tile.axes for each in axis.dims):
+            mask = None  # one number for all
+        axes = [*tile.axes, Axis(number, tuple(range(rank, rank + along)), self.indices.sizes)]
+        return load(writer, self.updates, offset_text(writer, every, self.updates.offset, axes), mask)
+
+    def combined(self, old: str, new: str) -> str:
+        """Returns an element and its update combined, of the element type."""
+        if self.kind == "set":
+            return new
+        way = combiner(_KINDS[self.kind], self.table.element)
+        sides = (converted(each, self.table.element, way.carried) for each in (old, new))
+        return converted(f"({way.pattern.format(*sides)})", way.carried, self.table.element)
+
+
+class ScatterFamily(KernelFamily):
+    """``lk.scatter`` of every kind and element type, along any axis, with an epilogue."""
+
+    name: ClassVar[str] = "scatter"
+
+    def plan(self, region: RegionView, level: str) -> PlannedRegion | Refusal:
+        """See :meth:`KernelFamily.plan`."""
+        anchor = region.anchor
+        if anchor is None or anchor.operation.name != "lk.scatter":
+            return Refusal("the anchor is not lk.scatter")
+        frame = Frame(region)
+        table, indices, updates = (frame.source(value) for value in anchor.operation.operands)
+        if not isinstance(table, Tensor) or not isinstance(indices, Tensor) or not isinstance(updates, Tensor):
+            return Refusal("an operand is computed inside the region")
+        if 0 in (*table.sizes, *indices.sizes):
+            return Refusal("nothing to update")
+        epilogue = read_epilogue(region, frame, anchor.operation)
+        if isinstance(epilogue, Refusal):
+            return epilogue
+        axis = ir.IntegerAttr(anchor.operation.attributes["axis"]).value
+        kind = ir.StringAttr(anchor.operation.attributes["kind"]).value
+        scatter = _Scatter(table, indices, updates, axis, kind, frame.wide)
+        length = product(table.sizes[axis + 1 :])
+        short = isinstance(length, int) and length < 8
+        if short and not (isinstance(scatter.count, int) and scatter.count <= _MOST_SHORT):
+            return Refusal(f"{render(scatter.count)} updates of slices of {length}; at most {_MOST_SHORT}")
+        writer = KernelWriter()
+        tile = slice_tile(writer, table.sizes, axis + 1, wide=frame.wide, single=not short)
+        mine = writer.let(f"({coordinate_text(writer, axis, [tile.place])}).to(tl.int64)", "mine")
+        mask = joined_mask(writer, tile.axes)
+        value = load(writer, table, offset_text(writer, table.strides, table.offset, tile.axes), mask)
+        write = _write_short if short else _write_last if kind == "set" else _write_each
+        value = write(writer, scatter, tile, mine, value)
+        epilogue.write(writer, value, tile.axes)
+        source = writer.source(len(frame.buffers), frame.dims)
+        kernel = TritonKernel(self.name, source, pointer_types(frame), frame.dims, 4 if not short else tile.warps)
+        bytes_ = [buffer.bytes for buffer in frame.buffers]
+        flops = 0 if kind == "set" else product(updates.sizes)
+        return one_kernel(
+            kernel, bytes_, len(region.operands), tile.blocks, note=tile.words, flops=flops,
+            read=table.bytes, written=bytes_[-1],
+        )  # fmt: skip
+
+
+def _chunks(writer: KernelWriter, scatter: _Scatter, mine: str, use: Callable[[str, str], None]) -> None:
+    """Writes the walk over all indices; ``use`` gets their numbers, and which of them name the slice."""
+    wide = ".to(tl.int64)" if scatter.wide else ""
+    chunk = _CHUNK
+    if isinstance(scatter.count, int):
+        chunk = min(chunk, max(32, 1 << (scatter.count - 1).bit_length()))
+    with writer.block(f"for start in range(0, {render(scatter.count)}, {chunk}):"):
+        number = writer.let(f"start + tl.arange(0, {chunk}){wide}", "number")
+        inside = writer.let(f"{number} < {render(scatter.count)}", "inside")
+        position = scatter.positions(writer, number, inside)
+        use(number, writer.let(f"({position} == {mine}) & {inside}", "here"))
+
+
+def _write_last(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+    """``set``: the last update that names the slice stands."""
+    type_ = TYPES["i64" if scatter.wide else "i32"]
+    last = writer.fresh("last")
+    writer.line(f"{last} = tl.full([], -1, {type_})")
+
+    def use(number: str, here: str) -> None:
+        writer.line(f"{last} = tl.maximum({last}, tl.max(tl.where({here}, {number}, -1), 0))")
+
+    _chunks(writer, scatter, mine, use)
+    found = writer.let(f"{last} >= 0", "found")
+    mask = joined_mask(writer, tile.axes, found)
+    new = scatter.update(writer, tile, writer.let(f"tl.maximum({last}, 0)"), mask)
+    return writer.let(f"tl.where({found}, {new}, {value})", "value")
+
+
+def _write_each(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+    """The other kinds: all updates that name the slice, in order."""
+    current = writer.fresh("current")
+    writer.line(f"{current} = {value}")
+    far = 2**63 - 1 if scatter.wide else 2**31 - 1
+    mask = joined_mask(writer, tile.axes)
+
+    def use(number: str, here: str) -> None:
+        left, rest = writer.fresh("left"), writer.fresh("rest")
+        writer.line(f"{rest} = {here}")
+        writer.line(f"{left} = tl.sum({rest}.to(tl.int32), 0)")
+        with writer.block(f"while {left} > 0:"):
+            first = writer.let(f"tl.min(tl.where({rest}, {number}, {far}), 0)", "first")
+            writer.line(f"{current} = {scatter.combined(current, scatter.update(writer, tile, first, mask))}")
+            writer.line(f"{rest} = {rest} & ({number} != {first})")
+            writer.line(f"{left} = {left} - 1")
+
+    _chunks(writer, scatter, mine, use)
+    return current
+
+
+def _write_short(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+    """Short slices: every index by itself."""
+    current = writer.fresh("current")
+    writer.line(f"{current} = {value}")
+    with writer.block(f"for number in range(0, {render(scatter.count)}):"):
+        here = writer.let(f"{scatter.positions(writer, 'number', None)} == {mine}", "here")
+        new = scatter.update(writer, tile, "number", joined_mask(writer, tile.axes, here))
+        writer.line(f"{current} = tl.where({here}, {scatter.combined(current, new)}, {current})")
+    return current

@@ -1,0 +1,1 @@
+"""Families of rows: norms, softmax, reductions, running values and orders."""

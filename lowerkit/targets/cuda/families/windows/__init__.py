@@ -1,0 +1,1 @@
+"""Convolutions and pools: windows that slide over an image."""

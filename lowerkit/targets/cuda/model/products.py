@@ -1,0 +1,252 @@
+"""What a matrix product in tiles does: the work of one launch, and which tile is likely the fastest.
+
+Vocabulary
+    tile     ``m x n`` of the result, one block's work, ``k`` of the depth at a time
+    band     8 tiles of rows, then the next column of tiles: the order of blocks
+    split    parts of the depth that different blocks sum up; the parts are added by another launch
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from lowerkit.targets.cuda.model.cards import Card, card_of
+from lowerkit.targets.cuda.model.estimate import Work, estimate
+
+BAND = 8
+_MOST_REGISTERS = 255
+_ITEMS = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
+ELEMENTS = frozenset(_ITEMS)
+_KINDS = {"f32": "f32", "f16": "matrix bf16", "bf16": "matrix bf16", "i8": "matrix int8", "u8": "matrix int8"}
+_L2_KEPT = 0.5  # share of L2 in which operands stay while a product runs
+
+
+# Rows, columns, depth and warps: tiles that ptxas assembled without spills for sm_80, sm_90 and sm_100. Of narrow
+# elements all whose sums take 128 registers at most and whose steps are whole lines of 128 bytes; large tiles may do
+# without these.
+_SINGLE = (
+    (16, 32, 32, 4), (16, 64, 32, 4), (32, 32, 32, 4), (64, 64, 32, 4), (64, 128, 16, 8), (128, 64, 32, 8),
+    (128, 128, 16, 8),
+)  # fmt: skip
+_SPILL = {(16, 32, 128, 4), (64, 256, 64, 8), (32, 128, 128, 4), (32, 128, 128, 8)}
+_NARROW = tuple(
+    (m, n, k, warps)
+    for m, n in itertools.product((16, 32, 64, 128, 256), repeat=2)
+    for k in ((32, 64, 128) if m * n >= 128 * 128 else (64, 128))
+    for warps in (4, 8)
+    if n >= 32 and (m, n, k, warps) not in _SPILL and (warps == 4 or m * n >= 64 * 64) and m * n <= 128 * 32 * warps
+)
+_SPLITS = (2, 4, 8, 16)
+_LEAST_STEPS = 4  # of a part of the depth
+_SPLIT_WORTH = 8  # how many of the best tiles are looked at in parts
+
+
+class GemmTile(msgspec.Struct, frozen=True):
+    """Sizes of a tile, warps of a block, how many steps of K are loaded ahead, and parts of K."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    split: int = 1
+
+
+class Product(msgspec.Struct, frozen=True):
+    """``batch`` products of ``rows x depth`` and ``depth x columns``; ``element`` as lk names it."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int
+    element: str
+
+    @property
+    def flops(self) -> int:
+        """Operations, a product and a sum each."""
+        return 2 * self.batch * self.rows * self.columns * self.depth
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A tile and its predicted seconds."""
+
+    tile: GemmTile
+    seconds: float
+
+
+def shared_bytes(tile: GemmTile, element: str, card: Card) -> int:
+    """Returns bytes of shared memory of a block: what is loaded ahead.
+
+    A step that registers are loaded from makes room before the next load; one that is read in place does not, and has
+    16 bytes of barriers.
+    """
+    step = (tile.m + tile.n) * tile.k * _ITEMS[element]
+    return tile.stages * step + 16 if asynchronous(tile, element, card) else (tile.stages - 1) * step
+
+
+def warp_grid(tile: GemmTile) -> tuple[int, int]:
+    """Returns how many warps lie along rows and columns for ``mma.sync``, as Triton deals them out."""
+    rows = columns = 1
+    while rows * columns < tile.warps:
+        if tile.m // 16 // rows >= tile.n // 16 // columns and rows < tile.m // 16:
+            rows *= 2
+        else:
+            columns *= 2
+    return rows, columns
+
+
+def warp_tile(tile: GemmTile) -> tuple[int, int]:
+    """Returns rows and columns that a warp makes, 16 x 8 at least: small tiles are made by several warps alike."""
+    rows, columns = warp_grid(tile)
+    return max(16, tile.m // rows), max(8, tile.n // columns)
+
+
+def asynchronous(tile: GemmTile, element: str, card: Card) -> bool:
+    """Returns whether a tile is made by the instructions of a warp group, which read shared memory themselves."""
+    return element != "f32" and card.old_matrix_share < 1 and tile.m >= 64 and tile.warps >= 4
+
+
+def registers(tile: GemmTile, element: str, card: Card) -> int:
+    """Returns the registers of a thread, estimated: sums, operands of a step, an address for each 16 bytes loaded."""
+    item = _ITEMS[element]
+    sums = tile.m * tile.n // (32 * tile.warps)
+    addresses = 2 * (tile.m + tile.n) * tile.k * item // (16 * 32 * tile.warps)
+    if element == "f32":  # operands of several steps of the depth lie in registers beside the sums
+        return 40 + sums * 11 // 4
+    if asynchronous(tile, element, card):
+        return 20 + sums + addresses
+    rows, columns = warp_tile(tile)
+    return 36 + sums * 6 // 5 + addresses + (rows + columns) * 16 * item // (32 * 4)
+
+
+def product_work(product: Product, tile: GemmTile, card: Card) -> Work:
+    """Returns the work of a product's launch; registers and shared memory are estimated."""
+    item = _ITEMS[product.element]
+    made_bytes = product.batch * product.rows * product.columns * item
+    once = product.batch * (product.rows + product.columns) * product.depth * item
+    tiles_m, tiles_n = -(-product.rows // tile.m), -(-product.columns // tile.n)
+    blocks = product.batch * tiles_m * tiles_n * tile.split
+    steps = max(1, -(-product.depth // (tile.k * tile.split)))
+    step_bytes = (tile.m + tile.n) * tile.k * item
+    result = 4 if tile.split > 1 else item
+    rows, columns = warp_tile(tile)
+    grouped = asynchronous(tile, product.element, card)
+    if grouped:  # each 64 rows are an instruction of their own, which reads all columns
+        read, made = (tile.m + tile.m // 64 * tile.n) * tile.k * item, tile.m * tile.n
+    else:
+        read, made = tile.warps * (rows + columns) * tile.k * item, max(tile.m * tile.n, tile.warps * rows * columns)
+    return Work(
+        kind=_KINDS[product.element],
+        flops=product.flops,
+        issued=2 * blocks * steps * made * tile.k,
+        moved=once + made_bytes,
+        fetched=_fetched(product, tile, card, tiles_m, tiles_n) + made_bytes * tile.split * result // item,
+        loaded=blocks * (steps * step_bytes + tile.m * tile.n * result),
+        stored=tile.m * tile.n * result,
+        staged=steps * (read + step_bytes),
+        blocks=blocks,
+        threads=32 * tile.warps,
+        registers=min(registers(tile, product.element, card), _MOST_REGISTERS),
+        shared=shared_bytes(tile, product.element, card),
+        steps=steps,
+        stages=tile.stages,
+        old_matrix=product.element != "f32" and not grouped,
+    )
+
+
+def _fetched(product: Product, tile: GemmTile, card: Card, tiles_m: int, tiles_n: int) -> int:
+    """Returns bytes of A and B out of device memory: once where they stay in L2, else once for each wave of blocks."""
+    item = _ITEMS[product.element]
+    once = product.batch * (product.rows + product.columns) * product.depth * item
+    if once <= card.l2 * _L2_KEPT * product.batch:
+        return once
+    tall = min(BAND, tiles_m)
+    wide = min(-(-card.sms // tall), tiles_n)
+    waves = -(-tiles_m * tiles_n // (tall * wide))
+    wave = min((tall * tile.m + wide * tile.n) * product.depth * item, once // product.batch)
+    return max(once, product.batch * waves * wave)
+
+
+def predict(product: Product, tile: GemmTile, card: Card) -> float:
+    """Returns the predicted seconds of a product.
+
+    Raises:
+        ValueError: a block does not fit on an SM.
+    """
+    seconds = estimate(card, product_work(product, tile, card)).total
+    if tile.split == 1:
+        return seconds
+    size = product.batch * product.rows * product.columns
+    adding = Work(kind="f32", flops=size * tile.split, moved=size * 4 * (tile.split + 1), blocks=-(-size // 1024),
+                  threads=128)  # fmt: skip
+    return seconds + estimate(card, adding).total
+
+
+def rank(product: Product, candidates: Sequence[GemmTile], card: Card) -> list[Candidate]:
+    """Returns the candidates that fit on an SM without spills, fastest first.
+
+    Of equal ones that with longer steps, whose lines are whole, then the smaller one comes first.
+    """
+    found: list[Candidate] = []
+    for tile in candidates:
+        # Room for all stages, whatever the compiler makes of them, and the barriers.
+        most = tile.stages * (tile.m + tile.n) * tile.k * _ITEMS[product.element] + 16
+        fits = most <= card.block_shared
+        if fits and registers(tile, product.element, card) <= _MOST_REGISTERS:
+            found.append(Candidate(tile, predict(product, tile, card)))
+    return sorted(
+        found,
+        key=lambda each: (each.seconds, -each.tile.k, each.tile.m * each.tile.n, msgspec.structs.astuple(each.tile)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def candidates(product: Product) -> tuple[GemmTile, ...]:
+    """Returns the tiles that are worth a look: those of the tables, cut to the powers of two that hold the product."""
+    least = 32 if product.element in ("i8", "u8") else 16  # what one instruction takes of the depth
+    rows, columns = _power(product.rows, 16), _power(product.columns, 16)
+    depth = _power(product.depth, least)
+    single = product.element == "f32"
+    found = [
+        GemmTile(m, min(n, columns), min(k, depth), warps, stages)
+        for m, n, k, warps in (_SINGLE if single else _NARROW)
+        if m <= rows and n <= max(columns, 64) and k <= max(depth, 64)
+        for stages in ((3,) if single else (4, 6) if m <= 32 else (3, 4))
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def best_tile(product: Product, level: str, split: bool = False) -> GemmTile:
+    """Returns the tile that is predicted to be the fastest on the card that stands for a level.
+
+    Args:
+        product: it.
+        level: such as ``sm_90``.
+        split: whether the depth may be cut into parts.
+    """
+    card = card_of(level)
+    ranked = rank(product, candidates(product), card)
+    if split:
+        few = [each.tile for each in ranked[:_SPLIT_WORTH] if _blocks(product, each.tile) < card.sms]
+        parts = [
+            msgspec.structs.replace(tile, split=count)
+            for tile in few
+            for count in _SPLITS
+            if product.depth >= count * tile.k * _LEAST_STEPS
+        ]
+        ranked = [ranked[0], *rank(product, parts, card)]
+    return min(ranked, key=lambda each: each.seconds).tile
+
+
+def _blocks(product: Product, tile: GemmTile) -> int:
+    return product.batch * -(-product.rows // tile.m) * -(-product.columns // tile.n)
+
+
+def _power(size: int, least: int) -> int:
+    """The least power of two that is at least ``size`` and ``least``."""
+    return max(least, 1 << max(size - 1, 0).bit_length())

@@ -1,0 +1,156 @@
+"""What the target keeps of a region until it is linked: the launches, and the text of each kernel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from lowerkit.runtimes.cuda.image import Function, Launch, Product
+from lowerkit.targets.cuda.triton.kernel import TritonKernel
+from lowerkit.targets.cuda.triton.tensors import Frame
+from lowerkit.targets.packing import Packing
+from lowerkit.targets.plan import KernelExpr
+
+
+class LoopKernel(msgspec.Struct, frozen=True, tag="loops"):
+    """A kernel of plain loops, in MLIR, under its final name."""
+
+    mlir: str
+
+
+class FastKernel(msgspec.Struct, frozen=True, tag="triton"):
+    """A kernel in Triton."""
+
+    kernel: TritonKernel
+
+
+Kernel = LoopKernel | FastKernel
+
+
+class PlannedRegion(msgspec.Struct, frozen=True):
+    """The launches of a region at one level.
+
+    Attributes:
+        function: the launches; what Triton adds to them (shared memory, null pointers) is known when it is linked.
+        kernels: by name.
+        family: what wrote them.
+        note: why they look as they do.
+        packings: operand number -> kind and parameters of the layout in which that weight is handed over.
+    """
+
+    function: Function
+    kernels: Mapping[str, Kernel]
+    family: str = "threads"
+    note: str = ""
+    packings: Mapping[int, tuple[str, tuple[tuple[str, int], ...]]] = {}
+
+    def layouts(self) -> dict[int, Packing]:
+        """Returns the layouts of weights."""
+        return {number: Packing(kind, parameters) for number, (kind, parameters) in self.packings.items()}
+
+
+def kernel_name(kernel: TritonKernel) -> str:
+    """Returns the name of a kernel in an artifact: its family and the hash of its text."""
+    return f"{kernel.family}_{hashlib.sha256(msgspec.json.encode(kernel)).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """A launch of a kernel in Triton.
+
+    Attributes:
+        kernel: it.
+        pointers: its first parameters: numbers of operands, results, temporaries of the region.
+        blocks: of the grid.
+        flops, read, written, exponentials: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
+        computes: its ``product``.
+    """
+
+    kernel: TritonKernel
+    pointers: Sequence[int]
+    blocks: KernelExpr
+    flops: KernelExpr = 0
+    read: KernelExpr = 0
+    written: KernelExpr = 0
+    exponentials: KernelExpr = 0
+    computes: Product | None = None
+
+
+def planned_region(
+    frame: Frame,
+    launches: Sequence[PlannedLaunch],
+    temporaries: Sequence[KernelExpr] = (),
+    *,
+    note: str,
+    packings: Mapping[int, Packing] | None = None,
+) -> PlannedRegion:
+    """Returns a region that is some launches, in order.
+
+    Args:
+        frame: of the region.
+        launches: in order; the first one names the family.
+        temporaries: bytes of each; their numbers follow those of the buffers.
+        note: see :class:`PlannedRegion`.
+        packings: operand number -> layout.
+    """
+    kernels: dict[str, Kernel] = {}
+    described: list[Launch] = []
+    for each in launches:
+        name = kernel_name(each.kernel)
+        kernels[name] = FastKernel(each.kernel)
+        described.append(
+            Launch(
+                name,
+                list(each.pointers),
+                each.blocks,
+                32 * each.kernel.warps,
+                flops=each.flops,
+                read=each.read,
+                written=each.written,
+                exponentials=each.exponentials,
+                product=each.computes,
+            )
+        )
+    operands = [buffer.bytes for buffer in frame.buffers[: len(frame.region.operands)]]
+    results = [buffer.bytes for buffer in frame.results]
+    packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}
+    function = Function(operands, results, list(temporaries), frame.dims, described)
+    return PlannedRegion(function, kernels, launches[0].kernel.family, note, packed)
+
+
+def one_kernel(
+    kernel: TritonKernel,
+    buffers: Sequence[KernelExpr],
+    operands: int,
+    blocks: KernelExpr,
+    *,
+    note: str,
+    flops: KernelExpr = 0,
+    read: KernelExpr = 0,
+    written: KernelExpr = 0,
+    exponentials: KernelExpr = 0,
+    computes: Product | None = None,
+    packings: Mapping[int, Packing] | None = None,
+) -> PlannedRegion:
+    """Returns a region that is one launch of a kernel over all its buffers.
+
+    Args:
+        kernel: it.
+        buffers: bytes of operands, then of results.
+        operands: how many of them are operands.
+        blocks: of the grid.
+        note: see :class:`PlannedRegion`.
+        flops, read, written: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
+        packings: operand number -> layout.
+    """
+    name = kernel_name(kernel)
+    launch = Launch(
+        name, list(range(len(buffers))), blocks, 32 * kernel.warps, flops=flops, read=read, written=written,
+        exponentials=exponentials, product=computes,
+    )  # fmt: skip
+    function = Function(list(buffers[:operands]), list(buffers[operands:]), [], kernel.dims, [launch])
+    packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}
+    return PlannedRegion(function, {name: FastKernel(kernel)}, kernel.family, note, packed)

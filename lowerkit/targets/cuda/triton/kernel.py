@@ -1,0 +1,34 @@
+"""What a fast family makes: the source of a kernel, and how Triton is to compile it."""
+
+from __future__ import annotations
+
+import msgspec
+
+KERNEL = "lk_kernel"
+"""The name of the kernel in its source; the name in an artifact takes its place."""
+
+
+class TritonKernel(msgspec.Struct, frozen=True):
+    """The source of one kernel: ``@triton.jit def lk_kernel(pointers..., dims...)``.
+
+    Attributes:
+        family: what wrote it.
+        source: the text of a module.
+        pointers: what each pointer points to, in Triton's words (``bf16``, ``i8``); all are multiples of 16 bytes.
+        dims: how many open extents follow, i64 each.
+        warps: of a block.
+        stages: how many loads of a loop are under way.
+    """
+
+    family: str
+    source: str
+    pointers: tuple[str, ...]
+    dims: int
+    warps: int = 4
+    stages: int = 1
+
+    @property
+    def signature(self) -> dict[str, str]:
+        """The type of each parameter by its name."""
+        pointers = {f"p{number}": f"*{type_}" for number, type_ in enumerate(self.pointers)}
+        return pointers | {f"n{number}": "i64" for number in range(self.dims)}

@@ -1,0 +1,201 @@
+"""The scalar ops of a body, in Triton.
+
+Types stay as the body has them: bf16 and f16 are widened for each op and rounded behind it, as everywhere in lowerkit;
+booleans are ``int1``, integers have no sign of their own. Functions are those of libdevice, which f32 and f64 have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from lowerkit.mlir import ir
+from lowerkit.targets.cuda.triton.writer import KernelWriter
+
+TYPES = {
+    "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i1": "tl.int1",
+    "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64", "index": "tl.int64",
+}  # fmt: skip
+POINTERS = {
+    "f64": "fp64", "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i1": "i8", "i8": "i8", "i16": "i16", "i32": "i32",
+    "i64": "i64",
+}  # fmt: skip
+"""What a pointer to elements of a type points to: booleans lie in bytes."""
+NARROW = ("f16", "bf16")
+
+_FLOAT_BINARY = {
+    "arith.addf": "{0} + {1}", "arith.subf": "{0} - {1}", "arith.mulf": "{0} * {1}",
+    "arith.maximumf": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "arith.minimumf": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "arith.maxnumf": "tl.maximum({0}, {1})", "arith.minnumf": "tl.minimum({0}, {1})",
+    "math.powf": "libdevice.pow({0}, {1})", "math.atan2": "libdevice.atan2({0}, {1})",
+    "math.copysign": "libdevice.copysign({0}, {1})", "arith.remf": "libdevice.fmod({0}, {1})",
+}  # fmt: skip
+_FLOAT_UNARY = {
+    "arith.negf": "-{0}", "math.absf": "tl.abs({0})", "math.floor": "libdevice.floor({0})",
+    "math.ceil": "libdevice.ceil({0})", "math.trunc": "libdevice.trunc({0})", "math.round": "libdevice.round({0})",
+    "math.roundeven": "libdevice.rint({0})", "math.rsqrt": "libdevice.rsqrt({0})",
+} | {
+    f"math.{name}": f"libdevice.{name}({{0}})"
+    for name in (
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+        "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt",
+    )
+}  # fmt: skip
+_INT_BINARY = {
+    "arith.addi": "{0} + {1}", "arith.subi": "{0} - {1}", "arith.muli": "{0} * {1}", "arith.andi": "{0} & {1}",
+    "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.maxsi": "tl.maximum({0}, {1})",
+    "arith.minsi": "tl.minimum({0}, {1})",
+}  # fmt: skip
+_CMPF = {
+    1: "{0} == {1}", 2: "{0} > {1}", 3: "{0} >= {1}", 4: "{0} < {1}", 5: "{0} <= {1}",
+    6: "({0} < {1}) | ({0} > {1})", 7: "({0} == {0}) & ({1} == {1})", 8: "(({0} < {1}) | ({0} > {1})) == 0",
+    9: "({0} <= {1}) == 0", 10: "({0} < {1}) == 0", 11: "({0} >= {1}) == 0", 12: "({0} > {1}) == 0",
+    13: "{0} != {1}", 14: "({0} != {0}) | ({1} != {1})",
+}  # fmt: skip
+_CMPI = {0: "==", 1: "!=", 2: "<", 3: "<=", 4: ">", 5: ">="}
+_CMPI_UNSIGNED = {6: "<", 7: "<=", 8: ">", 9: ">="}
+
+
+class NoCode(Exception):
+    """There is nothing in Triton for an op; the text says for which."""
+
+
+def write_body(
+    writer: KernelWriter, block: ir.Block, inputs: Sequence[str], indices: Callable[[int], str]
+) -> list[str]:
+    """Writes the body of a ``linalg.generic``; returns the values that it yields.
+
+    Args:
+        writer: the kernel.
+        block: the body.
+        inputs: its arguments, as far as the body reads them.
+        indices: the coordinate of an iteration dim, for ``linalg.index``.
+
+    Raises:
+        NoCode: an op has no translation.
+    """
+    values: dict[ir.Value, str] = dict(zip(block.arguments, inputs, strict=False))
+    *steps, last = [op.operation for op in block.operations]
+    for op in steps:
+        if op.name == "linalg.index":
+            text = f"({indices(ir.IntegerAttr(op.attributes['dim']).value)}).to(tl.int64)"
+        else:
+            text = _text(op, [_value(writer, operand, values) for operand in op.operands])
+        values[op.results[0]] = writer.let(text)
+    return [_value(writer, value, values) for value in last.operands]
+
+
+def constant(value: float | int, element: str) -> str:
+    """Returns the text of a number of an MLIR type."""
+    if element == "i1":
+        return f"tl.full([], {int(bool(value))}, tl.int1)"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'tl.full([], float("{value}"), {TYPES[element]})'
+    return f"tl.full([], {value!r}, {TYPES[element]})"
+
+
+def converted(text: str, source: str, target: str) -> str:
+    """Returns a number of one type as one of another; between floats it is rounded to nearest even."""
+    return text if source == target else f"{text}.to({TYPES[target]})"
+
+
+def has_code(block: ir.Block) -> str | None:
+    """Returns the op of a body that has no translation, with its type; None where all have."""
+    for op in [each.operation for each in block.operations][:-1]:
+        if op.name in ("linalg.index", "arith.constant"):
+            continue
+        try:
+            _text(op, ["x"] * len(op.operands))
+        except NoCode as error:
+            return str(error)
+    return None
+
+
+def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str]) -> str:
+    if value not in values:
+        owner = value.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "arith.constant":
+            raise NoCode("a scalar that is computed outside the body")
+        attribute = owner.operation.attributes["value"]
+        if not isinstance(attribute, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):
+            raise NoCode(f"a constant of {value.type}")
+        values[value] = writer.let(constant(attribute.value, str(value.type)))
+    return values[value]
+
+
+def _text(op: ir.Operation, texts: Sequence[str]) -> str:
+    name, result = op.name, str(op.results[0].type)
+    source = str(op.operands[0].type) if len(op.operands) else result
+    pattern = _FLOAT_BINARY.get(name) or _FLOAT_UNARY.get(name)
+    if pattern is not None and source in ("f32", "f64"):
+        return pattern.format(*texts)
+    if pattern is not None and source in NARROW:
+        return converted(f"({pattern.format(*(f'{text}.to(tl.float32)' for text in texts))})", "f32", result)
+    if name in ("arith.divf", "math.sqrt", "math.fma"):
+        return _rounded_once(name, source, texts)
+    if name in _INT_BINARY and source in TYPES and (source != "i1" or name[-4:] in ("andi", ".ori", "xori")):
+        return _INT_BINARY[name].format(*texts)
+    if name == "arith.select" and source == "i1":
+        return f"tl.where({', '.join(texts)})"
+    if name == "arith.cmpf":
+        wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else texts
+        predicate = ir.IntegerAttr(op.attributes["predicate"]).value
+        if predicate in _CMPF:
+            return _CMPF[predicate].format(*wide)
+    if name == "arith.cmpi":
+        return _compared(ir.IntegerAttr(op.attributes["predicate"]).value, source, texts)
+    if source in TYPES and result in TYPES:
+        found = _conversion(name, source, result, texts[0] if texts else "")
+        if found is not None:
+            return found
+    raise NoCode(f"{name} of {source}")
+
+
+def _rounded_once(name: str, source: str, texts: Sequence[str]) -> str:
+    wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else list(texts)
+    if source == "f64":
+        return {"arith.divf": "{0} / {1}", "math.sqrt": "libdevice.sqrt({0})", "math.fma": "tl.fma({0}, {1}, {2})"}[
+            name
+        ].format(*wide)
+    function = {"arith.divf": "tl.div_rn", "math.sqrt": "tl.sqrt_rn", "math.fma": "tl.fma"}[name]
+    if name == "math.fma" and source in NARROW:
+        raise NoCode(f"{name} of {source}")
+    return converted(f"{function}({', '.join(wide)})", "f32", source)
+
+
+def _compared(predicate: int, source: str, texts: Sequence[str]) -> str:
+    if predicate in _CMPI and (source != "i1" or predicate < 2):
+        return f"{texts[0]} {_CMPI[predicate]} {texts[1]}"
+    if predicate in _CMPI_UNSIGNED and source in ("i8", "i16", "i32", "i64"):
+        left, right = (f"{text}.to({_unsigned(source)}, bitcast=True)" for text in texts)
+        return f"{left} {_CMPI_UNSIGNED[predicate]} {right}"
+    raise NoCode(f"a comparison of {source}")
+
+
+def _unsigned(source: str) -> str:
+    return f"tl.uint{source[1:]}"
+
+
+def _conversion(name: str, source: str, result: str, text: str) -> str | None:
+    match name:
+        case "arith.extf" | "arith.truncf":
+            return f"{text}.to({TYPES[result]})"
+        case "arith.extsi" | "arith.index_cast" if source != "i1":
+            return f"{text}.to({TYPES[result]})"
+        case "arith.trunci" if result != "i1":
+            return f"{text}.to({TYPES[result]})"
+        case "arith.trunci":
+            return f"({text} & 1) != 0"
+        case "arith.extui" if source == "i1":
+            return f"{text}.to({TYPES[result]})"
+        case "arith.extui":
+            return f"{text}.to({_unsigned(source)}, bitcast=True).to({TYPES[result]})"
+        case "arith.sitofp" if source != "i1" and result not in NARROW:
+            return f"{text}.to({TYPES[result]})"
+        case "arith.uitofp" if source == "i1":
+            return f"{text}.to({TYPES[result]})"
+        case "arith.uitofp" if result not in NARROW:
+            return f"{text}.to({_unsigned(source)}, bitcast=True).to({TYPES[result]})"
+        case _:
+            return None

@@ -1,0 +1,370 @@
+"""What the values inside a region are to a kernel, and where their elements lie.
+
+Vocabulary
+    tensor     a buffer seen with sizes and strides, in elements
+    axis       coordinates of a tile along one or several iteration dims that follow each other: their flat number, row
+               by row, as text that broadcasts to the tile
+    point      one coordinate for each iteration dim; several axes make one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lowerkit.codegen.shapes import result_shapes
+from lowerkit.errors import UnsupportedError
+from lowerkit.mlir import ir
+from lowerkit.passes.layout.transposed_views import reassociation_of
+from lowerkit.targets.cpu.text.linear_access import linear_terms
+from lowerkit.targets.cuda.triton.scalars import POINTERS
+from lowerkit.targets.cuda.triton.writer import KernelWriter, render
+from lowerkit.targets.plan import KernelExpr, dim, expression, product
+from lowerkit.targets.region_view import RegionView
+
+_FITS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Elements of a buffer: the number of its pointer, the element type in MLIR's words, sizes, strides, offset."""
+
+    pointer: int
+    element: str
+    sizes: tuple[KernelExpr, ...]
+    strides: tuple[KernelExpr, ...]
+    offset: KernelExpr = 0
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one behind the other."""
+        return self.strides == row_major(self.sizes)
+
+    @property
+    def bytes(self) -> KernelExpr:
+        """Bytes of all elements."""
+        return expression("mul", product(self.sizes), element_bytes(self.element))
+
+
+@dataclass(frozen=True)
+class Splat:
+    """A tensor with one number in every place, or a scalar."""
+
+    number: float | int
+    element: str
+
+
+@dataclass(frozen=True)
+class AnchorResult:
+    """The result of the anchor, seen with its own sizes."""
+
+    sizes: tuple[KernelExpr, ...]
+
+
+@dataclass(frozen=True)
+class Unset:
+    """A ``tensor.empty``: nobody reads it."""
+
+
+Source = Tensor | Splat | AnchorResult | Unset
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Coordinates along iteration dims ``dims`` of ``sizes``, as one flat number.
+
+    ``mask`` says which of them there are, in the shape of ``text``; None for all.
+    """
+
+    text: str
+    dims: tuple[int, ...]
+    sizes: tuple[KernelExpr, ...]
+    mask: str | None = None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Dims whose strides continue one another: coordinates are ``flat // below % count``; ``reach`` is the next stride."""
+
+    below: KernelExpr
+    count: KernelExpr
+    stride: KernelExpr
+    reach: KernelExpr
+
+    def longer(self, size: KernelExpr) -> _Run:
+        """Returns the run with a dim of ``size`` in front."""
+        return _Run(self.below, expression("mul", self.count, size), self.stride, expression("mul", self.reach, size))
+
+
+def row_major(sizes: Sequence[KernelExpr]) -> tuple[KernelExpr, ...]:
+    """Returns the strides of a contiguous tensor."""
+    strides: list[KernelExpr] = []
+    stride: KernelExpr = 1
+    for size in reversed(sizes):
+        strides.append(stride)
+        stride = expression("mul", stride, size)
+    return tuple(reversed(strides))
+
+
+def element_bytes(element: str) -> int:
+    """Returns the bytes of an element in memory."""
+    return 1 if element == "i1" else int("".join(filter(str.isdigit, element))) // 8
+
+
+class Frame:
+    """The buffers of a region as a kernel gets them: pointers of operands, then of results, then all open extents.
+
+    Attributes:
+        region: the region.
+        buffers: operands, then results.
+        dims: how many open extents there are.
+        wide: whether coordinates need 64 bits.
+    """
+
+    def __init__(self, region: RegionView) -> None:
+        self.region = region
+        self.dims = sum(type_.is_dynamic_dim(axis) for type_ in region.buffer_types for axis in range(type_.rank))
+        shapes = _buffer_shapes(region)
+        self.buffers = [
+            Tensor(number, str(type_.element_type), shape, row_major(shape))
+            for number, (type_, shape) in enumerate(zip(region.buffer_types, shapes, strict=True))
+        ]
+        counts = [product(buffer.sizes) for buffer in self.buffers]
+        self.wide = any(not isinstance(count, int) or count >= _FITS for count in counts)
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The results."""
+        return self.buffers[len(self.region.operands) :]
+
+    def source(self, value: ir.Value, anchor: ir.Operation | None = None) -> Source | None:
+        """Returns what a value is; None where it is computed in a way that no kernel reads through."""
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            return self.buffers[ir.BlockArgument(value).arg_number]
+        op = owner.operation
+        if anchor is not None and op == anchor:
+            return AnchorResult(self.sizes_of(value))
+        if op.name == "tensor.empty":
+            return Unset()
+        if op.name == "arith.constant":
+            return _splat(op.attributes["value"], value.type)
+        if op.name == "linalg.fill":
+            inner = self.source(op.operands[0])
+            return inner if isinstance(inner, Splat) else None
+        return self._view(op, value, anchor)
+
+    def sizes_of(self, value: ir.Value) -> tuple[KernelExpr, ...]:
+        """Returns the sizes of a value inside: open ones are those of the result that it becomes; () if unknown."""
+        type_ = ir.RankedTensorType(value.type)
+        for result in self.results:
+            if len(result.sizes) == type_.rank and all(
+                type_.is_dynamic_dim(axis) or type_.get_dim_size(axis) == size for axis, size in enumerate(result.sizes)
+            ):
+                return result.sizes
+        if type_.has_static_shape:
+            return tuple(type_.shape)
+        return ()
+
+    def _view(self, op: ir.Operation, value: ir.Value, anchor: ir.Operation | None) -> Source | None:
+        if op.name == "linalg.transpose":
+            inner = self.source(op.operands[0], anchor)
+            order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+            if not isinstance(inner, Tensor):
+                return inner if isinstance(inner, Splat) else None
+            sizes, strides = (tuple(of[axis] for axis in order) for of in (inner.sizes, inner.strides))
+            return Tensor(inner.pointer, inner.element, sizes, strides, inner.offset)
+        if op.name == "tensor.extract_slice" and len(op.operands) == 1:
+            return self._slice(op, value)
+        if op.name not in ("tensor.cast", "tensor.expand_shape", "tensor.collapse_shape"):
+            return None
+        inner = self.source(op.operands[0])
+        if isinstance(inner, Splat):
+            return inner
+        type_ = ir.RankedTensorType(value.type)
+        if not isinstance(inner, Tensor) or not inner.contiguous:
+            return None
+        if type_.has_static_shape:
+            sizes = tuple(type_.shape)
+        elif op.name == "tensor.collapse_shape":
+            sizes = tuple(product([inner.sizes[axis] for axis in group]) for group in reassociation_of(op))
+        elif op.name == "tensor.expand_shape":
+            sizes = self._expanded(op, inner, type_)
+        else:
+            sizes = inner.sizes
+        return None if not sizes and type_.rank else Tensor(inner.pointer, inner.element, sizes, row_major(sizes))
+
+    def _expanded(self, op: ir.Operation, inner: Tensor, type_: ir.RankedTensorType) -> tuple[KernelExpr, ...]:
+        sizes: list[KernelExpr] = [0] * type_.rank
+        for number, axes in enumerate(reassociation_of(op)):
+            open_ = [axis for axis in axes if type_.is_dynamic_dim(axis)]
+            if len(open_) > 1:
+                return ()
+            known = 1
+            for axis in axes:
+                if axis not in open_:
+                    sizes[axis] = type_.get_dim_size(axis)
+                    known *= type_.get_dim_size(axis)
+            if open_:
+                sizes[open_[0]] = expression("floordiv", inner.sizes[number], known)
+        return tuple(sizes)
+
+    def _slice(self, op: ir.Operation, value: ir.Value) -> Tensor | None:
+        inner = self.source(op.operands[0])
+        type_ = ir.RankedTensorType(value.type)
+        if not isinstance(inner, Tensor) or not type_.has_static_shape:
+            return None
+        starts, lengths, steps = (
+            list(ir.DenseI64ArrayAttr(op.attributes[f"static_{what}"])) for what in ("offsets", "sizes", "strides")
+        )
+        offset = inner.offset
+        strides: list[KernelExpr] = []
+        for start, step, stride in zip(starts, steps, inner.strides, strict=True):
+            offset = expression("add", offset, expression("mul", stride, start))
+            strides.append(expression("mul", stride, step))
+        if len(lengths) != type_.rank:  # dims of one were dropped
+            return None
+        return Tensor(inner.pointer, inner.element, tuple(type_.shape), tuple(strides), offset)
+
+
+def offset_text(writer: KernelWriter, strides: Sequence[KernelExpr], offset: KernelExpr, axes: Sequence[Axis]) -> str:
+    """Returns the number of an element: the sum of coordinates times ``strides`` (one for each iteration dim).
+
+    Dims of an axis whose strides continue one another are one coordinate; only what is left is divided.
+    """
+    terms = [] if offset == 0 else [render(offset)]
+    for axis in axes:
+        runs: list[_Run] = []
+        inner: KernelExpr = 1
+        for number, size in zip(reversed(axis.dims), reversed(axis.sizes), strict=True):
+            stride = strides[number]
+            if size != 1:
+                last = runs[-1] if runs else None
+                if last is not None and (stride == last.reach or stride == last.stride == 0):
+                    runs[-1] = last.longer(size)
+                else:
+                    runs.append(_Run(inner, size, stride, expression("mul", stride, size)))
+                inner = expression("mul", inner, size)
+        if not runs and (not axis.dims or any(strides[number] != 0 for number in axis.dims)):
+            terms.append(f"{axis.text} * 0")  # one place, in the shape of the axis: masks have it
+        for run in runs:
+            if run.stride == 0:
+                continue
+            text = axis.text if run.below == 1 else writer.let(f"{axis.text} // {render(run.below)}")
+            if run is not runs[-1]:
+                text = writer.let(f"{text} % {render(run.count)}")
+            terms.append(text if run.stride == 1 else f"{text} * {render(run.stride)}")
+    return " + ".join(terms) or "0"
+
+
+def coordinate_text(writer: KernelWriter, number: int, axes: Sequence[Axis]) -> str:
+    """Returns the coordinate along one iteration dim."""
+    strides: list[KernelExpr] = [0] * (1 + max(each for axis in axes for each in axis.dims))
+    strides[number] = 1
+    return offset_text(writer, strides, 0, axes)
+
+
+def maps_of(generic: ir.Operation) -> list[ir.AffineMap]:
+    """Returns the maps of a ``linalg.generic``."""
+    return [ir.AffineMapAttr(each).value for each in ir.ArrayAttr(generic.attributes["indexing_maps"])]
+
+
+def map_strides(map_: ir.AffineMap, tensor: Tensor) -> tuple[list[KernelExpr], KernelExpr] | None:
+    """Returns strides over the iteration dims of an operand, and its offset; None where the map is not linear."""
+    strides: list[KernelExpr] = [0] * map_.n_dims
+    offset = tensor.offset
+    for result, stride in zip(map_.results, tensor.strides, strict=True):
+        terms = linear_terms(result, map_.n_dims)
+        if terms is None:
+            return None
+        for number, coefficient in enumerate(terms[0]):
+            if coefficient:
+                strides[number] = expression("add", strides[number], expression("mul", stride, coefficient))
+        offset = expression("add", offset, expression("mul", stride, terms[1]))
+    return strides, offset
+
+
+def load(writer: KernelWriter, tensor: Tensor, offset: str, mask: str | None, other: str = "") -> str:
+    """Returns the name of loaded elements; booleans are ``int1``."""
+    arguments = [f"p{tensor.pointer} + ({offset})"]
+    if mask is not None:
+        arguments.append(f"mask={mask}")
+        if other:
+            arguments.append(f"other={other}")
+    loaded = writer.let(f"tl.load({', '.join(arguments)})", "x")
+    return writer.let(f"{loaded} != 0") if tensor.element == "i1" else loaded
+
+
+def store(writer: KernelWriter, tensor: Tensor, offset: str, value: str, mask: str | None) -> None:
+    """Writes elements."""
+    stored = f"{value}.to(tl.int8)" if tensor.element == "i1" else value
+    writer.line(f"tl.store(p{tensor.pointer} + ({offset}), {stored}{f', mask={mask}' if mask else ''})")
+
+
+def pointer_types(frame: Frame) -> tuple[str, ...]:
+    """Returns what each pointer of a kernel points to."""
+    return tuple(POINTERS[buffer.element] for buffer in frame.buffers)
+
+
+def _splat(attribute: ir.Attribute, type_: ir.Type) -> Splat | None:
+    element = str(ir.RankedTensorType(type_).element_type) if isinstance(type_, ir.RankedTensorType) else str(type_)
+    if isinstance(attribute, ir.DenseElementsAttr):
+        if not attribute.is_splat:
+            return None
+        attribute = attribute.get_splat_value()
+    if isinstance(attribute, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):
+        return Splat(attribute.value, element)
+    return None
+
+
+def _buffer_shapes(region: RegionView) -> list[tuple[KernelExpr, ...]]:
+    """Returns the shapes of operands and results; those of results are in terms of operands, where that is known."""
+    same = _equal_dims(region)
+    shapes: list[tuple[KernelExpr, ...]] = []
+    count = 0
+    for type_ in region.buffer_types:
+        shape: list[KernelExpr] = []
+        for axis in range(type_.rank):
+            if type_.is_dynamic_dim(axis):
+                shape.append(dim(same.get(count, count)))
+                count += 1
+            else:
+                shape.append(type_.get_dim_size(axis))
+        shapes.append(tuple(shape))
+    operands = shapes[: len(region.operands)]
+    try:
+        found = result_shapes(region, operands)
+    except UnsupportedError:  # an extent that depends on data
+        return shapes
+    return [*operands, *found]
+
+
+def _equal_dims(region: RegionView) -> Mapping[int, int]:
+    """Returns for open extents that a generic runs over together with others the first of those."""
+    numbers: dict[tuple[int, int], int] = {}
+    for buffer, type_ in enumerate(region.buffer_types):
+        for axis in range(type_.rank):
+            if type_.is_dynamic_dim(axis):
+                numbers[buffer, axis] = len(numbers)
+    same: dict[int, int] = {}
+    generic = region.epilogue
+    if generic is None or not numbers:
+        return same
+    maps = maps_of(generic.operation)
+    first: dict[int, int] = {}
+    returned = list(region.returned)
+    places = [
+        ir.BlockArgument(value).arg_number if isinstance(value.owner, ir.Block) else None
+        for value in generic.operation.operands
+    ]
+    inputs = len(places) - len(generic.operation.results)
+    for number, result in enumerate(generic.operation.results):
+        places[inputs + number] = len(region.operands) + returned.index(result) if result in returned else None
+    for map_, buffer in zip(maps, places, strict=True):
+        if buffer is None:
+            continue
+        for axis, each in enumerate(map_.results):
+            if (buffer, axis) in numbers and isinstance(each, ir.AffineDimExpr):
+                number = numbers[buffer, axis]
+                same[number] = first.setdefault(ir.AffineDimExpr(each).position, number)
+    return same

@@ -1,0 +1,42 @@
+"""Launches that were captured once and are replayed: a graph keeps addresses, and must not outlive what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, LaunchBuffer
+from lowerkit.runtimes.cuda.simulated.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class CapturedLaunch:
+    """A launch as it was captured; ``held`` has the allocation of each of its buffers at that time."""
+
+    kernel: Kernel
+    blocks: int
+    threads: int
+    shared: int
+    arguments: Sequence[LaunchBuffer | int]
+    held: Sequence[Allocation | None]
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """Bytes whose content does not matter any more at this point."""
+
+    address: int
+    size: int
+
+
+@dataclass
+class CapturedGraph:
+    """What was put into a queue between the beginning and the end of a capture.
+
+    Attributes:
+        steps: in order.
+        destroyed: whether it was given back.
+    """
+
+    steps: list[CapturedLaunch | Forgotten] = field(default_factory=list["CapturedLaunch | Forgotten"])
+    destroyed: bool = False
