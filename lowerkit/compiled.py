@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ class CompileOptions:
         target: accelerators and the CPU with their levels (``acme_npu+cpu:x86-64-v3``), as text or parsed;
             ``lowerkit targets`` lists them. A level is what the artifact may use, checked again at load; of several
             (``cpu:x86-64-v3,x86-64-v4``) the loader takes the best one.
+        allow: what accelerators may compute less exactly than the model says: ``tf32``.
         keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
         require_offload: share of the FLOPs, 0 to 1, that the accelerators must take; None asks for nothing.
         dump_folder: where the IR after each pass is written; None writes nothing.
@@ -44,9 +45,11 @@ class CompileOptions:
         golden: store the example inputs and our outputs in the artifact, for ``lowerkit verify``.
         device: the device that takes the place of the target's where the model runs in this process: ``cuda-sim``.
         sharding: how the program is split among the ranks of a mesh; None: it is for one device.
+        tiles: the file of ``lowerkit tune`` that products for CUDA take their tiles from; None: predicted ones.
     """
 
     target: TargetSpec | str = "cpu"
+    allow: frozenset[str] = frozenset()
     keep_on_host: frozenset[str] = frozenset()
     require_offload: float | None = None
     dump_folder: Path | None = None
@@ -55,13 +58,15 @@ class CompileOptions:
     golden: bool = True
     device: str | None = None
     sharding: ShardingPlan | None = None
+    tiles: Path | None = None
 
     @cached_property
     def spec(self) -> TargetSpec:
         """The target, parsed."""
         from lowerkit.targets.spec import TargetSpec
 
-        return TargetSpec.parse(self.target) if isinstance(self.target, str) else self.target
+        spec = TargetSpec.parse(self.target) if isinstance(self.target, str) else self.target
+        return replace(spec, allow=spec.allow | self.allow)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ def compile(
     workers: int | None = None,
     use_cache: bool = True,
     device: str | None = None,
+    allow: Sequence[str] = (),
     mesh: str | None = None,
     shard: Mapping[str, str] | None = None,
 ) -> Compiled:
@@ -45,6 +47,7 @@ def compile(
         workers: processes that compile kernels; None is one a core.
         use_cache: read and write the caches of captured programs and of kernels on disk.
         device: the device that takes the place of the target's in this process, such as ``cuda-sim``.
+        allow: what accelerators may compute less exactly than the model says: ``tf32`` on ``cuda``.
         mesh: the ranks to split the model among, ``tp=2``; called in this process, it runs on simulated ones.
         shard: how: patterns of module paths to ``column``, ``row``, ``vocabulary`` or ``replicate``.
 
@@ -64,7 +67,9 @@ def compile(
     from lowerkit.spmd.plan_file import sharding_of
 
     sharding = sharding_of(mesh, shard)
-    options = CompileOptions(target=target, workers=workers, use_cache=use_cache, device=device, sharding=sharding)
+    options = CompileOptions(
+        target, frozenset(allow), workers=workers, use_cache=use_cache, device=device, sharding=sharding
+    )
     compiled = compile_program(program, options)
     compiled.threads = threads
     return compiled
@@ -92,6 +97,7 @@ def compile_program(
     if options.workers is not None and options.workers < 1:
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
     hosts, accelerators = options.spec.host_targets, options.spec.accelerator_targets  # unknown ones are named first
+    tiles = _tiles_of(options)
     context, timings = _lower(program, "fused", options, on_progress)
 
     from lowerkit.codegen.assemble import compile_parts
@@ -100,11 +106,22 @@ def compile_program(
 
     offload = summaries(context.placements, [each.name for each in accelerators]) if context.placements else []
     require_offload(context.placements, offload, options.require_offload, options.keep_on_host)
-    parts = compile_parts(
-        program, hosts, accelerators, LinkSettings(options.workers, options.use_cache, on_progress), context.placements
-    )
+    settings = LinkSettings(options.workers, options.use_cache, on_progress)
+    with tiles:
+        parts = compile_parts(program, hosts, accelerators, settings, context.placements)
     program.stage, remarks = "compiled", [*program.remarks, *context.remarks, *parts.remarks]
     return Compiled(program, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
+
+
+def _tiles_of(options: CompileOptions) -> AbstractContextManager[None]:
+    """Within what is returned, products take the tiles that the options name."""
+    if options.tiles is None:
+        return nullcontext()
+    if "cuda" not in [target.name for target in options.spec.accelerator_targets]:
+        raise UsageError("LK1004", "measured tiles have no effect without the target cuda", hint="leave them out")
+    from lowerkit.targets.cuda.model.measured_tiles import TileFile, using_tiles
+
+    return using_tiles(TileFile.load(options.tiles).tiles)
 
 
 def _sharding_summary(options: CompileOptions, parts: CompiledParts) -> ShardingSummary | None:
@@ -126,9 +143,11 @@ def plan_program(
     from lowerkit.codegen.assemble import plan_parts
 
     options = options or CompileOptions()
+    tiles = _tiles_of(options)
     context, _ = _lower(program, "fused", options, on_progress)
     spec = options.spec
-    return plan_parts(program, spec.host_targets, spec.accelerator_targets, context.placements, on_progress)
+    with tiles:
+        return plan_parts(program, spec.host_targets, spec.accelerator_targets, context.placements, on_progress)
 
 
 def pass_context(program: Program) -> PassContext:

@@ -11,7 +11,7 @@ import click
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import Share, device_option, mesh_option, shard_option, target_option
+from lowerkit.cli.target_options import Share, allow_option, device_option, mesh_option, shard_option, target_option
 from lowerkit.errors import InputError, UsageError
 
 
@@ -21,6 +21,7 @@ from lowerkit.errors import InputError, UsageError
     "-o", "--output", type=click.Path(path_type=Path), help="The artifact to write. [default: MODEL's stem + .lk]"
 )
 @target_option
+@allow_option
 @device_option
 @mesh_option
 @shard_option
@@ -29,6 +30,11 @@ from lowerkit.errors import InputError, UsageError
 @click.option("--dump-ir", type=click.Path(path_type=Path), help="Write the IR after each pass into this folder.")
 @click.option("--compile-to", metavar="STAGE", help="Stop after this stage and write its IR to the output.")
 @click.option("--compile-from", metavar="STAGE", help="MODEL is a file that --compile-to STAGE wrote.")
+@click.option(
+    "--tiles",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Tiles of products for CUDA that `lowerkit tune` measured. [default: the predicted best]",
+)
 @click.option("--workers", type=int, help="Processes that compile kernels. [default: one a core]")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the caches of captured programs and of kernels.")
 @json_option
@@ -41,6 +47,7 @@ def command(
     seed: int,
     output: Path | None,
     target: str,
+    allow: tuple[str, ...],
     device: str | None,
     mesh: str | None,
     plan: Path | None,
@@ -49,6 +56,7 @@ def command(
     dump_ir: Path | None,
     compile_to: str | None,
     compile_from: str | None,
+    tiles: Path | None,
     workers: int | None,
     no_cache: bool,
     as_json: bool,
@@ -73,9 +81,10 @@ def command(
     if compile_from is not None:
         refuse_given(MODEL_OPTIONS, "with --compile-from: the file was captured before")
     if compile_to is not None:
-        refuse_given(["workers", "require_offload"], "with --compile-to: no kernel is compiled")
+        refuse_given(["workers", "require_offload", "tiles"], "with --compile-to: no kernel is compiled")
     options = CompileOptions(
         target=target,
+        allow=frozenset(allow),
         device=device,
         keep_on_host=frozenset(keep_on_host),
         require_offload=require_offload,
@@ -83,6 +92,7 @@ def command(
         workers=workers,
         use_cache=not no_cache,
         sharding=sharding_of(mesh, plan),
+        tiles=tiles,
     )
     with progress(quiet) as show:
         show("capturing")

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "emit-c": "Write an artifact as an object, a header and an example for C.",
     "verify": "Prove an artifact again: checksums and golden inputs.",
     "comm": "Trace, tune and describe the collectives between ranks.",
+    "tune": "Measure tiles of a model's products on this machine's card.",
     "bench": "Time a model beside its peers, interleaved.",
     "conformance": "Run a public test suite case by case: onnx, torch.",
     "targets": "List the targets and CPU levels, or write the package of a new target.",

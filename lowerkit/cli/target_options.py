@@ -15,6 +15,13 @@ target_option = click.option(
     "Several levels of the CPU make one file for all: cpu:x86-64-v3,x86-64-v4.",
 )
 
+allow_option = click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Let accelerators compute less exactly than the model says: tf32 on cuda (tensor cores for products of f32).",
+)
+
 program_option = click.option(
     "--target",
     metavar="NAME[:LEVEL][+...]",

@@ -48,7 +48,10 @@ class RegionView:
             read it there; families that cannot do without.
         module: the module that holds the body as ``@region``.
         location: ``file:line`` of the anchor in the user's code, for messages.
+        allowed: what may be computed less exactly, see :class:`~lowerkit.targets.target.Target`.
     """
+
+    allowed: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -140,6 +143,12 @@ class RegionView:
             replace(operand, is_weight=bool(name), weight_name=name)
             for operand, name in zip(self.operands, weight_names, strict=True)
         ]
+        return view
+
+    def allowing(self, names: frozenset[str]) -> RegionView:
+        """Returns a view of the same region, of which ``names`` may be computed less exactly."""
+        view = copy.copy(self)
+        view.allowed = names
         return view
 
     def with_layouts(self, layouts: Mapping[int, Packing]) -> RegionView:

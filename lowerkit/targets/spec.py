@@ -19,11 +19,13 @@ class TargetSpec:
 
     Attributes:
         accelerators: (name, level) of each, level ``""`` where none was named, ``sm_90,sm_80`` where several were.
+        allow: what targets may compute less exactly: names of their ``permits``.
         hosts: levels of the CPU, a program of the artifact for each; ``host`` is the widest that this machine has.
     """
 
     accelerators: tuple[tuple[str, str], ...] = ()
     hosts: tuple[str, ...] = ("host",)
+    allow: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> TargetSpec:
@@ -76,7 +78,19 @@ class TargetSpec:
             UnsupportedError: LK4003, there is no such target or level.
             CodegenError: LK5003, a package fails.
         """
-        return tuple(find_target(name, level) for name, level in self.accelerators)
+        targets = tuple(find_target(name, level) for name, level in self.accelerators)
+        permits = {name: target for target in targets for name in target.permits}
+        unknown = sorted(self.allow - set(permits))
+        if unknown:
+            known = ", ".join(f"{name} ({target.permits[name]})" for name, target in sorted(permits.items()))
+            raise UnsupportedError(
+                "LK4003",
+                f"the target {str(self)!r} has nothing called {unknown[0]!r} that could be allowed",
+                hint=f"these may be allowed: {known}" if known else "it computes everything as the model says",
+            )
+        for target in targets:
+            target.allowed = self.allow & set(target.permits)
+        return targets
 
 
 def _name_and_levels(part: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ functions, as large as can be, which go to :meth:`Target.compile` (of a target b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -41,12 +41,16 @@ class Target(ABC):
         levels: the levels it can be asked for; the first one where none is named.
         unit: what :meth:`compile` is given: a whole ``function``, or each fused ``region`` of it, which then are
             launched one after the other.
+        permits: what may be computed less exactly than the model says where a user allows it: name and words for it.
+        allowed: which of these the user allowed.
         several_levels: whether one code may be for several levels: ``level`` is then their names with commas between.
     """
 
     name: ClassVar[str]
     levels: ClassVar[tuple[str, ...]] = ()
     several_levels: ClassVar[bool] = False
+    permits: ClassVar[Mapping[str, str]] = {}
+    allowed: frozenset[str] = frozenset()
     unit: ClassVar[Literal["function", "region"]] = "function"
 
     def __init__(self, level: str = "") -> None:

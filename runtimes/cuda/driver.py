@@ -5,6 +5,7 @@ Both get the same calls in the same order; :class:`~lowerkit.runtimes.cuda.devic
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -81,6 +82,15 @@ class Driver(ABC):
     @abstractmethod
     def synchronize(self, queue: int) -> None:
         """Returns when everything in ``queue`` is done."""
+
+    def mark(self, queue: int) -> Any:
+        """Returns a point in time: when everything put into ``queue`` so far is done; of this machine's clock here."""
+        self.synchronize(queue)
+        return time.perf_counter()
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """Returns the seconds between two points of one queue, which are given back."""
+        return last - first
 
     @abstractmethod
     def begin_capture(self, queue: int) -> None:

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,8 +214,24 @@ class LibCuda(Driver):
 
     def record(self, queue: int) -> int:
         """See :meth:`Driver.record`."""
+        return self._event(queue, 2)  # without a time
+
+    def mark(self, queue: int) -> int:
+        """See :meth:`Driver.mark`; of the card's clock."""
+        return self._event(queue, 0)
+
+    def seconds_between(self, first: int, last: int) -> float:
+        """See :meth:`Driver.seconds_between`."""
+        milliseconds = c_float()
+        self._call("cuEventSynchronize", c_void_p(last))
+        self._call("cuEventElapsedTime", byref(milliseconds), c_void_p(first), c_void_p(last))
+        for event in (first, last):
+            self._call("cuEventDestroy_v2", c_void_p(event))
+        return milliseconds.value * 1e-3
+
+    def _event(self, queue: int, flags: int) -> int:
         stream, event = self._stream(queue), c_void_p()
-        self._call("cuEventCreate", byref(event), c_uint(2))  # 2: without a time
+        self._call("cuEventCreate", byref(event), c_uint(flags))
         self._call("cuEventRecord", event, stream)
         return event.value or 0
 

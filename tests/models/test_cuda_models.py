@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,55 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import Compiled, CompileOptions, compile_program
 from lowerkit.parity.check import check_program
 from lowerkit.quantization.quantize import quantize
+from lowerkit.targets.cuda.ptx import libdevice
 from tests.support.models import benchmark_models
 
 MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
 SIMULATED = "cuda-sim"
 
 
-@pytest.mark.parametrize("level", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("dtype", "level", "by_op"),
+    [(None, "sm_80", True), (torch.bfloat16, "sm_90", True), (torch.bfloat16, "sm_80", False)],
+    ids=["f32-sm_80", "bf16-sm_90", "bf16-sm_80"],
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_gate_a(name: str, level: str) -> None:
-    """Op by op for sm_90: the code differs in the cards that it runs on alone."""
+def test_gate_a(name: str, dtype: torch.dtype | None, level: str, by_op: bool) -> None:
+    """The simulated device holds every launch to its bounds, to what was written, and to an order among threads."""
     module, inputs = benchmark_models().tiny(name)
-    by_op = level == "sm_90"
+    if dtype is not None:
+        module = module.to(dtype)
+        inputs = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
     report = check_program(capture(module, inputs), target=f"cuda:{level}", device=SIMULATED, per_op=by_op)
     failing = [(row.name, row.verdict.reason) for row in (*report.ops, *report.outputs) if not row.verdict.passed]
     assert report.outputs and not failing, failing
     assert len(report.ops) > 15 or not by_op
+
+
+def test_a_second_run_is_one_graph() -> None:
+    module, inputs = benchmark_models().tiny("gpt2")
+    session = compiled(module, inputs).session
+    memory = session._calls.memories["cuda"]  # pyright: ignore[reportPrivateUsage]
+    first = session.run(*inputs)[0]
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(*inputs)[0], first)
+    (sequence,) = memory.sequences._known.values()  # pyright: ignore[reportPrivateUsage]
+    assert sequence.graph is not None and len(sequence.calls) > 20
+
+
+def test_two_levels_in_one_artifact(tmp_path: Path) -> None:
+    """Weights are there once, and each level has code of its own."""
+    module, inputs = benchmark_models().tiny("bert_base")
+    sizes: dict[str, int] = {}
+    for target in ("cuda:sm_80", "cuda:sm_90,cuda:sm_80"):
+        made = compile_program(capture(module, inputs), CompileOptions(target, golden=False, device=SIMULATED))
+        path = tmp_path / f"{len(sizes)}.lk"
+        made.save(path)
+        session = lowerkit.load(path, device=SIMULATED)
+        with torch.no_grad():
+            np.testing.assert_allclose(session.run(*inputs)[0], module(*inputs).numpy(), rtol=1e-4, atol=1e-4)
+        sizes[target] = sum(weight.end - weight.begin for weight in session._artifact.weights.values())  # pyright: ignore[reportPrivateUsage]
+    assert len(set(sizes.values())) == 1
 
 
 def compiled(module: nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any) -> Compiled:
@@ -146,7 +180,17 @@ class Doubles(nn.Module):
         return torch.exp(x @ y) @ x.sqrt()
 
 
-def test_f64_functions_run_on_the_host_and_stand_in_the_ledger() -> None:
+def test_f64_functions_are_those_of_the_library() -> None:
+    x, y = torch.rand(4, 4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)
+    made = lowerkit.compile(Doubles().eval(), (x, y), target="cuda:sm_90", device=SIMULATED)
+    assert made.offload[0].ops == made.offload[0].all_ops
+    np.testing.assert_allclose(made(x, y), Doubles()(x, y).numpy(), rtol=1e-14)
+
+
+def test_f64_functions_without_the_library_run_on_the_host_and_stand_in_the_ledger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(libdevice, "available", lambda: False)
     x, y = torch.rand(4, 4, dtype=torch.float64), torch.rand(4, 4, dtype=torch.float64)
     made = lowerkit.compile(Doubles().eval(), (x, y), target="cuda:sm_90", device=SIMULATED)
     assert "elementwise math.exp of f64: there is no code for the GPU" in [

@@ -17,23 +17,26 @@ def fast_families() -> tuple[KernelFamily, ...]:
     """Returns the families in Triton, in the order in which they are asked; none where Triton is not installed."""
     if not toolchain.version():
         return ()
-    from lowerkit.targets.cuda.families.windows.conv import ConvFamily
-    from lowerkit.targets.cuda.families.windows.depthwise import DepthwiseFamily
+    from lowerkit.targets.cuda.families.attention.attention import AttentionFamily
     from lowerkit.targets.cuda.families.elementwise import ElementwiseFamily
     from lowerkit.targets.cuda.families.matmul import MatmulFamily
     from lowerkit.targets.cuda.families.movement.copies import CopyFamily
     from lowerkit.targets.cuda.families.movement.gather import GatherFamily
     from lowerkit.targets.cuda.families.movement.scatter import ScatterFamily
-    from lowerkit.targets.cuda.families.windows.pool import PoolFamily
+    from lowerkit.targets.cuda.families.rope import RopeFamily
     from lowerkit.targets.cuda.families.rowwise.cumulative import CumulativeFamily
     from lowerkit.targets.cuda.families.rowwise.ordering import OrderingFamily
     from lowerkit.targets.cuda.families.rowwise.reduce import ReduceFamily
     from lowerkit.targets.cuda.families.rowwise.row_norm import RowNormFamily
     from lowerkit.targets.cuda.families.rowwise.softmax import SoftmaxFamily
+    from lowerkit.targets.cuda.families.windows.conv import ConvFamily
+    from lowerkit.targets.cuda.families.windows.depthwise import DepthwiseFamily
+    from lowerkit.targets.cuda.families.windows.pool import PoolFamily
 
     return (
-        MatmulFamily(), ConvFamily(), DepthwiseFamily(), PoolFamily(), RowNormFamily(), SoftmaxFamily(), ReduceFamily(),
-        CumulativeFamily(), OrderingFamily(), GatherFamily(), ScatterFamily(), ElementwiseFamily(), CopyFamily(),
+        MatmulFamily(), AttentionFamily(), RopeFamily(), ConvFamily(), DepthwiseFamily(), PoolFamily(),
+        RowNormFamily(), SoftmaxFamily(), ReduceFamily(), CumulativeFamily(), OrderingFamily(), GatherFamily(),
+        ScatterFamily(), ElementwiseFamily(), CopyFamily(),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ Both become PTX, and machine code where ptxas is found, for one level or several
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -31,6 +31,7 @@ class CudaTarget(Target):
     name: ClassVar[str] = "cuda"
     levels: ClassVar[tuple[str, ...]] = LEVELS
     several_levels: ClassVar[bool] = True
+    permits: ClassVar[Mapping[str, str]] = {"tf32": "f32 factors of products rounded to 11 bits, as tensor cores take them"}
     unit: ClassVar[Literal["function", "region"]] = "region"
 
     def capabilities(self, level: str) -> Capabilities:
@@ -56,7 +57,7 @@ class CudaTarget(Target):
         planned: dict[str, PlannedRegion] = {}
         refusals: tuple[tuple[str, str], ...] = ()
         for level in levels_of(self.level):
-            planned[level], refusals = select_kernels(function, level)
+            planned[level], refusals = select_kernels(function.allowing(self.allowed), level)
         first = planned[levels_of(self.level)[0]]
         layouts = first.layouts()
         assert all(each.layouts() == layouts for each in planned.values()), "weights lie one way for all levels"

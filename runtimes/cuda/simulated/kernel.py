@@ -28,7 +28,7 @@ class Kernel:
         shared_bytes: static shared memory of a block; what a launch asks for lies behind it.
         local_bytes: local memory of a thread.
         target: what the module is made for, such as sm_90a.
-        slots, blocks: the decoded instructions.
+        slots, readers, blocks: the decoded instructions.
         coverage: which of them ran, as far as devices recorded it.
     """
 
@@ -57,11 +57,11 @@ class Kernel:
         readers = [InstructionReader(instruction, self.slots, self._origin) for instruction in text.instructions]
         self.blocks = build_blocks(readers)
         self.coverage = Coverage()
-        self._readers = readers
+        self.readers = readers
 
     def unexecuted(self) -> Sequence[Unexecuted]:
         """Returns the instructions that no launch ran on a device that records them, in the order of the text."""
-        return self.coverage.unexecuted(self.blocks, self._readers)
+        return self.coverage.unexecuted(self.blocks, self.readers)
 
     def _origin(self, instruction: Instruction) -> tuple[str, str | None]:
         """Returns what an error says of an instruction: the kernel and the PTX, and the place in the source."""

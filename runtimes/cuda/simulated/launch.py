@@ -83,7 +83,7 @@ def run_launch(
     shared = kernel.shared_bytes + shared_bytes
     largest = max(shared, kernel.local_bytes * geometry.width, 1)
     most = max(1, min(_BATCH_THREADS // geometry.width, _BATCH_BYTES // largest))
-    races = Races(geometry, memory, kernel.slots.use) if check_races else None
+    races = Races(geometry, memory, kernel.slots.use, kernel.readers) if check_races else None
     issued = thread_instructions = 0
     for first in range(0, geometry.blocks, most):
         blocks = min(most, geometry.blocks - first)

@@ -169,7 +169,7 @@ def _sums(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile, pla
         if problem.unsigned:
             left = writer.let(f"({left} ^ -128).to(tl.int8)", "signed")
             writer.line(f"{columns} += tl.sum({right}.to(tl.int32), 0)")
-        kind = ', input_precision="ieee"' if problem.a.element == "f32" else ""
+        kind = frame.precision(problem.a.element)
         kind += ", out_dtype=tl.int32" if problem.accumulator == "i32" else ""
         writer.line(f"{sums} = tl.dot({left}, {right}, {sums}{kind})")
     if problem.unsigned:

@@ -1,7 +1,8 @@
-"""Which tile a product gets: the one that is predicted to be the fastest."""
+"""Which tile a product gets: one that was measured, else the one that is predicted to be the fastest."""
 
 from __future__ import annotations
 
+from lowerkit.targets.cuda.model.measured_tiles import measured_tile
 from lowerkit.targets.cuda.model.products import GemmTile, Product, best_tile
 from lowerkit.targets.plan import KernelExpr
 
@@ -16,8 +17,14 @@ def choose_tile(
 
     An open depth is never split.
     """
+    asked = asked_product(element, rows, columns, depth, batch)
+    return measured_tile(asked, level) or best_tile(asked, level, split=isinstance(depth, int))
+
+
+def asked_product(element: str, rows: KernelExpr, columns: KernelExpr, depth: KernelExpr, batch: KernelExpr) -> Product:
+    """Returns the product that a tile is chosen for."""
     m, n, k, many = (max(size, 1) if isinstance(size, int) else OPEN for size in (rows, columns, depth, batch))
-    return best_tile(Product(m, n, k, many, element), level, split=isinstance(depth, int))
+    return Product(m, n, k, many, element)
 
 
-__all__ = ["GemmTile", "choose_tile"]
+__all__ = ["GemmTile", "asked_product", "choose_tile"]

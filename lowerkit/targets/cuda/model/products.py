@@ -222,25 +222,28 @@ def candidates(product: Product) -> tuple[GemmTile, ...]:
 
 @lru_cache(maxsize=1024)
 def best_tile(product: Product, level: str, split: bool = False) -> GemmTile:
-    """Returns the tile that is predicted to be the fastest on the card that stands for a level.
+    """Returns the tile that is predicted to be the fastest; see :func:`shortlist`."""
+    return shortlist(product, level, split)[0].tile
+
+
+def shortlist(product: Product, level: str, split: bool = False) -> list[Candidate]:
+    """Returns the tiles for the card that stands for a level, fastest first.
 
     Args:
         product: it.
         level: such as ``sm_90``.
-        split: whether the depth may be cut into parts.
+        split: whether the depth may be cut into parts: that of the best tiles is, where their blocks are few.
     """
     card = card_of(level)
     ranked = rank(product, candidates(product), card)
-    if split:
-        few = [each.tile for each in ranked[:_SPLIT_WORTH] if _blocks(product, each.tile) < card.sms]
-        parts = [
-            msgspec.structs.replace(tile, split=count)
-            for tile in few
-            for count in _SPLITS
-            if product.depth >= count * tile.k * _LEAST_STEPS
-        ]
-        ranked = [ranked[0], *rank(product, parts, card)]
-    return min(ranked, key=lambda each: each.seconds).tile
+    few = [each.tile for each in ranked[:_SPLIT_WORTH] if split and _blocks(product, each.tile) < card.sms]
+    parts = [
+        msgspec.structs.replace(tile, split=count)
+        for tile in few
+        for count in _SPLITS
+        if product.depth >= count * tile.k * _LEAST_STEPS
+    ]
+    return sorted([*ranked, *rank(product, parts, card)], key=lambda each: each.seconds)
 
 
 def _blocks(product: Product, tile: GemmTile) -> int:

@@ -1,7 +1,7 @@
 """Text of one kernel to PTX: the conversions of the CPU's kernels to LLVM IR, then LLVM's back end for NVIDIA.
 
-No fast-math: a product and a sum are rounded each, unless a kernel asks for ``fma``. What has no code for the GPU (a
-call of the C math library) is an error here, before LLVM's back end ends the process over it.
+No fast-math: a product and a sum are rounded each, unless a kernel asks for ``fma``. Functions are those of
+NVIDIA's library, where it is; what has no code for the GPU is an error here, before LLVM's back end ends the process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lowerkit.errors import CodegenError, LowerkitError
 from lowerkit.targets.cpu.objects.llvm_compat import to_llvm_22
 from lowerkit.targets.cpu.objects.lower import lower_to_llvm_ir
 from lowerkit.targets.cuda.levels import PTX_VERSIONS
+from lowerkit.targets.cuda.ptx import libdevice
 
 TRIPLE = "nvptx64-nvidia-cuda"
 _DEFINITION = re.compile(r"^define void @(\w+)\(", re.MULTILINE)
@@ -54,7 +55,10 @@ def emit_ptx(mlir: str, level: str) -> str:
         CodegenError: LK5001, a stage rejects the text, or it needs what a GPU has not.
     """
     text = to_llvm_22(lower_to_llvm_ir(mlir))
-    missing = sorted({name for name in _DECLARATION.findall(text) if not name.startswith(_KNOWN)})
+    if libdevice.available():
+        text = libdevice.call_library(text)
+    declared = set(_DECLARATION.findall(text))
+    missing = sorted(name for name in declared if not name.startswith(("__nv_", *_KNOWN)))
     if _REMAINDER.search(text):
         missing.append("frem")  # LLVM writes one that is exact for small quotients alone
     if missing:
@@ -68,6 +72,8 @@ def emit_ptx(mlir: str, level: str) -> str:
         raise CodegenError("LK5001", f"LLVM rejected the IR of a kernel: {error}") from error
     module.triple = TRIPLE
     module.data_layout = str(machine.target_data)
+    if any(name.startswith("__nv_") for name in declared):
+        libdevice.link(module, context, TRIPLE, module.data_layout)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = False
     options.slp_vectorization = False

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cuda.triton.integers import WIDTHS, integer_text, to_integer
 from lowerkit.targets.cuda.triton.writer import KernelWriter
 
 TYPES = {
@@ -30,9 +31,11 @@ _FLOAT_BINARY = {
     "arith.maxnumf": "tl.maximum({0}, {1})", "arith.minnumf": "tl.minimum({0}, {1})",
     "math.powf": "libdevice.pow({0}, {1})", "math.atan2": "libdevice.atan2({0}, {1})",
     "math.copysign": "libdevice.copysign({0}, {1})", "arith.remf": "libdevice.fmod({0}, {1})",
+    "math.clampf": "tl.minimum(tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL), {2}, "
+    "propagate_nan=tl.PropagateNan.ALL)",
 }  # fmt: skip
 _FLOAT_UNARY = {
-    "arith.negf": "-{0}", "math.absf": "tl.abs({0})", "math.floor": "libdevice.floor({0})",
+    "arith.negf": "{0} * -1.0", "math.absf": "tl.abs({0})", "math.floor": "libdevice.floor({0})",
     "math.ceil": "libdevice.ceil({0})", "math.trunc": "libdevice.trunc({0})", "math.round": "libdevice.round({0})",
     "math.roundeven": "libdevice.rint({0})", "math.rsqrt": "libdevice.rsqrt({0})",
 } | {
@@ -42,16 +45,16 @@ _FLOAT_UNARY = {
         "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "cbrt",
     )
 }  # fmt: skip
-_INT_BINARY = {
-    "arith.addi": "{0} + {1}", "arith.subi": "{0} - {1}", "arith.muli": "{0} * {1}", "arith.andi": "{0} & {1}",
-    "arith.ori": "{0} | {1}", "arith.xori": "{0} ^ {1}", "arith.maxsi": "tl.maximum({0}, {1})",
-    "arith.minsi": "tl.minimum({0}, {1})",
+_TESTS = {
+    "math.isnan": "{0} != {0}", "math.isinf": 'tl.abs({0}) == float("inf")',
+    "math.isfinite": 'tl.abs({0}) < float("inf")',
 }  # fmt: skip
+"""Questions about a float, of which the answer is a boolean."""
 _CMPF = {
-    1: "{0} == {1}", 2: "{0} > {1}", 3: "{0} >= {1}", 4: "{0} < {1}", 5: "{0} <= {1}",
-    6: "({0} < {1}) | ({0} > {1})", 7: "({0} == {0}) & ({1} == {1})", 8: "(({0} < {1}) | ({0} > {1})) == 0",
-    9: "({0} <= {1}) == 0", 10: "({0} < {1}) == 0", 11: "({0} >= {1}) == 0", 12: "({0} > {1}) == 0",
-    13: "{0} != {1}", 14: "({0} != {0}) | ({1} != {1})",
+    0: "({0} == {0}) & ({0} != {0})", 1: "{0} == {1}", 2: "{0} > {1}", 3: "{0} >= {1}", 4: "{0} < {1}",
+    5: "{0} <= {1}", 6: "({0} < {1}) | ({0} > {1})", 7: "({0} == {0}) & ({1} == {1})",
+    8: "(({0} < {1}) | ({0} > {1})) == 0", 9: "({0} <= {1}) == 0", 10: "({0} < {1}) == 0", 11: "({0} >= {1}) == 0",
+    12: "({0} > {1}) == 0", 13: "{0} != {1}", 14: "({0} != {0}) | ({1} != {1})", 15: "({0} == {0}) | ({0} != {0})",
 }  # fmt: skip
 _CMPI = {0: "==", 1: "!=", 2: "<", 3: "<=", 4: ">", 5: ">="}
 _CMPI_UNSIGNED = {6: "<", 7: "<=", 8: ">", 9: ">="}
@@ -127,75 +130,85 @@ def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str]) -
 def _text(op: ir.Operation, texts: Sequence[str]) -> str:
     name, result = op.name, str(op.results[0].type)
     source = str(op.operands[0].type) if len(op.operands) else result
+    wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else list(texts)
+    computed = "f32" if source in NARROW else source
     pattern = _FLOAT_BINARY.get(name) or _FLOAT_UNARY.get(name)
-    if pattern is not None and source in ("f32", "f64"):
-        return pattern.format(*texts)
-    if pattern is not None and source in NARROW:
-        return converted(f"({pattern.format(*(f'{text}.to(tl.float32)' for text in texts))})", "f32", result)
-    if name in ("arith.divf", "math.sqrt", "math.fma"):
-        return _rounded_once(name, source, texts)
-    if name in _INT_BINARY and source in TYPES and (source != "i1" or name[-4:] in ("andi", ".ori", "xori")):
-        return _INT_BINARY[name].format(*texts)
+    if pattern is not None and computed in ("f32", "f64"):
+        text = pattern.format(*wide)
+        return converted(f"({text})", "f32", result) if source in NARROW else text
+    if name in ("arith.divf", "math.sqrt", "math.fma") and computed in ("f32", "f64"):
+        return _rounded_once(name, source, wide)
+    if name in _TESTS and computed in ("f32", "f64"):
+        return _TESTS[name].format(*wide)
+    if name == "math.fpowi" and computed in ("f32", "f64"):
+        power = f"libdevice.pow({wide[0]}, {texts[1]}.to({TYPES[computed]}))"
+        return converted(power, computed, result)
     if name == "arith.select" and source == "i1":
         return f"tl.where({', '.join(texts)})"
     if name == "arith.cmpf":
-        wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else texts
-        predicate = ir.IntegerAttr(op.attributes["predicate"]).value
-        if predicate in _CMPF:
-            return _CMPF[predicate].format(*wide)
+        return _CMPF[ir.IntegerAttr(op.attributes["predicate"]).value].format(*wide)
     if name == "arith.cmpi":
         return _compared(ir.IntegerAttr(op.attributes["predicate"]).value, source, texts)
-    if source in TYPES and result in TYPES:
-        found = _conversion(name, source, result, texts[0] if texts else "")
-        if found is not None:
-            return found
-    raise NoCode(f"{name} of {source}")
-
-
-def _rounded_once(name: str, source: str, texts: Sequence[str]) -> str:
-    wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else list(texts)
-    if source == "f64":
-        return {"arith.divf": "{0} / {1}", "math.sqrt": "libdevice.sqrt({0})", "math.fma": "tl.fma({0}, {1}, {2})"}[
-            name
-        ].format(*wide)
-    function = {"arith.divf": "tl.div_rn", "math.sqrt": "tl.sqrt_rn", "math.fma": "tl.fma"}[name]
-    if name == "math.fma" and source in NARROW:
+    if name in ("arith.fptosi", "arith.fptoui"):
+        found = to_integer(name, computed, result, wide[0])
+    elif source == result and len(texts):
+        found = integer_text(name, source, texts)
+    else:
+        found = None
+    if found is None and source in TYPES and result in TYPES and len(texts):
+        found = _conversion(name, source, result, texts[0])
+    if found is None:
         raise NoCode(f"{name} of {source}")
+    return found
+
+
+def _rounded_once(name: str, source: str, wide: Sequence[str]) -> str:
+    if source == "f64":
+        function = {"arith.divf": "{0} / {1}", "math.sqrt": "libdevice.sqrt({0})", "math.fma": "tl.fma({0}, {1}, {2})"}
+        return function[name].format(*wide)
+    function = {"arith.divf": "tl.div_rn", "math.sqrt": "tl.sqrt_rn", "math.fma": "tl.fma"}[name]
     return converted(f"{function}({', '.join(wide)})", "f32", source)
 
 
 def _compared(predicate: int, source: str, texts: Sequence[str]) -> str:
-    if predicate in _CMPI and (source != "i1" or predicate < 2):
-        return f"{texts[0]} {_CMPI[predicate]} {texts[1]}"
-    if predicate in _CMPI_UNSIGNED and source in ("i8", "i16", "i32", "i64"):
-        left, right = (f"{text}.to({_unsigned(source)}, bitcast=True)" for text in texts)
-        return f"{left} {_CMPI_UNSIGNED[predicate]} {right}"
-    raise NoCode(f"a comparison of {source}")
+    sign = (_CMPI | _CMPI_UNSIGNED)[predicate]
+    left, right = texts
+    if source == "i1" and predicate >= 2:  # a boolean is a bit: as a signed number -1 and 0
+        left, right = (f"{text}.to(tl.int32)" for text in texts)
+        return f"{right} {sign} {left}" if predicate in _CMPI else f"{left} {sign} {right}"
+    if predicate in _CMPI:
+        return f"{left} {sign} {right}"
+    left, right = (f"{text}.to({_unsigned(source)}, bitcast=True)" for text in texts)
+    return f"{left} {sign} {right}"
 
 
 def _unsigned(source: str) -> str:
-    return f"tl.uint{source[1:]}"
+    return f"tl.uint{WIDTHS[source]}"
 
 
 def _conversion(name: str, source: str, result: str, text: str) -> str | None:
+    floating = result[0] in "fb"
     match name:
         case "arith.extf" | "arith.truncf":
             return f"{text}.to({TYPES[result]})"
-        case "arith.extsi" | "arith.index_cast" if source != "i1":
-            return f"{text}.to({TYPES[result]})"
-        case "arith.trunci" if result != "i1":
-            return f"{text}.to({TYPES[result]})"
-        case "arith.trunci":
+        case "arith.bitcast":
+            return text if source == result else f"{text}.to({TYPES[result]}, bitcast=True)"
+        case "arith.trunci" | "arith.index_cast" | "arith.index_castui" if result == "i1":
             return f"({text} & 1) != 0"
-        case "arith.extui" if source == "i1":
-            return f"{text}.to({TYPES[result]})"
-        case "arith.extui":
-            return f"{text}.to({_unsigned(source)}, bitcast=True).to({TYPES[result]})"
-        case "arith.sitofp" if source != "i1" and result not in NARROW:
-            return f"{text}.to({TYPES[result]})"
-        case "arith.uitofp" if source == "i1":
-            return f"{text}.to({TYPES[result]})"
-        case "arith.uitofp" if result not in NARROW:
-            return f"{text}.to({_unsigned(source)}, bitcast=True).to({TYPES[result]})"
+        case "arith.extsi" | "arith.index_cast" | "arith.sitofp" if source == "i1":
+            return _converted_integer(f"(0 - {text}.to(tl.int32))", result, floating)
+        case "arith.extui" | "arith.uitofp" | "arith.index_castui" if source == "i1":
+            return _converted_integer(f"{text}.to(tl.int32)", result, floating)
+        case "arith.extsi" | "arith.index_cast" | "arith.trunci" | "arith.sitofp" if source in WIDTHS:
+            return _converted_integer(text, result, floating)
+        case "arith.extui" | "arith.index_castui" | "arith.uitofp" if source in WIDTHS:
+            return _converted_integer(f"{text}.to({_unsigned(source)}, bitcast=True)", result, floating)
         case _:
             return None
+
+
+def _converted_integer(text: str, result: str, floating: bool) -> str:
+    """An integer as another, or as a float: of 16 bits through f32."""
+    if floating and result in NARROW:
+        return f"{text}.to(tl.float32).to({TYPES[result]})"
+    return f"{text}.to({TYPES[result]})"

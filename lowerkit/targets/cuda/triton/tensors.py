@@ -132,6 +132,12 @@ class Frame:
         counts = [product(buffer.sizes) for buffer in self.buffers]
         self.wide = any(not isinstance(count, int) or count >= _FITS for count in counts)
 
+    def precision(self, element: str) -> str:
+        """Returns the argument by which ``tl.dot`` multiplies elements of a type as exactly as it is asked to."""
+        if element != "f32":
+            return ""
+        return f', input_precision="{"tf32" if "tf32" in self.region.allowed else "ieee"}"'
+
     @property
     def results(self) -> list[Tensor]:
         """The results."""

@@ -65,6 +65,16 @@ def bundled_ptxas() -> Path | None:
     return path if path.is_file() else None
 
 
+@lru_cache(maxsize=1)
+def bundled_libdevice() -> Path | None:
+    """Returns the library of functions of floats that comes with Triton, as bitcode; None without Triton."""
+    spec = importlib.util.find_spec("triton") if version() else None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "backends" / "nvidia" / "lib" / "libdevice.10.bc"
+    return path if path.is_file() else None
+
+
 def compile_bytes(data: bytes) -> bytes:
     """Compiles a :class:`Request`, as a task of :mod:`lowerkit.worker_process`; an error becomes text."""
     request = msgspec.msgpack.decode(data, type=Request)
@@ -128,6 +138,6 @@ def _parameters(ptx: str) -> int:
 def _tidy(ptx: str) -> str:
     """Leaves out what is for debuggers alone, and where the compiler ran."""
     ptx = re.sub(r"^\s*\.section\s+\.debug\w*\s*\{.*?^\s*\}\n", "", ptx, flags=re.MULTILINE | re.DOTALL)
-    # Lines of functions that Triton put in place name their functions in one of those sections: the call stands for them.
+    # A line of a function that Triton put in place names it in one of those sections: the call stands for it.
     ptx = re.sub(r"(\.loc\s+)\d+ \d+ \d+, function_name \S+, inlined_at (\d+ \d+ \d+)", r"\1\2", ptx)
     return re.sub(r'(\.file\s+\d+\s+)"[^"]*/([^"/]+)"', r'\1"\2"', ptx)

@@ -64,7 +64,10 @@ def _float_product(read: InstructionReader, a_kind: str, b_kind: str, result: st
             return exact_sum_of_products(x, y, c)
         rule = None if how.generation is None else sum_rule(how.generation, a_kind, result)
         if rule is None:
-            raise read.fault(f"the arithmetic of tensor cores for {a_kind} on {how.generation or 'this target'}")
+            raise read.fault(
+                f"how tensor cores of {how.generation or 'this target'} add products of {a_kind} is not known",
+                hint="make the device with a generation whose arithmetic is known, or with tensor_cores=float64",
+            )
         return sum_of_products(x, y, c, rule)
 
     return multiply

@@ -146,6 +146,18 @@ def _expect(read: InstructionReader) -> Step:
     return run
 
 
+def _tell_lanes(batch: Batch, threads: Array) -> None:
+    """Tells whoever looks for races of warps whose lanes have all waited: what one of them did before is ordered."""
+    if batch.races is None:
+        return
+    waited = np.zeros(batch.shape, np.bool_)
+    waited.reshape(-1)[threads] = True
+    lanes = batch.warps(waited)
+    whole = lanes.any(1) & (lanes == batch.warps(batch.alive)).all(1)
+    if whole.any():
+        batch.races.gather((lanes & whole[:, None]).reshape(batch.shape))
+
+
 def _endless(read: InstructionReader, batch: Batch, thread: int, offset: int) -> KernelFault:
     start = batch.shared.offsets(np.array([0]), np.array([thread // batch.shape[1]]), 1)
     return read.fault(
@@ -174,6 +186,7 @@ def _wait(read: InstructionReader) -> Step:
             complete = barriers.poll(offsets, parities)
         if complete.any():
             place.tell_read(batch, offsets[complete], threads[complete])
+            _tell_lanes(batch, threads[complete])
         if not complete.all():
             at = int(np.argmin(complete))
             batch.state(Waiting).fail(lambda: _endless(read, batch, int(threads[at]), int(offsets[at])))

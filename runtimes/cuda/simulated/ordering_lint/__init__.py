@@ -13,7 +13,8 @@ found where it is used. ``check`` is the door; each rule is one file:
     barrier_inits     an mbarrier is used that was just made: a barrier of the block, or ``fence.mbarrier_init``
     map_changes       a tensor map is used that was just written: ``fence.proxy.tensormap``
 
-A path is that of one thread: what one warp leaves open and another one meets is not found, unless both run that text.
+A path is that of one thread. Between warps with tasks of their own, writes to shared memory are carried over where
+they meet, as long as neither text leads to the other one.
 """
 
 from lowerkit.runtimes.cuda.simulated.ordering_lint.findings import Finding

@@ -27,6 +27,7 @@ class Paths:
         entries = {0} | {follower for each in self.successors if len(each) != 1 for follower in each}
         entries |= {each[0] for number, each in enumerate(self.successors) if each and each[0] != number + 1}
         self._entries = entries
+        self._reached: dict[int, frozenset[int]] = {}
 
     def _successors(self, number: int) -> tuple[int, ...]:
         instruction = self.instructions[number]
@@ -40,6 +41,19 @@ class Paths:
             return behind
         inside = tuple(target for target in targets if target < len(self.instructions))
         return inside if instruction.guard is None else (*inside, *behind)
+
+    def reached(self, number: int) -> frozenset[int]:
+        """Returns the instructions that some path from behind an instruction meets."""
+        if number not in self._reached:
+            found: set[int] = set()
+            left = list(self.successors[number])
+            while left:
+                follower = left.pop()
+                if follower not in found:
+                    found.add(follower)
+                    left += self.successors[follower]
+            self._reached[number] = frozenset(found)
+        return self._reached[number]
 
     def states(
         self, start: State, merge: Callable[[State, State], State], step: Callable[[int, State], State]

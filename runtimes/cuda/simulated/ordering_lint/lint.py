@@ -36,7 +36,10 @@ def _check(module: ModuleText, kernel: KernelText) -> Iterator[Finding]:
     paths, origins = Paths(instructions), Origins(instructions)
     for make in RULES:
         rule = make(instructions, origins)
-        for number, state in paths.states(rule.start(), rule.merge, rule.step):
+        states = dict(paths.states(rule.start(), rule.merge, rule.step))
+        while rule.exchange(paths, states):
+            states = dict(paths.states(rule.start(), rule.merge, rule.step))
+        for number, state in states.items():
             for behind, message in rule.gaps(number, state):
                 here = instructions[number]
                 since = 0 if behind is None else instructions[behind].place.line

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+from lowerkit.runtimes.cuda.simulated.ordering_lint.flow import Paths
 from lowerkit.runtimes.cuda.simulated.ordering_lint.operands import Origins
 from lowerkit.runtimes.cuda.simulated.text.syntax import Instruction
 
@@ -34,6 +35,15 @@ class Rule(ABC, Generic[State]):
     @abstractmethod
     def step(self, number: int, state: State) -> State:
         """Returns what holds behind an instruction."""
+
+    def exchange(self, paths: Paths, states: Mapping[int, State]) -> bool:
+        """Takes over what other warps hold where they meet; returns whether that was anything new.
+
+        Args:
+            paths: through the kernel.
+            states: what holds before each instruction that is reached.
+        """
+        return False
 
     @abstractmethod
     def gaps(self, number: int, state: State) -> Iterator[Gap]:

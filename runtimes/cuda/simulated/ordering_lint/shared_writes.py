@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from lowerkit.runtimes.cuda.simulated.ordering_lint.flow import Paths
 from lowerkit.runtimes.cuda.simulated.ordering_lint.operands import Origin, Origins
 from lowerkit.runtimes.cuda.simulated.ordering_lint.regions import Region, Regions
 from lowerkit.runtimes.cuda.simulated.ordering_lint.rule import Gap, Rule
@@ -37,6 +38,7 @@ class SharedWrites(Rule[_Writes]):
         super().__init__(instructions, origins)
         self._regions = Regions(origins)
         self._largest = _largest_arrival(instructions)
+        self._received: dict[int, frozenset[int]] = {}  # what other warps have written, by where they are met
 
     def start(self) -> _Writes:
         """See :meth:`Rule.start`."""
@@ -59,7 +61,29 @@ class SharedWrites(Rule[_Writes]):
             return state if modifiers[1] == "commit_group" else state._replace(begun=state.begun | {number})
         if _writes_shared(instruction):
             return state._replace(done=state.done | {number})
-        return state
+        return state._replace(done=state.done | self._received[number]) if number in self._received else state
+
+    def exchange(self, paths: Paths, states: Mapping[int, _Writes]) -> bool:
+        """See :meth:`Rule.exchange`: between warps with tasks of their own, whose texts do not lead to each other.
+
+        Where one text leads to the other, what the first one leaves open is carried along the path.
+        """
+        giving = {number: state.done for number, state in states.items() if state.done and _meeting(self, number, 0)}
+        news = False
+        for number in states:
+            place = _meeting(self, number, 1)
+            if not place:
+                continue
+            known = self._received.get(number, frozenset())
+            for other, writes in giving.items():
+                apart = number not in paths.reached(other) and other not in paths.reached(number)
+                if writes <= known or _meeting(self, other, 0) != place or not apart:
+                    continue
+                known |= writes
+                news = True
+            if known:
+                self._received[number] = known
+        return news
 
     def gaps(self, number: int, state: _Writes) -> Iterator[Gap]:
         """See :meth:`Rule.gaps`."""
@@ -96,23 +120,36 @@ class SharedWrites(Rule[_Writes]):
         return self._region(number, self._largest if loads else None)
 
     def _region(self, number: int, width: int | None) -> Region | None:
-        instruction = self.instructions[number]
-        for operand in instruction.operands:
-            if isinstance(operand, Address):
-                at = self._regions.of(operand.base, instruction.scope)
-                if at is None or at.high is None:
-                    return None
-                end = None if width is None else at.high - 1 + operand.offset + width
-                return Region(at.base, at.low + operand.offset, end)
-        return None
+        operand = _shared_place(self.instructions[number])
+        at = None if operand is None else self._regions.of(operand.base, self.instructions[number].scope)
+        if at is None or at.high is None or operand is None:
+            return None
+        end = None if width is None else at.high - 1 + operand.offset + width
+        return Region(at.base, at.low + operand.offset, end)
 
     def _origin(self, number: int) -> Origin | None:
         """Returns the place in shared memory that an instruction names."""
-        instruction = self.instructions[number]
-        for operand in instruction.operands:
-            if isinstance(operand, Address):
-                return self.origins.of(operand.base, instruction.scope, operand.offset)
-        return None
+        operand = _shared_place(self.instructions[number])
+        if operand is None:
+            return None
+        return self.origins.of(operand.base, self.instructions[number].scope, operand.offset)
+
+
+def _meeting(rule: SharedWrites, number: int, side: int) -> str:
+    """Returns where warps meet at an instruction: in front of it (side 0) or behind it (1); empty if they do not."""
+    instruction = rule.instructions[number]
+    if instruction.opcode == "mbarrier":
+        return "mbarrier" if instruction.modifiers[0] in (("arrive",), ("try_wait", "test_wait"))[side] else ""
+    if instruction.opcode not in ("bar", "barrier") or "warp" in instruction.modifiers:
+        return ""
+    return f"barrier {instruction.operands[0] if instruction.operands else Number(0)}"
+
+
+def _shared_place(instruction: Instruction) -> Address | None:
+    """Returns the address in shared memory; of two addresses the first is the destination."""
+    places = [operand for operand in instruction.operands if isinstance(operand, Address)]
+    goes_to_global = "bulk_group" in instruction.modifiers and len(places) > 1
+    return places[1 if goes_to_global else 0] if places else None
 
 
 def _writes_shared(instruction: Instruction) -> bool:

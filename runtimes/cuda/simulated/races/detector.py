@@ -14,6 +14,7 @@ from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.memory_use import MemoryUse
 from lowerkit.runtimes.cuda.simulated.races import keys as key
 from lowerkit.runtimes.cuda.simulated.races.clocks import BlockClocks
+from lowerkit.runtimes.cuda.simulated.races.demand import Demand
 from lowerkit.runtimes.cuda.simulated.races.keys import WEAK, Order
 from lowerkit.runtimes.cuda.simulated.races.ordering import Ordering
 from lowerkit.runtimes.cuda.simulated.races.pieces import watched_pieces
@@ -29,8 +30,11 @@ _IDENTITY = ((1 << 30) - 1) << 32  # lane and warp
 class Races:
     """The races of one launch. Every method belongs to the current batch."""
 
-    def __init__(self, geometry: Geometry, memory: DeviceMemory, use: MemoryUse) -> None:
-        self._geometry = geometry
+    def __init__(
+        self, geometry: Geometry, memory: DeviceMemory, use: MemoryUse, readers: Sequence[InstructionReader]
+    ) -> None:
+        """``readers`` are the instructions of the kernel, ``use`` is what they say of memory."""
+        self._demand = Demand(readers)
         self._use = use
         self._warps = geometry.width // WARP
         self._now = 0
@@ -108,6 +112,8 @@ class Races:
         floor = self._clocks.floor if shadow.shared or self._one_block else 0
         if shadow.last_write > floor:
             hot = self._unordered(shadow.writes(rows, count), keys, floor, order)
+            if hot is not None:
+                hot = self._demand.counting(self._batch, self._first_warp, hot, keys, self._log, reads=True)
             if hot is not None:
                 raise self._race(shadow, rows, count, keys, hot)
         shadow.last_read = self._now
@@ -252,6 +258,8 @@ class Races:
                 raise self._race(shadow, rows, count, keys, hot)
         if shadow.last_read > floor:
             hot = self._unordered(shadow.reads(rows, count), keys, floor, order)
+            if hot is not None:
+                hot = self._demand.counting(self._batch, self._first_warp, hot, keys, self._log, reads=False)
             if hot is not None:
                 raise self._race(shadow, rows, count, keys, hot)
 

@@ -57,8 +57,10 @@ def _one_sum(a: Terms, b: Terms, c: Array, rule: SumRule) -> Array:
     narrow = c.dtype == np.float16
     addend = terms_of_values(c.astype(_F32), "f16" if narrow else "f32")
     largest = addend.exponents
+    together = np.empty_like(largest)
     for x, y in zip(a.exponents, b.exponents, strict=True):
-        largest = np.maximum(largest, x + y)
+        np.add(x, y, out=together)
+        np.maximum(largest, together, out=largest)
     # Where all are zero, any exponent does.
     largest = np.where(largest <= OF_ZERO // 2, np.int16(0), np.maximum(largest, np.int16(rule.least_exponent)))
     ordinary = int(largest.min()) >= _LEAST_OF_F32 and int(largest.max()) <= _LARGEST_OF_F32

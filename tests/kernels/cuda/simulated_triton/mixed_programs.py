@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 # ruff: noqa: N803 - constants of Triton are capitals
-# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: basic, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 
 
 @triton.jit

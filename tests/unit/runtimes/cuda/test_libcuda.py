@@ -197,6 +197,17 @@ def test_a_capture_that_fails_leaves_no_graph(fake: Fake) -> None:
     assert fake.calls()[-1] == "graph gone 97"
 
 
+def test_time_between_two_points_is_that_of_the_card(fake: Fake) -> None:
+    driver = fake.open()
+    first, last = driver.mark(0), driver.mark(0)
+    assert driver.seconds_between(first, last) == pytest.approx(2.5e-3)
+    calls = fake.calls()
+    assert [call for call in calls if call.startswith("record")] == ["record 7"] * 2
+    assert calls.index("until event") > len(calls) - 4
+    assert calls.count("event gone") == 2
+    driver.close()
+
+
 def test_a_driver_that_is_too_old(fake: Fake) -> None:
     fake.library.fake_driver(11040)
     driver = fake.open()

@@ -239,3 +239,19 @@ def test_generic_addresses_and_guards() -> None:
     shared += "mad.wide.u32 %d2, %r9, 4, %d2; selp.b64 %d2, %d2, %d1, %p1; selp.b64 %d3, %d1, %d3, %p1;"
     run(shared + "st.u32 [%d3], %r0; bar.sync 0; ld.u32 %r9, [%d2];")
     assert "reads byte 128 of shared memory" in race_of(shared + "st.u32 [%d3], %r0; ld.u32 %r9, [%d2];")
+
+
+REPLICAS = """ld.global.u32 %r9, [%d0+16000]; add.u32 %r10, %r9, %r8; add.u32 %r11, %r10, 1;
+  @%p0 st.global.u32 [%d0+16000], %r11;"""
+
+
+def test_what_others_read_and_do_not_use() -> None:
+    """Every thread reads and adds, one stores: what the others got counts for nothing."""
+    run(REPLICAS, grid=1)
+    run(REPLICAS + REPLICAS, grid=1)
+    assert "reads byte 16000" in race_of(REPLICAS + "ld.global.u32 %r9, [%d0+16000]; st.global.u32 [%d1], %r9;", grid=1)
+    assert "reads" not in race_of(REPLICAS + "st.global.u32 [%d1], %r10;", grid=1)  # now it counts
+    assert "writes byte 16000" in race_of(REPLICAS + "setp.eq.u32 %p2, %r9, 3; @%p2 bra $on;\n$on:", grid=1)
+    assert "writes byte 16000" in race_of(REPLICAS.replace("@%p0", "setp.lt.u32 %p3, %r0, 2; @%p0"), grid=2)
+    several = REPLICAS.replace("@%p0", "and.b32 %r12, %r0, 31; setp.eq.u32 %p3, %r12, 0; @%p3")
+    assert "race" in race_of(several, grid=1)  # each warp has one that stores

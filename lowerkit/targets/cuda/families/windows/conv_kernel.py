@@ -7,6 +7,9 @@ tap leaves the image, and multiplies on tensor cores. Two ways to walk through K
     flat          a step is neighbouring numbers of K, whatever taps they are of: for few channels, such as the three
                   of an image, which are not filled up to sixteen
 
+Bytes that are unsigned are brought to signed ones by their highest bit, since tensor cores multiply signs alike; what
+that takes from a result, 128 times the sum of its weights, is summed beside the products and added.
+
 Where K is split, each part stores its sums, and a second kernel adds them in the order of parts and does the rest.
 
 Blocks that follow one another share rows, so that the input comes from device memory once; the filter stays in L2.
@@ -78,11 +81,17 @@ def write_product(family: str, frame: Frame, conv: Conv, tile: ConvTile, epilogu
         first = writer.let(f"{part} * {tile.steps_each}", "first")
         last = writer.let(f"tl.minimum({first} + {tile.steps_each}, {tile.steps})", "last")
     filter_at = writer.let(f"p{conv.filter.pointer} + ({output} * {conv.output_stride})[None, :]", "w")
+    weights = ""
+    if conv.unsigned:
+        weights = writer.fresh("weights")
+        writer.line(f"{weights} = tl.zeros(({tile.n},), tl.int32)")
     with writer.block(f"for step in range({first}, {last}):"):
         step = writer.let("step.to(tl.int32)", "step") if narrow and tile.splits > 1 else "step"
         write = _step_within_taps if tile.whole_taps else _step_flat
         x_at, w_at, there, inside = write(writer, conv, tile, step, _Rows(base, rows.starts, rows.mask))
-        _multiply(writer, conv, x_at, f"{filter_at} + {w_at}", there, columns, inside, sums)
+        _multiply(writer, conv, x_at, f"{filter_at} + {w_at}", there, columns, inside, sums, weights)
+    if conv.unsigned:
+        sums = writer.let(f"{sums} + ({weights} * 128)[None, :]", "sums")
     if tile.splits > 1:
         row = writer.let(f"{part} * {render(conv.rows)} + {row}", "row")
         place = f"{row}[:, None] * {conv.slide.channels} + {output}[None, :]"
@@ -220,11 +229,16 @@ def _multiply(
     columns: str | None,
     inside: str | None,
     sums: str,
+    weights: str,
 ) -> None:
     x_mask = _both(rows, None if inside is None else f"{inside}[None, :]")
     w_mask = _both(columns, None if inside is None else f"{inside}[:, None]")
-    x = writer.let(f"tl.load({x_at}{_guard(x_mask, str(conv.padding_value))})", "x")
+    around = conv.padding_value - 256 if conv.padding_value > 127 else conv.padding_value
+    x = writer.let(f"tl.load({x_at}{_guard(x_mask, str(around))})", "x")
     w = writer.let(f"tl.load({w_at}{_guard(w_mask, '0')})", "w")
+    if conv.unsigned:
+        x = writer.let(f"({x} ^ -128).to(tl.int8)", "signed")
+        writer.line(f"{weights} += tl.sum({w}.to(tl.int32), 0)")
     if conv.slide.x.element == "i8":
         writer.line(f"{sums} = tl.dot({x}, {w}, {sums}, out_dtype=tl.int32)")
         return

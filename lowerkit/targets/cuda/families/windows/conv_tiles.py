@@ -7,6 +7,7 @@ not once for each tap, and steps that stay within a tap are filled up to whole o
 from __future__ import annotations
 
 import itertools
+import math
 from functools import lru_cache
 
 import msgspec
@@ -19,9 +20,12 @@ from lowerkit.targets.cuda.model.products import GemmTile, Product, product_work
 _OPEN = 4096
 _LEAST_STEPS = 4
 _WASTE = 1.125
+# A flat step in bytes of shared memory that would take as long: an instruction that loads is as good as 128 bytes for
+# its 32 lanes, and the address and mask of a number some operations.
+_INSTRUCTION, _COORDINATES = 4, 8
 _BARRIERS = 64  # bytes of shared memory beside what is loaded ahead
-# Registers of a thread, found by looking at ptxas: for coordinates and masks of pixels, for each number that is loaded by
-# itself, and for each sum where the epilogue reads a whole tile; then as many as leave room for what is not counted.
+# Registers of a thread, found by looking at ptxas: for coordinates and masks of pixels, for each number that is loaded
+# by itself, and for each sum where the epilogue reads a whole tile; in all so many that what is not counted has room.
 _ONE_TAP, _TAPS, _FLAT = 30, 45, 2
 _EPILOGUE = 0.75
 _MOST_REGISTERS = 240
@@ -148,7 +152,12 @@ def _predict(shape: _Shape, tile: ConvTile, card: Card, width: int) -> float | N
         return None
     results = shape.groups * shape.rows * shape.outputs
     moved = shape.groups * shape.depth * (shape.rows * shape.pixels + shape.outputs * shape.taps) + results
-    work = msgspec.structs.replace(product_work(product, as_gemm, card), moved=moved * width)
+    work = product_work(product, as_gemm, card)
+    staged = work.staged
+    if not tile.whole_taps:
+        vector = math.gcd(shape.depth, 16 // width)
+        staged += tile.steps_each * tile.m * tile.k * (_INSTRUCTION // vector + _COORDINATES)
+    work = msgspec.structs.replace(work, moved=moved * width, staged=staged)
     seconds = estimate(card, work).total
     if tile.splits == 1:
         return seconds

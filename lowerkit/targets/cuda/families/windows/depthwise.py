@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.targets.cuda.families.windows.conv_problem import Conv, read_conv
-from lowerkit.targets.cuda.families.windows.window_tile import WindowTile, open_tile
 from lowerkit.targets.cuda.families.windows.sliding import scaled, total
+from lowerkit.targets.cuda.families.windows.window_tile import WindowTile, open_tile
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.kernel import TritonKernel

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from lowerkit.mlir import ir
-from lowerkit.targets.cuda.families.windows.window_tile import WindowTile, open_tile
 from lowerkit.targets.cuda.families.windows.sliding import Slide, Window, read_slide
+from lowerkit.targets.cuda.families.windows.window_tile import WindowTile, open_tile
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.epilogue import read_epilogue

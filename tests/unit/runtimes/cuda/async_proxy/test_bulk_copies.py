@@ -13,7 +13,8 @@ from lowerkit.runtimes.cuda.simulated import LaunchBuffer, LaunchTensorMap, Simu
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault, UnknownPtx
 from tests.unit.runtimes.cuda.ptx_programs import Array, assemble, kernel
 
-LOAD = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
+TO_SHARED = "shared::cta.global.mbarrier::complete_tx::bytes"
+LOAD = f"cp.async.bulk.{TO_SHARED}"
 STORE = "cp.async.bulk.global.shared::cta.bulk_group"
 WAIT = "$w: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0; @!%p1 bra $w;"
 HEAD = """
@@ -57,7 +58,8 @@ def test_nothing_is_there_before_the_wait() -> None:
 
 def test_what_is_overwritten_too_early_is_copied_as_it_is_then() -> None:
     """A copy reads when it is waited for."""
-    early = f"{THERE}\n{WAIT} {BACK} cp.async.bulk.commit_group; mov.u32 %r3, -1; {{}} st.shared.u32 [%r2], %r3; cp.async.bulk.wait_group 0;"
+    store = f"{THERE}\n{WAIT} {BACK} cp.async.bulk.commit_group; mov.u32 %r3, -1; "
+    early = store + "{} st.shared.u32 [%r2], %r3; cp.async.bulk.wait_group 0;"
     gpu = SimulatedGpu(refuse_unwritten=True)
     assert rows(early.format(""), 512, gpu=gpu)[:4].tolist() == [255] * 4
     gpu = SimulatedGpu(refuse_unwritten=True)
@@ -65,7 +67,8 @@ def test_what_is_overwritten_too_early_is_copied_as_it_is_then() -> None:
 
 
 def test_groups_are_waited_for_one_after_another() -> None:
-    two = f"{THERE}\n{WAIT} {BACK} cp.async.bulk.commit_group; {STORE} [%d1+512], [%r2], 512; cp.async.bulk.commit_group; "
+    second = f"{STORE} [%d1+512], [%r2], 512; cp.async.bulk.commit_group; "
+    two = f"{THERE}\n{WAIT} {BACK} cp.async.bulk.commit_group; {second}"
     leaves = r"thread \(0, 0, 0\) of block \(0, 0, 0\) leaves while this copy may still read shared memory"
     with pytest.raises(KernelFault, match=leaves):
         rows(two + "cp.async.bulk.wait_group 1;", 1024)
@@ -80,7 +83,8 @@ def test_rows_have_an_end() -> None:
         rows(f"{THERE}\n{WAIT} {BACK} {DONE}", 512, short=32)
     with pytest.raises(KernelFault, match=r"uses shared address 0x2000: outside of"):
         rows(THERE.replace("[%r2]", "[%r2+8064]") + f"\n{WAIT}", 512)
-    for body in (THERE.replace(", 512, [", ", 500, ["), THERE.replace("[%d0]", "[%d0+8]")):
+    some = THERE.replace(", 512, [", ", %r3, [")
+    for body in (f"mov.u32 %r3, 500; {some}", THERE.replace("[%d0]", "[%d0+8]")):
         with pytest.raises(KernelFault, match="not multiples of 16"):
             rows(body, 512)
     with pytest.raises(KernelFault, match="uses an mbarrier where none is"):
@@ -104,7 +108,7 @@ def boxes(
     body = f"""
       mov.u64 %m0, x; cvta.param.u64 %m0, %m0; mov.u64 %m1, y; cvta.param.u64 %m1, %m1; {moves}
       mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {nbytes};
-      cp.async.bulk.tensor.{rank}d.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%m0, {{{coordinates}}}], [%r1];
+      cp.async.bulk.tensor.{rank}d.{TO_SHARED} [%r2], [%m0, {{{coordinates}}}], [%r1];
       {WAIT} {back} [%m1, {{{targets}}}], [%r2]; {DONE}"""
     ptx = kernel(HEAD + body + "\n$out: ret;", ".param .align 64 .b8 x[128], .param .align 64 .b8 y[128]")
     assemble(ptx)
@@ -189,10 +193,10 @@ def test_combinations_that_are_not_known() -> None:
 @pytest.mark.parametrize(
     "instruction",
     [
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], [%m0, {%r4, %r5}], [%r1], %rs",
-        "cp.async.bulk.tensor.3d.im2col.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%m0, {%r4, %r5, %r6}], [%r1], {%rs}",
-        "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%m0, {%r4}], [%r1]",
-        "cp.async.bulk.tensor.2d.tile::gather4.shared::cta.global.mbarrier::complete_tx::bytes [%r2], [%m0, {%r4, %r5}], [%r1]",
+        f"cp.async.bulk.tensor.2d.{TO_SHARED}.multicast::cluster [%r2], [%m0, {{%r4, %r5}}], [%r1], %rs",
+        f"cp.async.bulk.tensor.3d.im2col.{TO_SHARED} [%r2], [%m0, {{%r4, %r5, %r6}}], [%r1], {{%rs}}",
+        f"cp.async.bulk.tensor.2d.{TO_SHARED} [%r2], [%m0, {{%r4}}], [%r1]",
+        f"cp.async.bulk.tensor.2d.tile::gather4.{TO_SHARED} [%r2], [%m0, {{%r4, %r5}}], [%r1]",
         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r2], [%r2], 16, [%r1]",
         "cp.async.bulk.prefetch.L2.global [%d0], 16",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d0], [%r2], 16",
@@ -205,9 +209,7 @@ def test_forms_that_are_not_known(instruction: str) -> None:
 
 def test_a_box_of_another_rank_and_a_crooked_place() -> None:
     raw = encode_tiled(0x7000_0000_0000, (64,), (), (64,), element=7)
-    load = (
-        "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r2+{}], [%m0, {{%r0, %r0}}], [%r1];"
-    )
+    load = f"cp.async.bulk.tensor.2d.{TO_SHARED} [%r2+{{}}], [%m0, {{{{%r0, %r0}}}}], [%r1];"
     head = HEAD + "mov.u64 %m0, x; cvta.param.u64 %m0, %m0;"
     gpu = SimulatedGpu()
     wrong = gpu.load(kernel(head + load.format(0) + "\n$out: ret;", ".param .align 64 .b8 x[128]"))

@@ -41,11 +41,11 @@ INIT = "@%p0 mbarrier.init.shared::cta.b64 [%r1], {}; bar.sync 0;\n"
 
 
 def test_all_threads_meet_in_every_phase() -> None:
-    """Each thread sums what the thread beside it wrote in each of five rounds."""
+    """Each thread sums what a thread of the other warp wrote in each of five rounds."""
     body = (
         INIT.format(64)
         + """
-      mov.u32 %r5, 0; shl.b32 %r6, %r0, 2; mov.u32 %r7, data; add.u32 %r8, %r7, %r6; xor.b32 %r9, %r6, 4;
+      mov.u32 %r5, 0; shl.b32 %r6, %r0, 2; mov.u32 %r7, data; add.u32 %r8, %r7, %r6; xor.b32 %r9, %r6, 128;
       add.u32 %r9, %r9, %r7;
     $round: mad.lo.u32 %r10, %r5, 100, %r0; and.b32 %r11, %r5, 1; shl.b32 %r12, %r11, 8;
       add.u32 %r13, %r8, %r12; st.shared.u32 [%r13], %r10;
@@ -55,42 +55,40 @@ def test_all_threads_meet_in_every_phase() -> None:
       add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 5; @%p2 bra $round;
     """
     )
-    assert (run(body) == 1000 + 5 * (np.arange(64) ^ 1)).all()
+    assert (run(body) == 1000 + 5 * (np.arange(64) ^ 32)).all()
+
+
+def test_a_wait_of_all_lanes_orders_them() -> None:
+    """Each thread reads what its neighbour wrote; where one lane alone has waited, that is a race."""
+    body = """
+      shl.b32 %r6, %r0, 2; mov.u32 %r7, data; add.u32 %r8, %r7, %r6; st.shared.u32 [%r8], %r0;
+      mbarrier.arrive.shared.b64 _, [%r1];
+    $w: {} mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0; @!%p1 bra $w;
+      xor.b32 %r9, %r6, 4; add.u32 %r9, %r9, %r7; ld.shared.u32 %r4, [%r9];
+    """
+    assert (run(INIT.format(32) + body.format(""), 32) == (np.arange(32) ^ 1)).all()
+    assert "race: " in fault(INIT.format(32) + body.format("mov.pred %p1, -1; @%p0"), 32)
 
 
 def test_arrivals_count_as_often_as_they_say() -> None:
-    body = (
-        INIT.format(7)
-        + """
+    body = """
       @%p0 mbarrier.arrive.shared.b64 %d3, [%r1], 6;
-      @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @%p1 trap;
+      mov.pred %p1, 0; @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @%p1 trap;
       bar.sync 0; mbarrier.test_wait.parity.shared.b64 %p1, [%r1], 0; @%p1 trap;
       mbarrier.test_wait.parity.shared.b64 %p1, [%r1], 1; @!%p1 trap;
       bar.sync 0; @%p0 mbarrier.arrive.shared.b64 _, [%r1];
       bar.sync 0; mbarrier.test_wait.parity.shared.b64 %p1, [%r1], 0; selp.u32 %r4, 1, 2, %p1;
-      @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @!%p1 trap;
+      mov.pred %p1, -1; @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @!%p1 trap;
     """
-    )
-    assert (
-        run(
-            body.replace(
-                "@%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @%p1 trap;",
-                "mov.pred %p1, 0; @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @%p1 trap;",
-            ).replace(
-                "@%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @!%p1 trap;",
-                "mov.pred %p1, -1; @%p0 mbarrier.test_wait.shared.b64 %p1, [%r1], %d3; @!%p1 trap;",
-            )
-        )
-        == 1
-    ).all()
+    assert (run(INIT.format(7) + body) == 1).all()
 
 
 def test_blocks_have_mbarriers_of_their_own() -> None:
-    body = (
-        INIT.format(32)
-        + "mbarrier.arrive.shared.b64 _, [%r1];\n$w: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0; @!%p1 bra $w; mov.u32 %r4, 5;"
-    )
-    assert (run(body, 32, 7) == 5).all()
+    body = """
+      mbarrier.arrive.shared.b64 _, [%r1];
+    $w: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0; @!%p1 bra $w; mov.u32 %r4, 5;
+    """
+    assert (run(INIT.format(32) + body, 32, 7) == 5).all()
 
 
 def test_who_waits_lets_others_run() -> None:
@@ -118,11 +116,8 @@ def test_an_endless_wait() -> None:
     assert "mbarrier.try_wait.parity" in found
     through = "\n$w: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], 0; @%p1 bra $go; bra $w;\n$go:"
     assert "waits for 3 arrivals and 0 bytes" in fault(INIT.format(3) + through)
-    some = (
-        INIT.format(1)
-        + "setp.lt.u32 %p2, %r0, 32; @%p2 bra $b; bra $w;\n$b: bar.sync 0; mbarrier.arrive.shared.b64 _, [%r1];\n"
-        + loop
-    )
+    some = "setp.lt.u32 %p2, %r0, 32; @%p2 bra $b; bra $w;\n$b: bar.sync 0; mbarrier.arrive.shared.b64 _, [%r1];\n"
+    some = INIT.format(1) + some + loop
     assert "waits for ever" in fault(some)
 
 
@@ -164,9 +159,11 @@ def test_forms_that_are_not_known(instruction: str) -> None:
 
 
 def test_fences_change_no_value() -> None:
-    names = ["fence.proxy.async", "fence.proxy.async.shared::cta", "fence.proxy.async.global", "fence.acq_rel.gpu",
-             "fence.mbarrier_init.release.cluster", "fence.sc.cta", "membar.gl", "fence.proxy.alias",
-             "fence.proxy.tensormap::generic.release.gpu", "fence.proxy.tensormap::generic.acquire.gpu [%d0], 128"]  # fmt: skip
+    names = [
+        "fence.proxy.async", "fence.proxy.async.shared::cta", "fence.proxy.async.global", "fence.acq_rel.gpu",
+        "fence.mbarrier_init.release.cluster", "fence.sc.cta", "membar.gl", "fence.proxy.alias",
+        "fence.proxy.tensormap::generic.release.gpu", "fence.proxy.tensormap::generic.acquire.gpu [%d0], 128",
+    ]  # fmt: skip
     assert (run("; ".join(names) + "; mov.u32 %r4, 3;") == 3).all()
 
 
@@ -180,9 +177,8 @@ def test_one_lane_is_elected() -> None:
 
 
 def test_registers_move_between_warps() -> None:
-    assert (
-        run("setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232; mov.u32 %r4, 1;", 128) == 1
-    ).all()
+    body = "setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232; mov.u32 %r4, 1;"
+    assert (run(body, 128) == 1).all()
     for count in (20, 41, 264):
         with pytest.raises(UnknownPtx, match=f"a number of {count} registers"):
             SimulatedGpu().load(text(f"setmaxnreg.dec.sync.aligned.u32 {count};"))

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lowerkit.runtimes.cuda.image import Function, Launch
-from lowerkit.targets.cuda.families.attention_combine import combining_warps, write_combine
-from lowerkit.targets.cuda.families.attention_kernel import Pass, write_attention
-from lowerkit.targets.cuda.families.attention_problem import Attention, read_attention
-from lowerkit.targets.cuda.families.attention_tiles import AttentionTile, choose_tile, count_splits, power
+from lowerkit.targets.cuda.families.attention.combine_kernel import combining_warps, write_combine
+from lowerkit.targets.cuda.families.attention.flash_kernel import Pass, write_attention
+from lowerkit.targets.cuda.families.attention.problem import Attention, read_attention
+from lowerkit.targets.cuda.families.attention.tiles import AttentionTile, choose_tile, count_splits, power
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import FastKernel, Kernel, PlannedRegion, kernel_name
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
@@ -127,7 +127,9 @@ class _Planner:
         )
         rows = expression("mul", queries, problem.group if stacked else 1)
         features = power(max(problem.depth, problem.value_depth))
-        tile = choose_tile(problem.query.element, rows, problem.keys, outer, features, self.level)
+        tile = choose_tile(
+            problem.query.element, rows, problem.keys, outer, features, problem.mask is not None, self.level
+        )
         going = Pass(problem, tile, stacked)
         if not few and not isinstance(problem.queries, int):
             return going

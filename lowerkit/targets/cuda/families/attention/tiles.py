@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowerkit.targets.cuda.model.cards import card_of
 from lowerkit.targets.plan import KernelExpr, expression
@@ -56,7 +56,7 @@ def runs_of(count: int, most: int) -> list[tuple[int, int]]:
 
 
 def choose_tile(
-    element: str, rows: KernelExpr, keys: KernelExpr, outer: KernelExpr, features: int, level: str
+    element: str, rows: KernelExpr, keys: KernelExpr, outer: KernelExpr, features: int, masked: bool, level: str
 ) -> AttentionTile:
     """Returns the tile.
 
@@ -65,27 +65,41 @@ def choose_tile(
         rows: how many queries a matrix has; keys likewise. Open extents count as many.
         outer: how many matrices there are.
         features: of keys or values, the larger number, rounded up to a power of two.
+        masked: whether there is a tensor for a mask.
         level: such as ``sm_90``.
     """
     m, t, many = (size if isinstance(size, int) else _MANY for size in (rows, keys, outer))
-    roomy = card_of(level).block_shared >= 160 << 10
+    tile = _large_tile(element, features, masked, level)
+    height = tile.rows
+    while height > 16 and (m <= height // 2 or (height > 64 and many * -(-m // height) < 132)):
+        height //= 2
+    length = min(tile.keys, power(t))
+    if height >= 64:
+        return replace(tile, rows=height, keys=length, warps=min(tile.warps, height // 16))
+    # Warps that have no rows of their own share the keys, and the tile leaves registers for all features.
     if element == "f32":
-        tile = AttentionTile(64, 32 if features <= 128 else 16, 4, 2 if roomy else 1)
-    elif features <= 64:
-        tile = AttentionTile(128, 64, 4, 3)
-    elif features <= 128:
-        tile = AttentionTile(128, 64, 8, 3 if roomy else 2)
-    else:
-        tile = AttentionTile(64, 32, 4, 2)
-    rows_of_tile = tile.rows
-    while rows_of_tile > 16 and (m <= rows_of_tile // 2 or (rows_of_tile > 64 and many * -(-m // rows_of_tile) < 132)):
-        rows_of_tile //= 2
-    if rows_of_tile == tile.rows:
-        return AttentionTile(tile.rows, min(tile.keys, power(t)), tile.warps, tile.stages)
-    # Few rows: what is read of keys decides, so more of them are under way.
-    wide = tile.keys if element == "f32" or features > 128 else 64
-    warps = 4
-    return AttentionTile(rows_of_tile, min(wide, power(t)), warps, tile.stages)
+        return replace(tile, rows=height, keys=length, warps=4, lanes=64, again=height > 16)
+    return AttentionTile(height, min(64 if features <= 128 else 32, power(t)), 4, tile.stages)
+
+
+def _large_tile(element: str, features: int, masked: bool, level: str) -> AttentionTile:
+    """The tile for many queries: the largest whose registers do not overflow, as ptxas says for each level."""
+    roomy = card_of(level).block_shared >= 160 << 10
+    own_memory = level in ("sm_100", "sm_103")  # sums of tensor cores lie outside of registers
+    if element == "f32":
+        if features <= 64:
+            return AttentionTile(64, 32, 4, 2, 32, again=True)
+        if features <= 128:
+            return AttentionTile(64, 32, 4, 2, 32, True) if own_memory else AttentionTile(64, 16, 4, 2, 16, True)
+        return AttentionTile(64, 16, 4, 1, 32, again=True)
+    if features <= 64:
+        return AttentionTile(128, 64, 4 if level == "sm_90" or (not masked and level in ("sm_80", "sm_87")) else 8, 3)
+    whole_warps = own_memory or level == "sm_90"  # products by four warps, operands in shared memory
+    if features <= 128:
+        return AttentionTile(128, 32 if masked and not whole_warps else 64, 8, 3 if roomy and not masked else 2)
+    if whole_warps:
+        return AttentionTile(64, 32, 4, 2, 128)
+    return AttentionTile(64, 16, 4, 2, 64, again=True) if masked else AttentionTile(64, 16, 4, 2)
 
 
 def count_splits(tiles: KernelExpr, keys: KernelExpr) -> KernelExpr:

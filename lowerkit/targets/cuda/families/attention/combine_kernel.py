@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lowerkit.targets.cuda.families.attention_kernel import Pass, finish
-from lowerkit.targets.cuda.families.attention_tiles import MOST_SPLITS, power
+from lowerkit.targets.cuda.families.attention.flash_kernel import Pass, finish
+from lowerkit.targets.cuda.families.attention.tiles import MOST_SPLITS, power
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render

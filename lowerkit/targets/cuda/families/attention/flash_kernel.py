@@ -19,8 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowerkit.targets.cuda.families.attention_problem import Attention
-from lowerkit.targets.cuda.families.attention_tiles import AttentionTile, power, runs_of
+from lowerkit.targets.cuda.families.attention.problem import Attention
+from lowerkit.targets.cuda.families.attention.tiles import AttentionTile, power, runs_of
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.scalars import converted
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, offset_text

@@ -1,0 +1,144 @@
+"""`lowerkit tune`: measures the kernels of a model on this machine's card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lowerkit.cli.model_options import capture_model, model_options
+from lowerkit.cli.output import json_option, print_json, print_table, progress, quiet_option
+from lowerkit.errors import RuntimeFault, UsageError
+
+if TYPE_CHECKING:
+    from lowerkit.bench.tile_tuning import Trial
+    from lowerkit.runtimes.cuda.device import CudaDevice
+    from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile
+    from lowerkit.targets.cuda.model.products import GemmTile
+
+
+@click.command("tune")
+@model_options
+@click.option("--target", default="cuda:sm_90", show_default=True, metavar="cuda:LEVEL", help="The card's level.")
+@click.option("--candidates", default=8, show_default=True, help="Tiles that are measured for each product.")
+@click.option(
+    "--database",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file. [default: the card's, in the cache]",
+)
+@click.option("--dry-run", is_flag=True, help="Write no file.")
+@json_option
+@quiet_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    dynamic: tuple[str, ...],
+    seed: int,
+    target: str,
+    candidates: int,
+    database: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure tiles of MODEL's products on this card, for `compile --tiles`.
+
+    JSON fields: card, file (null: `--dry-run`), products [{level, rows, columns, depth, batch, element, tile, trials
+    [{tile, predicted_seconds, seconds, problem}]}]; tile is null where no candidate ran.
+    """
+    if candidates < 1:
+        raise UsageError("LK1009", f"--candidates is {candidates}, expected at least 1")
+
+    from lowerkit.bench.tile_tuning import best_of, tune_products
+    from lowerkit.compiled import CompileOptions
+    from lowerkit.targets.cuda.model.launches import DEVICE
+    from lowerkit.targets.cuda.model.measured_tiles import TileFile, default_path
+
+    options = CompileOptions(target=target, golden=False)
+    level = next((each.level for each in options.spec.accelerator_targets if each.name == DEVICE), None)
+    if level is None:
+        raise UsageError("LK1009", f"--target is {target!r}, expected cuda with a level, such as cuda:sm_90")
+    device = open_card(level)
+    try:
+        card = str(getattr(device.driver, "name", "card"))
+        path = database or default_path(card)
+        known = TileFile.load(path) if path.exists() else TileFile(card, [])
+        if known.card != card:
+            raise UsageError("LK1009", f"{path} was measured on {known.card}, this card is {card}", hint="name another")
+        with progress(quiet) as show:
+            trials = tune_products(capture_model(model, inputs, dynamic, seed), options, device, candidates, show)
+    finally:
+        device.close()
+    best = best_of(trials)
+    if not dry_run:
+        known.with_entries(best).save(path)
+    if as_json:
+        print_json("tune", {"card": card, "file": None if dry_run else str(path), "products": _json(trials, best)})
+        return
+    print_table(f"products on {card}", _COLUMNS, _rows(trials, best))
+    click.echo("nothing was written (--dry-run)" if dry_run else f"wrote {path}: lowerkit compile --tiles takes it")
+
+
+def open_card(level: str) -> CudaDevice:
+    """Opens this machine's card.
+
+    Raises:
+        RuntimeFault: LK8020, there is none that runs code of the level.
+    """
+    from lowerkit.runtimes.cuda.device import CudaDevice
+
+    try:
+        return CudaDevice(level)
+    except RuntimeFault as error:
+        raise RuntimeFault(error.code, error.message, hint="tiles are measured on a card: run it there") from error
+
+
+_COLUMNS = ("level", "rows x columns x depth", "batch", "element", "tile", "predicted us", "us", "")
+
+
+def _rows(trials: Sequence[Trial], best: Sequence[MeasuredTile]) -> list[list[object]]:
+    chosen = {(each.level, each.product): each.tile for each in best}
+    return [
+        [
+            each.level,
+            f"{each.product.rows} x {each.product.columns} x {each.product.depth}",
+            each.product.batch,
+            each.product.element,
+            _text(each.tile),
+            f"{each.predicted * 1e6:.2f}",
+            "-" if each.problem else f"{each.seconds * 1e6:.2f}",
+            each.problem or ("taken" if chosen.get((each.level, each.product)) == each.tile else ""),
+        ]
+        for each in sorted(trials, key=lambda each: (each.level, str(each.product)))
+    ]
+
+
+def _text(tile: GemmTile) -> str:
+    split = f", {tile.split} parts" if tile.split > 1 else ""
+    return f"{tile.m} x {tile.n} x {tile.k}, {tile.warps} warps, {tile.stages} stages{split}"
+
+
+def _json(trials: Sequence[Trial], best: Sequence[MeasuredTile]) -> list[dict[str, Any]]:
+    import msgspec
+
+    chosen = {(each.level, each.product): msgspec.to_builtins(each.tile) for each in best}
+    return [
+        {
+            "level": level,
+            **msgspec.to_builtins(product),
+            "tile": chosen.get((level, product)),
+            "trials": [
+                {
+                    "tile": msgspec.to_builtins(each.tile),
+                    "predicted_seconds": each.predicted,
+                    "seconds": each.seconds,
+                    "problem": each.problem,
+                }
+                for each in trials
+                if (each.level, each.product) == (level, product)
+            ],
+        }
+        for level, product in dict.fromkeys((each.level, each.product) for each in trials)
+    ]
