@@ -2,8 +2,9 @@
 
 Vocabulary
     root    the buffer that owns the memory which an alias lies in
-    base    an address that is known at run time: the arena, the mapped artifact (all weights), each state, each input,
-            each output, and of each device its arena and its weights; in this order
+    base    an address that is known at run time: the arena, the mapped artifact (all weights), each state (of the
+            memory that it lives in), each input, each output, and of each device its arena and its weights; in this
+            order
     call    a step that may fail: a device runs it
     bound   a model for one value of each dim: the step table, the output shapes, the sizes of arena and scratch
 
@@ -210,7 +211,7 @@ class Binder:
     def _place(self, root: int, offset: int, arena_offsets: Mapping[int, int]) -> tuple[int, int]:
         """Returns (base, offset) of a buffer."""
         buffer = self.program.buffers[root]
-        if buffer.memory != HOST:
+        if buffer.memory != HOST and buffer.kind != "state":
             base = self.first_device + 2 * self.devices[buffer.memory]
             if buffer.kind == "weight":
                 weight = (buffer.weight, buffer.shard)

@@ -37,11 +37,13 @@ class Device(ABC):
         numbered: whether a machine may have several: ``acme_npu:1`` is the second one, whose class is made with the
             level and that number.
         captures: whether launches can be captured as a graph: the four methods around :meth:`begin_capture` are there.
+        captures_copies: whether a capture keeps copies by :meth:`copy`, too.
         epoch: counts how often memory of the device's own, which graphs hold addresses of, has moved.
     """
 
     numbered: ClassVar[bool] = False
     captures: ClassVar[bool] = False
+    captures_copies: ClassVar[bool] = False
     epoch: int = 0
 
     def __init__(self, level: str = "") -> None:
@@ -67,6 +69,15 @@ class Device(ABC):
     def copy_out(self, data: Bytes, address: int, queue: int) -> None:
         """Copies bytes of the device into ``data``, after all that was put into ``queue``; they are there on return."""
 
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """Copies bytes within the device's memory, in the order of ``queue``; the two do not overlap.
+
+        It goes through the host unless a device has a way of its own.
+        """
+        data = np.empty(size, np.uint8)
+        self.copy_out(data, source, queue)
+        self.copy_in(target, data, queue)
+
     @abstractmethod
     def load(self, code: Bytes) -> Any:
         """Returns the program of ``code``, the bytes that the target compiled."""
@@ -77,7 +88,8 @@ class Device(ABC):
 
         Args:
             program: what :meth:`load` returned.
-            addresses: of the operands, then of the results.
+            addresses: of the operands, then of the results; a result that changes an operand in place may have its
+                address.
             dims: the extents that the code does not know, in the order of operands and results, then the indices that
                 the function takes.
             queue: where to.
@@ -95,11 +107,11 @@ class Device(ABC):
         """Returns when everything in ``queue`` is done."""
 
     def begin_capture(self, queue: int) -> None:
-        """Begins to keep launches that are put into ``queue`` instead of making them."""
+        """Begins to keep launches, and copies where :attr:`captures_copies`, that are put into ``queue`` instead of making them."""
         raise NotImplementedError
 
     def end_capture(self, queue: int) -> Any:
-        """Returns a graph of the launches since :meth:`begin_capture`, with their addresses."""
+        """Returns a graph of what was kept since :meth:`begin_capture`, with its addresses."""
         raise NotImplementedError
 
     def launch_graph(self, graph: Any, queue: int) -> None:
@@ -150,6 +162,10 @@ class HostMemoryDevice(Device):
     def copy_out(self, data: Bytes, address: int, queue: int) -> None:
         """See :meth:`Device.copy_out`."""
         data[...] = self.array(address, data.shape, np.uint8)
+
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """See :meth:`Device.copy`."""
+        self.array(target, (size,), np.uint8)[...] = self.array(source, (size,), np.uint8)
 
     def array(self, address: int, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Returns the tensor of ``shape`` and ``dtype`` at ``address``, not copied.

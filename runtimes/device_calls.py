@@ -9,102 +9,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
-from lowerkit.runtimes.device import Bytes, Device, open_device, package_of, stand_ins
-from lowerkit.runtimes.launch_sequences import LaunchSequences
+from lowerkit.runtimes.device import Bytes, open_device, stand_ins
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
-from lowerkit.runtimes.supervised.record import foreign_call
+from lowerkit.runtimes.on_device.memory import DeviceFailure, DeviceMemory, raise_failure
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
 )
 _DONE, _FAILED = 0, 1
-_QUEUE = 0
-_ALIGNMENT = 256
-
-
-class _DeviceFailure(Exception):
-    """What a device raised, with its name."""
-
-    def __init__(self, device: str, error: BaseException, words: str) -> None:
-        super().__init__(words)
-        self.device = device
-        self.error = error
-
-
-@dataclass
-class DeviceMemory:
-    """What a session holds on one device: arena and weights, by address; those by name and shard; known sequences."""
-
-    name: str
-    device: Device
-    arena: int = 0
-    arena_size: int = 0
-    weights: int = 0
-    weight_offsets: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-
-    def __post_init__(self) -> None:
-        self.sequences = LaunchSequences(self.device, self.ask, _QUEUE)
-
-    def ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a method of the device, whose errors bear its name then."""
-        try:
-            with foreign_call("device", self.name, method.__name__):
-                return method(*arguments)
-        except (Exception, SystemExit) as error:
-            raise _DeviceFailure(self.name, error, _words(self.device, error)) from error
-
-    def _allocate(self, size: int) -> int:
-        address: Any = self.ask(self.device.allocate, size)
-        if not isinstance(address, int) or address % _ALIGNMENT or not 0 <= address < 1 << 64:
-            words = f"allocate returned {address!r}, which is no address at a multiple of {_ALIGNMENT}"
-            raise _DeviceFailure(self.name, TypeError(words), words)
-        return address
-
-    def reserve(self, size: int) -> None:
-        """Makes the arena at least ``size`` bytes; its content is lost where it grows.
-
-        Raises:
-            RuntimeFault: LK8016, the device fails.
-            ResourceError: LK7002, it has not that much memory.
-        """
-        if size <= self.arena_size:
-            return
-        try:
-            if self.arena:
-                self.sequences.clear()
-                self.ask(self.device.free, self.arena)
-                self.arena = self.arena_size = 0
-            self.arena, self.arena_size = self._allocate(size), size
-        except _DeviceFailure as failure:
-            _raise(failure, None)
-
-    def store(self, weights: Mapping[tuple[str, str], Bytes]) -> None:
-        """Copies weights to the device, each at a multiple of 256 bytes.
-
-        Raises:
-            RuntimeFault, ResourceError: as :meth:`reserve`.
-        """
-        offsets: dict[tuple[str, str], int] = {}
-        end = 0
-        for name, data in weights.items():
-            offsets[name] = end
-            end += -(-data.size // _ALIGNMENT) * _ALIGNMENT
-        self.weight_offsets = offsets
-        try:
-            self.weights = self._allocate(end) if end else 0
-            for name, data in weights.items():
-                if data.size:
-                    self.ask(self.device.copy_in, self.weights + offsets[name], data, _QUEUE)
-            self.ask(self.device.synchronize, _QUEUE)
-        except _DeviceFailure as failure:
-            _raise(failure, None)
 
 
 @dataclass(frozen=True)
@@ -176,8 +94,8 @@ class DeviceCalls:
             code = entry[kernel.offset : kernel.offset + kernel.size]
             try:
                 self._programs[number] = memory.ask(memory.device.load, code)
-            except _DeviceFailure as failure:
-                _raise(failure, None)
+            except DeviceFailure as failure:
+                raise_failure(failure)
         program = self._programs[number]
 
         def run(addresses: list[int], extents: list[int]) -> None:
@@ -189,26 +107,20 @@ class DeviceCalls:
         """Returns the context of a call that copies ``size`` bytes from one memory to another."""
 
         def run(addresses: list[int], _dims: list[int]) -> None:
-            if size:
+            if not size:
+                return
+            if source == HOST:
+                self.memories[target].write(addresses[1], host_bytes(addresses[0], size))
+            elif target == HOST:
+                self.memories[source].read(host_bytes(addresses[1], size), addresses[0])
+            elif source == target:
+                self.memories[source].sequences.copy(addresses[1], addresses[0], size)
+            else:
                 data = np.empty(size, np.uint8)
-                if source == HOST:
-                    data = host_bytes(addresses[0], size)
-                elif target == HOST:
-                    data = host_bytes(addresses[1], size)
-                if source != HOST:
-                    self.read(source, addresses[0], data)
-                if target != HOST:
-                    memory = self.memories[target]
-                    memory.sequences.flush()
-                    memory.ask(memory.device.copy_in, addresses[1], data, _QUEUE)
+                self.memories[source].read(data, addresses[0])
+                self.memories[target].write(addresses[1], data)
 
         return self._context(("copy", source, target, size), _Action(run, 2, 0))
-
-    def read(self, name: str, address: int, data: Bytes) -> None:
-        """Copies bytes of a device into ``data``, after all that it has to do."""
-        memory = self.memories[name]
-        memory.sequences.flush()
-        memory.ask(memory.device.copy_out, data, address, _QUEUE)
 
     def finish(self) -> None:
         """Makes what is left of a run.
@@ -219,8 +131,8 @@ class DeviceCalls:
         try:
             for memory in self.memories.values():
                 memory.sequences.flush()
-        except _DeviceFailure as failure:
-            _raise(failure, None)
+        except DeviceFailure as failure:
+            raise_failure(failure)
 
     def one_by_one(self, *, enabled: bool) -> None:
         """Lets each launch be made by itself, so that its time can be told, or no more."""
@@ -239,8 +151,8 @@ class DeviceCalls:
         failure, self._failure = self._failure, None
         for memory in self.memories.values():
             memory.sequences.drop()
-        if isinstance(failure, _DeviceFailure):
-            _raise(failure, step)
+        if isinstance(failure, DeviceFailure):
+            raise_failure(failure, step)
         assert failure is not None, "the executor reports what an action left here"
         raise failure
 
@@ -269,30 +181,3 @@ class DeviceCalls:
 def host_bytes(address: int, size: int) -> Bytes:
     """Returns ``size`` bytes of the host's memory, not copied."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-
-
-def _words(device: Device, error: BaseException) -> str:
-    try:
-        words: Any = device.error_text(error)
-        return words if isinstance(words, str) else f"{type(error).__name__}: {error}"
-    except Exception as other:
-        return f"{type(error).__name__}: {error} (and error_text raised {type(other).__name__})"
-
-
-def _raise(failure: _DeviceFailure, step: Step | None) -> NoReturn:
-    where = f" in step {step.name!r}" if step is not None and step.name else ""
-    text = f"the device {failure.device!r}{package_of(failure.device)} failed{where}: {failure}"
-    op = f"{step.kind} ({step.family})" if step is not None else None
-    location = (step.location or None) if step is not None else None
-    own = getattr(failure.error, "hint", None)
-    if isinstance(failure.error, MemoryError):
-        raise ResourceError("LK7002", text, op=op, location=location) from failure.error
-    hint = "the session can run again" if step is not None else "the fault is in that package: report it there"
-    hint = own if isinstance(own, str) else hint
-    raise RuntimeFault(
-        "LK8016",
-        text,
-        op=op,
-        location=location,
-        hint=hint,
-    ) from failure.error

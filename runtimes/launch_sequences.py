@@ -1,18 +1,24 @@
 """Launches that follow one another on a device, as graphs: what ran once in some order is captured when it comes again.
 
 Vocabulary
-    sequence   launches between two copies of a run, with their addresses and dims
+    call       a launch, or a copy within the device's memory
+    sequence   calls between two copies from or to the host, with their addresses and dims
     graph      what a device makes of a sequence, to be launched as one
 
-Steps: the launches of a first run go to the device one by one, and are remembered as a sequence. Where a later run
-begins like a known sequence, its launches wait until the sequence is whole, which then is one graph; where it goes on
-otherwise (a branch, a loop, other sizes), those that waited are made one by one, in order. Host code cannot look at the
-device's memory but by copies, and in front of those nothing waits.
+Steps: the calls of a first run go to the device one by one, and are remembered as a sequence. Where a later run begins
+like a known sequence, its calls wait until the sequence is whole, which then is one graph; where it goes on otherwise
+(a branch, a loop, other sizes), those that waited are made one by one, in order. Host code cannot look at the device's
+memory but by copies, and in front of those nothing waits.
+
+A device may move memory of its own (temporaries of launches, which grow) and counts that (its epoch). A sequence is
+captured only where all its calls were made one by one since: then nothing has to grow within a capture, where memory
+can be neither allocated nor given back. A graph of an earlier epoch is given back, never launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +26,15 @@ from lowerkit.runtimes.device import Device
 
 _MOST_KEPT = 64
 _LEAST_CALLS = 2
+_COPY = -1  # stands for the number of a kernel
 
 Ask = Callable[..., Any]
+Key = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One launch; ``number`` is that of the kernel, by which programs are equal."""
+    """A launch, where ``number`` is that of the kernel, by which programs are equal; or a copy: addresses, bytes."""
 
     number: int
     program: Any
@@ -34,61 +42,63 @@ class _Call:
     dims: tuple[int, ...]
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> Key:
         return self.number, self.addresses, self.dims
 
 
 @dataclass
 class _Sequence:
-    """Launches in order, the graph of them once there is one, and the epoch of the device that it is of."""
+    """Calls in order, the epoch of the device when they were made one by one, and the graph of them once captured."""
 
     calls: list[_Call]
+    epoch: int
     graph: Any = None
-    epoch: int = 0
+
+    @property
+    def key(self) -> tuple[Key, ...]:
+        return tuple(call.key for call in self.calls)
 
 
 class LaunchSequences:
-    """The launches of one session on one device."""
+    """The launches of one session on one device, and the copies within its memory."""
 
     def __init__(self, device: Device, ask: Ask, queue: int) -> None:
         """``ask(method, *arguments)`` calls a method of the device."""
         self.enabled = device.captures
         self._device, self._ask, self._queue = device, ask, queue
-        self._known: dict[tuple[object, ...], _Sequence] = {}
-        self._expected: _Sequence | None = None
+        self._copies_in_graphs = device.captures_copies
+        self._known: dict[tuple[Key, ...], _Sequence] = {}  # the one that was used last is the last one
+        self._expected: list[_Sequence] = []  # those that begin as what waits
         self._waiting: list[_Call] = []
         self._made: list[_Call] = []
 
     def launch(self, number: int, program: Any, addresses: Sequence[int], dims: Sequence[int]) -> None:
         """Makes a launch, now or as part of a graph."""
-        if not self.enabled:
-            self._ask(self._device.launch, program, addresses, dims, self._queue)
-            return
-        call = _Call(number, program, tuple(addresses), tuple(dims))
-        if not self._waiting and not self._made:
-            self._expected = self._known.get(call.key)
-        if self._expected is not None:
-            if call.key == self._expected.calls[len(self._waiting)].key:
-                self._waiting.append(call)
-                if len(self._waiting) == len(self._expected.calls):
-                    self._launch_graph(self._expected)
-                return
-            self._make_waiting()
-        self._make(call)
+        self._put(_Call(number, program, tuple(addresses), tuple(dims)))
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """Copies bytes from one address of the device to another, now or as part of a graph."""
+        call = _Call(_COPY, None, (target, source), (size,))
+        if self._copies_in_graphs:
+            self._put(call)
+        else:
+            self.flush()
+            self._do(call)
 
     def flush(self) -> None:
         """Makes what waits, and remembers what was made since the last call."""
         self._make_waiting()
         made, self._made = self._made, []
         if len(made) >= _LEAST_CALLS:
-            self._forget(made[0].key)
-            self._known[made[0].key] = _Sequence(made)
+            sequence = _Sequence(made, self._device.epoch)
+            self._forget(sequence.key)
+            self._known[sequence.key] = sequence
             if len(self._known) > _MOST_KEPT:
                 self._forget(next(iter(self._known)))
 
     def drop(self) -> None:
         """Forgets what waits: the run has failed."""
-        self._expected, self._waiting, self._made = None, [], []
+        self._expected, self._waiting, self._made = [], [], []
 
     def clear(self) -> None:
         """Gives all graphs back: addresses in them will be of no more use."""
@@ -96,31 +106,67 @@ class LaunchSequences:
         for key in list(self._known):
             self._forget(key)
 
-    def _make(self, call: _Call) -> None:
-        self._ask(self._device.launch, call.program, call.addresses, call.dims, self._queue)
+    def _put(self, call: _Call) -> None:
+        if not self.enabled:
+            self._do(call)
+            return
+        if not self._waiting and not self._made:
+            self._expected = list(self._known.values())
+        place = len(self._waiting)
+        going = [each for each in self._expected if len(each.calls) > place and each.calls[place].key == call.key]
+        if going:
+            self._expected = going
+            self._waiting.append(call)
+            if len(going) == 1 and len(going[0].calls) == len(self._waiting):
+                self._launch_graph(going[0])
+            return
+        self._make_waiting()
+        self._do(call)
         self._made.append(call)
 
+    def _do(self, call: _Call) -> None:
+        if call.number == _COPY:
+            self._ask(self._device.copy, *call.addresses, *call.dims, self._queue)
+        else:
+            self._ask(self._device.launch, call.program, call.addresses, call.dims, self._queue)
+
     def _make_waiting(self) -> None:
-        waiting, self._waiting, self._expected = self._waiting, [], None
+        whole = next((each for each in self._expected if len(each.calls) == len(self._waiting)), None)
+        if whole is not None:  # a longer one was expected as well
+            self._launch_graph(whole)
+            return
+        waiting, self._waiting, self._expected = self._waiting, [], []
         for call in waiting:
-            self._make(call)
+            self._do(call)
+            self._made.append(call)
 
     def _launch_graph(self, sequence: _Sequence) -> None:
-        self._waiting, self._expected = [], None
-        if sequence.graph is not None and sequence.epoch != self._device.epoch:
-            self._ask(self._device.destroy_graph, sequence.graph)
-            sequence.graph = None
+        self._waiting, self._expected = [], []
+        self._known[sequence.key] = self._known.pop(sequence.key)
+        if sequence.epoch != self._device.epoch:
+            graph, sequence.graph = sequence.graph, None
+            if graph is not None:
+                self._ask(self._device.destroy_graph, graph)
+            for call in sequence.calls:
+                self._do(call)
+            sequence.epoch = self._device.epoch
+            return
         if sequence.graph is None:
-            self._ask(self._device.begin_capture, self._queue)
-            try:
-                for call in sequence.calls:
-                    self._ask(self._device.launch, call.program, call.addresses, call.dims, self._queue)
-            finally:
-                graph = self._ask(self._device.end_capture, self._queue)
-            sequence.graph, sequence.epoch = graph, self._device.epoch
+            sequence.graph = self._capture(sequence)
         self._ask(self._device.launch_graph, sequence.graph, self._queue)
 
-    def _forget(self, key: tuple[object, ...]) -> None:
+    def _capture(self, sequence: _Sequence) -> Any:
+        self._ask(self._device.begin_capture, self._queue)
+        try:
+            for call in sequence.calls:
+                self._do(call)
+        except BaseException:
+            with suppress(Exception):  # what ended it is said, not what follows from that
+                self._ask(self._device.destroy_graph, self._ask(self._device.end_capture, self._queue))
+            raise
+        return self._ask(self._device.end_capture, self._queue)
+
+    def _forget(self, key: tuple[Key, ...]) -> None:
         sequence = self._known.pop(key, None)
         if sequence is not None and sequence.graph is not None:
             self._ask(self._device.destroy_graph, sequence.graph)

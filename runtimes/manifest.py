@@ -23,7 +23,7 @@ from lowerkit.runtimes.mesh.structs import CollectiveCall, MeshAxis
 
 FORMAT_MAJOR = 2
 FORMAT_MINOR = 0
-KNOWN_FEATURES = frozenset({"states", "control_flow", "guards", "index_checks", "devices", "mesh"})
+KNOWN_FEATURES = frozenset(["states", "control_flow", "guards", "index_checks", "devices", "mesh", "device_states"])
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
@@ -127,7 +127,8 @@ class Buffer(_WithExpressions, frozen=True):
         offset: first byte of an alias within its target.
         first_step, last_step: the steps from which to which the contents matter, inclusive; -1: as the steps say.
             The runtime takes the union of this interval and the one it derives from the steps.
-        memory: where it lies: :data:`HOST`, or the name of a device (``arena``, ``weight`` and ``alias`` only).
+        memory: where it lies: :data:`HOST`, or the name of a device (``arena``, ``weight``, ``state`` and ``alias``
+            only); all buffers of a state name one.
         shard: of a weight, the axis of the mesh whose ranks share it: the stored tensor holds one part for each rank
             of the axis, one behind the other, and the buffer is the rank's own part.
     """

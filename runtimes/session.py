@@ -81,7 +81,8 @@ class Session:
         self._arena, self._scratch = _native.Memory(0), _native.Memory(0)
         blob = artifact.entry_bytes(WEIGHTS_ENTRY)
         stored = {name: artifact.weights[weight] for name, weight in self._program.state_initials.items()}
-        self._states = StateMemory(self.signature, {name: blob[t.begin : t.end] for name, t in stored.items()})
+        initials = {name: blob[tensor.begin : tensor.end] for name, tensor in stored.items()}
+        self._states = StateMemory(self._program, initials, self._calls.memories)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
         _sessions.add(self)

@@ -125,6 +125,6 @@ class StepwiseRun:
         if memory != HOST:
             data = np.empty(size, np.uint8)
             if size:
-                self._session._calls.read(memory, address, data)
+                self._session._calls.memories[memory].read(data, address)
             return data
         return np.frombuffer(ctypes.string_at(address, size), np.uint8) if size else np.empty(0, np.uint8)

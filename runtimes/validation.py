@@ -35,6 +35,7 @@ from lowerkit.runtimes.safetensors_header import StoredTensor
 DEVICE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 """What devices, and the targets that they belong to, may be called."""
 
+_ON_DEVICES = ("arena", "weight", "state", "alias")
 _BUILT_IN = (COPY_KERNEL, JUMP_KERNEL, CHECK_KERNEL, COLLECTIVE_KERNEL)
 
 
@@ -222,11 +223,16 @@ def _device_problems(program: ProgramSpec, manifest: Manifest) -> Iterator[str]:
             if kernel.device not in names or entry is None or not 0 <= kernel.offset <= end <= entry.size:
                 yield f"kernel {number} is no part of the code of a device"
     for number, buffer in enumerate(program.buffers):
-        if buffer.memory != HOST and (buffer.memory not in names or buffer.kind not in ("arena", "weight", "alias")):
+        if buffer.memory != HOST and (buffer.memory not in names or buffer.kind not in _ON_DEVICES):
             yield f"buffer {number} is {buffer.kind} in the memory {buffer.memory!r}"
         target = root_buffer(program, number)
         if target is not None and program.buffers[target].memory != buffer.memory:
             yield f"buffer {number} is an alias into another memory"
+    homes = {(buffer.index, buffer.memory) for buffer in program.buffers if buffer.kind == "state"}
+    if len({index for index, _ in homes}) != len(homes):
+        yield "a state lives in two memories"
+    if any(memory != HOST for _, memory in homes) and "device_states" not in manifest.features:
+        yield "it has states on devices and does not list them as a required feature"
     for number, step in enumerate(program.steps):
         if step.kernel != COPY_KERNEL and step.kernel < len(program.kernels):
             memory = program.kernels[step.kernel].device if step.kernel >= 0 else HOST

@@ -107,9 +107,10 @@ def command(
     failure = report.first_failure
     if failure is None and report.bisection is not None and report.bisection.finding is not None:
         found = report.bisection.finding
+        held = f"the run ended ({report.ended})" if report.ended else "gate A holds on these inputs, but"
         raise ParityError(
             "LK6001",
-            f"gate A holds on these inputs, but {found.sentence}: {found.cause}",
+            f"{held}{':' if report.ended else ''} {found.sentence}: {found.cause}",
             op=found.op,
             location=found.location or None,
             hint=hint,

@@ -31,7 +31,7 @@ def command() -> None:
 @quiet_option
 def trace(files: tuple[Path, ...], top: int, chrome: Path | None, as_json: bool, quiet: bool) -> None:
     """Merge the flight records FILE... of a group's ranks: who waited for whom, and where the ranks parted."""
-    from lowerkit.cli.comm_tables import print_trace, to_json
+    from lowerkit.cli.tables.comm import print_trace, to_json
     from lowerkit.runtimes.collective.tracing.chrome_trace import chrome_trace
     from lowerkit.runtimes.collective.tracing.flight_record_file import read_flight_record
     from lowerkit.runtimes.collective.tracing.trace import group_records

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lowerkit.cli.cuda_tables import card_json, card_option, print_card, read_card
-from lowerkit.cli.ledger_table import print_ledger, read_placements
-from lowerkit.cli.mesh_tables import describe_collective, describe_mesh, print_mesh
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, is_given, model_options, refuse_given
 from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.supervise import supervise_targets
+from lowerkit.cli.tables.card import card_json, card_option, print_card, read_card
+from lowerkit.cli.tables.ledger import print_ledger, read_placements
+from lowerkit.cli.tables.mesh import describe_collective, describe_mesh, print_mesh
 from lowerkit.cli.target_options import target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import ITEM_SIZES
+from lowerkit.runtimes.manifest import HOST, ITEM_SIZES
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.manifest import ProgramSpec, TensorSpec
@@ -74,7 +74,8 @@ def command(
         shown = programs_for(manifest, target if is_given("target") else None)[0]
         weight_bytes = sum(tensor.end - tensor.begin for tensor in artifact.weights.values())
         code_bytes = sum(info.size for name, info in manifest.entries.items() if name.endswith(".bin"))
-        code = {name: artifact.entry_bytes(name).tobytes() for name in shown.code.values()}
+        entries = [name for memory, name in shown.code.items() if memory != HOST]
+        code = {name: artifact.entry_bytes(name).tobytes() for name in entries}
     else:
         supervise_targets(target)
 

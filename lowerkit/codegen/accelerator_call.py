@@ -5,10 +5,13 @@ Bytes: operands that live on the host are copied to the accelerator once, result
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lowerkit.codegen.shapes import Shape, dynamic_dims, result_shapes
 from lowerkit.codegen.step_draft import Source, total
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.step_walker import StepWalker
+from lowerkit.codegen.updates import updated_buffer
 from lowerkit.codegen.work import region_flops
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
@@ -18,8 +21,8 @@ from lowerkit.targets.ledger import LedgerEntry
 from lowerkit.targets.region_view import RegionView
 
 
-def call(walker: StepWalker, op: ir.Operation) -> None:
-    """Adds the steps of an ``lk.call``.
+def call(walker: StepWalker, op: ir.Operation, rest: Sequence[ir.Operation]) -> None:
+    """Adds the steps of an ``lk.call``; ``rest`` are the ops after it.
 
     Raises:
         CodegenError: LK5002, the callee is no function of a target; LK5003, the target fails.
@@ -35,7 +38,7 @@ def call(walker: StepWalker, op: ir.Operation) -> None:
     if _has_regions(walker.functions[callee]):
         walker.memory, outer = memory, walker.memory
         results, found = walker.walk(
-            callee, [walker.places.sources.get(operand, Source()) for operand in operands], shapes
+            callee, [walker.places.sources.get(operand, Source()) for operand in operands], shapes, rest
         )
         walker.memory = outer
         walker.shapes.define(op.results, found)
@@ -62,8 +65,15 @@ def call(walker: StepWalker, op: ir.Operation) -> None:
             used.append(walker.draft.stored(walker.draft.weights.plain(source.weight), memory))
         else:
             used.append(walker.places.buffer_of(tensors[number], memory))
-    for value in op.results:
-        buffer = walker.arena(value, memory)
+    for number, value in enumerate(op.results):
+        target = code.in_place.get(number)
+        if target is None or target >= len(tensors):
+            buffer = walker.arena(value, memory)
+            if target is not None:  # a weight stays as it is
+                walker.draft.copy(used[target], buffer, op)
+        else:
+            place = next(place for place, operand in enumerate(operands) if operand == tensors[target])
+            buffer = updated_buffer(walker, op, place, value, rest, memory)
         walker.places.sources[value] = Source(buffer)
         used.append(buffer)
     walker.draft.ledger.append(

@@ -216,6 +216,8 @@ def _compiler(target: Target) -> Compile:
         require(target, isinstance(answer.family, str), "compile returned code without the name of a family")
         packed = [number for number in answer.packings if not region.operands[number].is_weight]
         require(target, not packed, f"compile packs operand {packed[:1]} of {region.kind}, which is no weight")
+        apart = [number for number in answer.in_place.values() if not 0 <= number < len(region.operands)]
+        require(target, not apart, f"compile changes operand {apart[:1]} of {region.kind}, which there is not")
         return answer
 
     return compile_one
@@ -271,6 +273,7 @@ def _features(program: ProgramSpec) -> list[str]:
         "index_checks": any(step.kernel == CHECK_KERNEL for step in program.steps),
         "devices": program.devices,
         "mesh": program.mesh,
+        "device_states": any(buffer.kind == "state" and buffer.memory != HOST for buffer in program.buffers),
     }
     return [feature for feature, present in needed.items() if present]
 

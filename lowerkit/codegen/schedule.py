@@ -21,20 +21,22 @@ from lowerkit.codegen.accelerator_call import call
 from lowerkit.codegen.collective import done, start
 from lowerkit.codegen.control_flow import branch, loop
 from lowerkit.codegen.extent_guards import ExtentConditions, refuse_tables_of_extents
-from lowerkit.codegen.in_place import is_read_later
-from lowerkit.codegen.index_checks import check, checks_first, may_end_the_run
+from lowerkit.codegen.index_checks import check, checks_first
 from lowerkit.codegen.literals import literal_array
 from lowerkit.codegen.memory import VIEW_OPS, with_liveness
 from lowerkit.codegen.places import Places
 from lowerkit.codegen.region_planner import RegionPlanner
 from lowerkit.codegen.shapes import Shape, ShapeTable, dynamic_dims, result_shapes
+from lowerkit.codegen.state_homes import state_homes
 from lowerkit.codegen.states import read_state, write_state
 from lowerkit.codegen.step_draft import PlannedCode, Source, StepDraft, byte_size, total
 from lowerkit.codegen.step_place import step_place
+from lowerkit.codegen.updates import updated_buffer
 from lowerkit.codegen.weight_table import StoredWeight, WeightTable
 from lowerkit.codegen.work import region_flops
 from lowerkit.errors import CodegenError
 from lowerkit.mlir import ir
+from lowerkit.passes.function_by_function import target_of
 from lowerkit.runtimes.expressions import substitute
 from lowerkit.runtimes.manifest import HOST, Buffer, Guard, Signature, Step
 from lowerkit.targets.ledger import Compile, LedgerEntry
@@ -101,6 +103,8 @@ class Walker:
         memory: that of the function that is walked.
         operations, functions: the functions of the module and their bodies, by name.
         state_buffers: of states that were met, by name.
+        state_homes: the memory of each state that lives with an accelerator, by name.
+        own_buffers: the number of the first buffer of the function that is walked.
         incarnations: values that a state takes, which may live in its memory.
     """
 
@@ -126,13 +130,14 @@ class Walker:
         self.draft = StepDraft(table)
         self.shapes = ShapeTable({})
         self.places = Places(self.draft)
-        self._own_buffers = 0
+        self.own_buffers = 0
         self.state_buffers: dict[str, int] = {}
         self.incarnations: set[ir.Value] = set()
         self.conditions = ExtentConditions()
         self.memory = HOST
         self.compilers = compilers
         operations = [op.operation for op in self.functions["main"].operations]
+        self.state_homes: Mapping[str, str] = state_homes(operations, self._memory_of)
         self._planners = {name: RegionPlanner(operations, make) for name, make in compilers.items()}
 
     def build(self) -> Schedule:
@@ -163,22 +168,29 @@ class Walker:
         )
 
     def walk(
-        self, function: str, arguments: Sequence[Source], shapes: Sequence[Shape]
+        self,
+        function: str,
+        arguments: Sequence[Source],
+        shapes: Sequence[Shape],
+        after: Sequence[ir.Operation] = (),
     ) -> tuple[list[Source], list[Shape]]:
-        """Adds the steps of a function; returns where its results live, and their shapes."""
+        """Adds the steps of a function; returns where its results live, and their shapes.
+
+        ``after``: the ops behind its call, where those may read what it changes in place.
+        """
         block = self.functions[function]
-        outer_shapes, outer_buffers, outer_copies = self.shapes, self._own_buffers, self.places.copies
+        outer_shapes, outer_buffers, outer_copies = self.shapes, self.own_buffers, self.places.copies
         self.shapes = ShapeTable(dict(zip(block.arguments, shapes, strict=True)))
         self.places.copies = {}
-        self._own_buffers = len(self.draft.buffers)
+        self.own_buffers = len(self.draft.buffers)
         self.places.sources.update(zip(block.arguments, arguments, strict=True))
         operations = checks_first([op.operation for op in block.operations])
         for position, op in enumerate(operations[:-1]):
-            self._operation(op, operations[position + 1 :])
+            self._operation(op, [*operations[position + 1 :], *after])
         returned = list(operations[-1].operands)
         where = self.places.sources.__getitem__ if function == "main" or self.memory != HOST else self.source
         results = [where(value) for value in returned], [self.shapes.shape(value) for value in returned]
-        self.shapes, self._own_buffers, self.places.copies = outer_shapes, outer_buffers, outer_copies
+        self.shapes, self.own_buffers, self.places.copies = outer_shapes, outer_buffers, outer_copies
         return results
 
     def source(self, value: ir.Value) -> Source:
@@ -202,7 +214,7 @@ class Walker:
         if op.name == "lk.region":
             self._region(op, rest)
         elif op.name == "lk.call":
-            call(self, op)
+            call(self, op, rest)
         elif op.name == "lk.weight":
             self.places.sources[op.results[0]] = Source(weight=ir.StringAttr(op.attributes["symbol"]).value)
         elif op.name in VIEW_OPS:
@@ -257,7 +269,7 @@ class Walker:
                 buffer = self.arena(value, self.memory)
                 moved.append(self.draft.size(buffer))
             else:
-                buffer = self._updated(op, target, value, rest)
+                buffer = updated_buffer(self, op, target, value, rest, self.memory)
                 moved[target] = 0
             self.places.sources[value] = Source(buffer)
             used.append(buffer)
@@ -284,20 +296,10 @@ class Walker:
             )
         )
 
-    def _updated(self, op: ir.Operation, target: int, result: ir.Value, rest: Sequence[ir.Operation]) -> int:
-        """The buffer that an update changes: its operand's own where nobody needs the old value, else a copy."""
-        source = self.places.buffer_of(op.operands[target], self.memory)
-        kind = self.draft.buffers[source].kind
-        old = [value for value, known in self.places.sources.items() if known.buffer == source]
-        others = [value for number, value in enumerate(op.operands) if number != target]
-        in_state = result in self.incarnations and not may_end_the_run(rest, self.functions)
-        own = (kind == "arena" and source >= self._own_buffers) or (kind == "state" and in_state)
-        if own and not any(value in old for value in others) and not is_read_later(old, rest):
-            self.places.forget_copy(source)
-            return source
-        copy = self.arena(result, self.memory)
-        self.draft.copy(source, copy, op)
-        return copy
+    def _memory_of(self, op: ir.Operation) -> str:
+        """The memory that an ``lk.call`` runs in."""
+        function = self.operations.get(ir.StringAttr(op.attributes["callee"]).value)
+        return target_of(function) if function is not None else HOST
 
     def _return(self, result: Source, number: int, op: ir.Operation) -> None:
         """A result that a step computed becomes an output; all others are copied."""

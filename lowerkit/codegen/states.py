@@ -18,9 +18,9 @@ def read_state(walker: StepWalker, op: ir.Operation, rest: Sequence[ir.Operation
     symbol = ir.StringAttr(op.attributes["symbol"]).value
     state = _buffer(walker, symbol, op)
     value = op.results[0]
-    walker.incarnations |= incarnations(op, rest)
+    walker.incarnations |= incarnations(op, rest, walker.functions)
     if overwritten_in_use(value, symbol, rest):
-        copy = walker.arena(value, HOST)
+        copy = walker.arena(value, walker.draft.buffers[state].memory)
         walker.draft.copy(state, copy, op)
         state = copy
     walker.places.sources[value] = Source(state)
@@ -40,6 +40,8 @@ def _buffer(walker: StepWalker, symbol: str, op: ir.Operation) -> int:
         if symbol not in names:
             raise CodegenError("LK5002", f"the signature has no state {symbol!r}", op=op.name)
         value = op.results[0] if len(op.results) else op.operands[0]
-        buffer = Buffer("state", byte_size(value.type, walker.shapes.shape(value)), index=names.index(symbol))
+        size = byte_size(value.type, walker.shapes.shape(value))
+        home = walker.state_homes.get(symbol, HOST)
+        buffer = Buffer("state", size, index=names.index(symbol), memory=home)
         walker.state_buffers[symbol] = walker.draft.add(buffer)
     return walker.state_buffers[symbol]

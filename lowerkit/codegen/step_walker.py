@@ -27,6 +27,8 @@ class StepWalker(Protocol):
         shapes: of the values of the function that is walked.
         memory: that of the function that is walked.
         state_buffers: of states that were met, by name.
+        state_homes: the memory of each state that lives with an accelerator, by name.
+        own_buffers: the number of the first buffer of the function that is walked.
         incarnations: values that a state takes, which may live in its memory.
     """
 
@@ -40,6 +42,8 @@ class StepWalker(Protocol):
     shapes: ShapeTable
     memory: str
     state_buffers: dict[str, int]
+    state_homes: Mapping[str, str]
+    own_buffers: int
     incarnations: set[ir.Value]
 
     def source(self, value: ir.Value) -> Source:
@@ -55,9 +59,16 @@ class StepWalker(Protocol):
         ...
 
     def walk(
-        self, function: str, arguments: Sequence[Source], shapes: Sequence[Shape]
+        self,
+        function: str,
+        arguments: Sequence[Source],
+        shapes: Sequence[Shape],
+        after: Sequence[ir.Operation] = (),
     ) -> tuple[list[Source], list[Shape]]:
-        """Adds the steps of a function; returns where its results live, and their shapes."""
+        """Adds the steps of a function; returns where its results live, and their shapes.
+
+        ``after``: the ops behind its call, where those may read what it changes in place.
+        """
         ...
 
     def arena(self, value: ir.Value, memory: str) -> int:

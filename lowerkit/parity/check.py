@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lowerkit.errors import UsageError
+from lowerkit.errors import RuntimeFault, UsageError
 from lowerkit.parity.compare.comparison import Comparison
 from lowerkit.parity.gates import judge_quantized
 from lowerkit.parity.report.report import Report, Row
@@ -134,15 +134,22 @@ def check_program(
     compiled = compile_program(program, options, on_progress)
     report.mesh = compiled.sharding.render() if compiled.sharding else ""
     comparison = Comparison(model, compiled.runner, taps, report, show)
-    with _own_caches(model):
-        first = comparison.at(inputs, text_of(sizes_of(model.signature, inputs)))
-        if model.signature.dims:
-            comparison.further()
-    if unlowered is not None and fused is not None:
+    first, fault = None, None
+    try:
+        with _own_caches(model):
+            first = comparison.at(inputs, text_of(sizes_of(model.signature, inputs)))
+            if model.signature.dims:
+                comparison.further()
+    except RuntimeFault as error:
+        if not bisect or error.code != "LK8016":
+            raise
+        fault = error  # a device that ends a run is what a bisection is for, too
+        report.ended = str(error.message)
+    if first is not None and unlowered is not None and fused is not None:
         show("comparing inside branches and loops")
         with _own_caches(model):
             compare_bodies(unlowered, fused, first, options, report)
-    if hard:
+    if hard and fault is None:
         from lowerkit.parity.hard_values import compare_hard
 
         show("comparing special values")
@@ -152,6 +159,8 @@ def check_program(
         from lowerkit.parity.bisect.search import bisect_program
 
         report.bisection = bisect_program(captured, target=target, device=device, on_progress=on_progress)
+    if fault is not None and (report.bisection is None or report.bisection.finding is None):
+        raise fault
     return report
 
 

@@ -21,11 +21,12 @@ from lowerkit.targets.capabilities import Capabilities, Throughput
 from lowerkit.targets.op_view import OpView
 from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings, Refusal
 from lowerkit.targets.region_view import RegionView
+from lowerkit.targets.witness import Array, Witness
 
 if TYPE_CHECKING:
     from lowerkit.passes.base import Pass
 
-__all__ = ["Accept", "DeviceCode", "LinkSettings", "LinkedCode", "OpView", "Refusal", "RegionView", "Target"]
+__all__ = ["Accept", "DeviceCode", "LinkSettings", "LinkedCode", "OpView", "Refusal", "RegionView", "Target", "Witness"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,15 @@ class Target(ABC):
             sizes.append(len(payload))
             data += payload
         return LinkedCode(bytes(data), entries, sizes)
+
+    def witnesses(self, region: RegionView, inputs: Sequence[Array]) -> Sequence[Witness]:
+        """Returns what each layer of the target gives for a region alone, so that a bisection can name the wrong one.
+
+        Args:
+            region: what :meth:`compile` was given.
+            inputs: an array for each operand, as the region says.
+        """
+        return ()
 
     def features(self) -> Sequence[str]:
         """Returns what the machine that runs the code must have, in the words of its loader."""

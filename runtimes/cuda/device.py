@@ -58,6 +58,7 @@ class CudaDevice(Device):
 
     numbered: ClassVar[bool] = True
     captures: ClassVar[bool] = True
+    captures_copies: ClassVar[bool] = True
 
     def __init__(self, level: str = "", number: int = 0) -> None:
         """Opens a card.
@@ -94,6 +95,10 @@ class CudaDevice(Device):
         """See :meth:`Device.copy_out`."""
         if data.size:
             self.driver.read(data, address, queue)
+
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """See :meth:`Device.copy`."""
+        self.driver.copy(target, source, size, queue)
 
     def load(self, code: Bytes) -> _Program:
         """See :meth:`Device.load`; the module of each kernel is loaded once.
@@ -141,8 +146,10 @@ class CudaDevice(Device):
             LaunchBuffer(self._temporaries + place, size, f"temporary {number}")
             for number, (place, size) in enumerate(shaped.temporaries)
         ]
-        for buffer in buffers[operands:]:
-            self.driver.forget(buffer.address, buffer.size)
+        changed = program.function.in_place
+        for number, buffer in enumerate(buffers[operands:]):
+            if number not in changed:
+                self.driver.forget(buffer.address, buffer.size)
         for call in shaped.calls:
             launch = call.launch
             arguments = [*(buffers[pointer] for pointer in launch.pointers), *key, *[0] * launch.nulls]

@@ -45,6 +45,10 @@ class Driver(ABC):
     def read(self, data: Bytes, address: int, queue: int) -> None:
         """Copies bytes from the device, after all that is in ``queue``; they are there on return."""
 
+    @abstractmethod
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """Copies bytes within the device's memory, in the order of ``queue``; a capture keeps it."""
+
     def forget(self, address: int, size: int) -> None:  # noqa: B027
         """Says that the content of memory does not matter any more: it is written before it is read again."""
 
@@ -96,7 +100,7 @@ class Driver(ABC):
     def begin_capture(self, queue: int) -> None:
         """Begins to keep what is put into a queue instead of doing it.
 
-        Until :meth:`end_capture`, nothing but launches may be put into the queue, and no memory may be allocated or
+        Until :meth:`end_capture`, nothing but launches and copies within the device's memory may be put into the queue, and no memory may be allocated or
         given back.
         """
 

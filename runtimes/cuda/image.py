@@ -96,6 +96,8 @@ class Function(msgspec.Struct, frozen=True):
         operands, results, temporaries: their bytes, expressions over the dims.
         dims: how many there are: the open extents of operands, then of results.
         launches: in order.
+        in_place: result number -> the operand whose content that result holds before; the two may be the same memory,
+            and no kernel reads the operand.
     """
 
     operands: list[Expr]
@@ -103,6 +105,7 @@ class Function(msgspec.Struct, frozen=True):
     temporaries: list[Expr]
     dims: int
     launches: list[Launch]
+    in_place: dict[int, int] = {}
 
     def __post_init__(self) -> None:
         for name in ("operands", "results", "temporaries"):
@@ -247,10 +250,18 @@ def _check(variant: Variant, blob: int) -> None:
     function = variant.function
     sizes = [*function.operands, *function.results, *function.temporaries]
     numbers = [
-        each for launch in function.launches for each in (launch.blocks, launch.flops, launch.read, launch.written)
+        each
+        for launch in function.launches
+        for each in (
+            *(launch.blocks, launch.flops, launch.read, launch.written, launch.exponentials),
+            *(launch.product.sizes if launch.product is not None else ()),
+        )
     ]
     if any(True for size in (*sizes, *numbers) for _ in symbols(size)):
         raise ImageError("a size of a function is an expression over what is no dim of it")
+    for result, operand in function.in_place.items():
+        if not (0 <= result < len(function.results) and 0 <= operand < len(function.operands)):
+            raise ImageError(f"result {result} of a function changes operand {operand}: one of them does not exist")
     for start, size in (span for place in variant.kernels.values() for span in (place.ptx, place.cubin)):
         if min(start, size) < 0 or start + size > blob:
             raise ImageError(f"code at {start} of {size} bytes does not lie in a blob of {blob} bytes")

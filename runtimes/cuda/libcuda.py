@@ -153,6 +153,11 @@ class LibCuda(Driver):
         self._call("cuMemcpyDtoHAsync_v2", c_void_p(data.ctypes.data), c_uint64(address), c_size_t(data.size), stream)
         self._call("cuStreamSynchronize", stream)
 
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """See :meth:`Driver.copy`."""
+        stream = self._stream(queue)
+        self._call("cuMemcpyDtoDAsync_v2", c_uint64(target), c_uint64(source), c_size_t(size), stream)
+
     def load(self, ptx: bytes, cubin: bytes, level: str) -> _Module:
         """See :meth:`Driver.load`.
 

@@ -15,7 +15,7 @@ from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
 from lowerkit.runtimes.cuda.driver_faults import DriverFaults, FaultyCalls
 from lowerkit.runtimes.cuda.simulated import Kernel, Module, SimulatedGpu
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
-from lowerkit.runtimes.cuda.simulated.launch_graphs import CapturedGraph, CapturedLaunch, Forgotten
+from lowerkit.runtimes.cuda.simulated.launch_graphs import CapturedCopy, CapturedGraph, CapturedLaunch, Forgotten
 from lowerkit.runtimes.cuda.simulated.stream_order import Clock, StreamOrder, Touch
 from lowerkit.runtimes.device import Bytes
 
@@ -91,6 +91,15 @@ class SimulatedDriver(Driver):
         data[...] = self.gpu.read(address, data.size)
         self._order.work(queue, "a copy to the host", [touch])
         self._order.synchronize(queue)
+
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        """See :meth:`Driver.copy`."""
+        self._calls.call("cuMemcpyDtoDAsync_v2")
+        copy = CapturedCopy(target, source, size, [self.gpu.allocation(each) for each in (target, source)])
+        if queue in self._captures:
+            self._captures[queue].steps.append(copy)
+        else:
+            self._copy(copy, queue)
 
     def forget(self, address: int, size: int) -> None:
         """See :meth:`Driver.forget`: a kernel that reads the bytes before it wrote them is at fault."""
@@ -194,11 +203,13 @@ class SimulatedDriver(Driver):
         if graph.destroyed:
             raise KernelFault("a graph is launched that was given back", hint="capture it again")
         for step in graph.steps:
-            if isinstance(step, CapturedLaunch):
+            if not isinstance(step, Forgotten):
                 self._check_held(step)
         for step in graph.steps:
             if isinstance(step, CapturedLaunch):
                 self._run(step, queue)
+            elif isinstance(step, CapturedCopy):
+                self._copy(step, queue)
             else:
                 self.gpu.forget(step.address, step.size)
 
@@ -232,13 +243,30 @@ class SimulatedDriver(Driver):
         self.launches += 1
         self.thread_instructions += statistics.thread_instructions
 
-    def _check_held(self, launch: CapturedLaunch) -> None:
-        for argument, held in zip(launch.arguments, launch.held, strict=True):
-            if isinstance(argument, LaunchBuffer) and held is not None:
-                if self.gpu.allocation(argument.address) is held:
-                    continue
+    def _copy(self, copy: CapturedCopy, queue: int) -> None:
+        names = [self._named(address, copy.size) for address in (copy.target, copy.source)]
+        touches = [
+            Touch(address, address + copy.size, writes=not number, name=names[number])
+            for number, address in enumerate((copy.target, copy.source))
+        ]
+        if max(copy.target, copy.source) < min(copy.target, copy.source) + copy.size:
+            raise KernelFault(f"a copy from {names[1]} to {names[0]}, which overlap")
+        self.gpu.write(copy.target, self.gpu.read(copy.source, copy.size))
+        self._order.work(queue, "a copy within the device", touches)
+
+    def _check_held(self, step: CapturedLaunch | CapturedCopy) -> None:
+        if isinstance(step, CapturedLaunch):
+            what = f"launches {step.kernel.name}"
+            places = [
+                (each.address, each.name) if isinstance(each, LaunchBuffer) else (0, "") for each in step.arguments
+            ]
+        else:
+            what = f"copies {step.size} bytes"
+            places = [(step.target, "the target"), (step.source, "the source")]
+        for (address, name), held in zip(places, step.held, strict=True):
+            if held is not None and self.gpu.allocation(address) is not held:
                 raise KernelFault(
-                    f"a graph launches {launch.kernel.name} with a stale address: {argument.name} lay in {held.name} "
+                    f"a graph {what} with a stale address: {name} lay in {held.name} "
                     f"({held.size} bytes at 0x{held.base:x}), which was given back since the graph was captured",
                     hint="capture the graph again when memory has moved",
                 )
@@ -252,5 +280,5 @@ class SimulatedDriver(Driver):
         if self._captures and (queue is None or queue in self._captures):
             raise KernelFault(
                 f"{what} in a capture",
-                hint="between begin_capture and end_capture only launches may be put into the queue, and memory stays",
+                hint="between begin_capture and end_capture only launches and copies within the device may be put into the queue, and memory stays",
             )

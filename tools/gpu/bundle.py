@@ -10,7 +10,7 @@ LEVELS = ("sm_80", "sm_90", "sm_100")
 
 
 class Parity(msgspec.Struct, frozen=True):
-    """An artifact, and the file with inputs (``in0``, ...), results in f64 and those of eager (``exact``, ``eager``)."""
+    """An artifact, and the file with inputs (``in0``, ...) and results: in f64 (``exact``), of ``eager``."""
 
     name: str
     dtype: str

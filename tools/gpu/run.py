@@ -25,6 +25,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.cuda.device import CudaDevice
 from lowerkit.runtimes.device import open_device
+from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.session import load
 
 PARTS = ("parity", "sanitizer", "benchmark", "calibration")
@@ -82,9 +83,10 @@ def measure(each: Any, folder: Path, name: str, repeats: int) -> dict[str, Any]:
     code = artifact.entry_bytes(program.code[entry.device])[entry.offset : entry.offset + entry.size]
     loaded = device.load(code)
     random = np.random.default_rng(0)
-    sizes = [*loaded.function.operands, *loaded.function.results]
+    inputs = [evaluate(size, {}) for size in loaded.function.operands]
+    sizes = [*inputs, *(evaluate(size, {}) for size in loaded.function.results)]
     addresses = [device.allocate(size) for size in sizes]
-    for address, size in zip(addresses, loaded.function.operands, strict=False):
+    for address, size in zip(addresses, inputs, strict=False):
         numbers = random.standard_normal(size // (2 if each.dtype == "bf16" else 4), np.float32)
         words = (numbers.view(np.uint32) >> np.uint32(16)).astype(np.uint16) if each.dtype == "bf16" else numbers
         device.copy_in(address, words.view(np.uint8), 0)

@@ -99,13 +99,14 @@ def first_divergence(
         for number, (actual, wanted) in enumerate(zip(evaluation.outputs, outputs, strict=True))
     }
     order = evaluation.values.items()
+    calls = {str(op.attributes["callee"]): op for op, _ in order if op.name == "lk.call"}
     matched = OpMap[bool]()
     for op, tensors in order:
         of_node = known.get(place_of(op).node, ())
         matched[op] = _matches(tensors, of_node, limit) or _moves(op, tensors, evaluation, matched, limit)
     sound = OpMap[bool]()
     for op, _ in reversed(order):
-        sound[op] = matched[op] or _readers_sound(op, returned, expected, sound)
+        sound[op] = matched[op] or _readers_sound(op, returned, expected, calls, sound)
     for op, tensors in order:
         node = place_of(op).node
         if not sound[op] and node in known and not op.name.startswith(_NO_COMPUTATION):
@@ -150,13 +151,23 @@ def _nearest(value: Array, references: Sequence[Array]) -> Array | None:
     return max(aligned, key=lambda one: compare(value, one).sqnr_db, default=None)
 
 
-def _readers_sound(op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: OpMap[bool]) -> bool:
-    answers = list(_answers(op, returned, expected, sound))
+def _readers_sound(
+    op: ir.Operation,
+    returned: ir.Operation,
+    expected: Mapping[int, bool],
+    calls: Mapping[str, ir.Operation],
+    sound: OpMap[bool],
+) -> bool:
+    answers = list(_answers(op, returned, expected, calls, sound))
     return bool(answers) and all(answers)
 
 
 def _answers(
-    op: ir.Operation, returned: ir.Operation, expected: Mapping[int, bool], sound: OpMap[bool]
+    op: ir.Operation,
+    returned: ir.Operation,
+    expected: Mapping[int, bool],
+    calls: Mapping[str, ir.Operation],
+    sound: OpMap[bool],
 ) -> Iterator[bool]:
     for result in op.results:
         for use in result.uses:
@@ -167,7 +178,9 @@ def _answers(
                 yield sound[reader]
             elif not len(reader.results):  # a terminator: what it yields is a value of the op around it
                 parent = reader.parent
+                if parent is not None and parent.name == "func.func":  # of an accelerator: its call gives the value
+                    parent = calls.get(str(parent.attributes["sym_name"]))
                 if parent is not None and parent.operation in sound:
                     yield sound[parent.operation]
             else:  # a list of tensors and the like: who reads that decides
-                yield from _answers(reader, returned, expected, sound)
+                yield from _answers(reader, returned, expected, calls, sound)

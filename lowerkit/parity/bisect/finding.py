@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lowerkit.parity.bisect.testimony import Testimony
 from lowerkit.parity.metrics import Metrics
 
 
@@ -74,6 +75,7 @@ class Finding:
         distance: of its value to what it should be.
         cause: what kind of wrong it is.
         details: further lines: what was tried, and what agrees.
+        testimony: of a kernel of a target with witnesses, the layer that is wrong, and what they say.
     """
 
     stage: str
@@ -85,12 +87,14 @@ class Finding:
     distance: Metrics | None
     cause: str
     details: tuple[str, ...] = ()
+    testimony: Testimony | None = None
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
         where = f" at {self.location}" if self.location else ""
-        return f"stage {self.stage}, {self.culprit}: {self.op} of {self.node}{where} is the first to differ"
+        layer = f"; what is wrong is {self.testimony.layer}" if self.testimony is not None else ""
+        return f"stage {self.stage}, {self.culprit}: {self.op} of {self.node}{where} is the first to differ{layer}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON."""
@@ -104,6 +108,8 @@ class Finding:
             "distance": None if self.distance is None else self.distance.to_json(),
             "cause": self.cause,
             "details": list(self.details),
+            "layer": "" if self.testimony is None else self.testimony.layer,
+            "witnesses": [] if self.testimony is None else [row.to_json() for row in self.testimony.rows],
         }
 
 

@@ -11,7 +11,9 @@ from lowerkit.parity.bisect.divergence import Divergence
 from lowerkit.parity.bisect.evaluation import evaluate, place_of
 from lowerkit.parity.bisect.finding import Finding
 from lowerkit.parity.bisect.prefixes import Piece
-from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, agrees
+from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, StepFault, agrees
+from lowerkit.parity.bisect.testimony import testimony_of
+from lowerkit.parity.bisect.units import Unit
 from lowerkit.parity.metrics import compare
 from lowerkit.program.locations import origin_of
 from lowerkit.runtimes.manifest import ProgramSpec
@@ -48,22 +50,50 @@ def kernel_finding(
     step = program.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
     piece, actual, expected = _smallest_prefix(fault, target, device, details)
+    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, target, device)
     op = piece.op if piece is not None else fault.unit.op
     origin = place_of(op) if op.name not in ("lk.region", "lk.call") else origin_of(op.location)
     if not origin.node:
         origin = origin_of(fault.unit.op.location)
     finding = Finding(
         stage="compiled",
-        culprit=f"device {fault.unit.target}" if fault.unit.target else f"kernel family {step.family}",
+        culprit=_culprit(fault.unit, step.family),
         op=op.name,
         node=f"{origin.node}@{origin.module}",
         location=origin.source_line or "",
         shape=actual.shape,
         distance=compare(actual, expected),
         cause=cause_of(actual, expected),
-        details=tuple(details),
+        details=(*details, *(testimony.details if testimony is not None else ())),
+        testimony=testimony,
     )
     return finding, piece
+
+
+def step_finding(fault: StepFault, program: ProgramSpec, target: str, device: str | None) -> Finding:
+    """Returns the finding for a step that ended the run: its device says what its code must not do and does."""
+    step = program.steps[fault.step]
+    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, target, device)
+    made = place_of(fault.unit.last)
+    origin = made if made.node else origin_of(fault.unit.op.location)
+    details = (f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees", *fault.error.details)
+    return Finding(
+        stage="compiled",
+        culprit=_culprit(fault.unit, step.family),
+        op=fault.unit.last.name,
+        node=f"{origin.node}@{origin.module}",
+        location=origin.source_line or "",
+        shape=tuple(fault.unit.types[-1].shape) if fault.unit.types[-1].has_static_shape else (),
+        distance=None,
+        cause=f"fault: {fault.error.message}",
+        details=(*details, *(testimony.details if testimony is not None else ())),
+        testimony=testimony,
+    )
+
+
+def _culprit(unit: Unit, family: str) -> str:
+    """A family of kernels, of the host or of a target by regions; else the device as a whole."""
+    return f"device {unit.target}" if unit.view is not None else f"kernel family {family}"
 
 
 def _smallest_prefix(
@@ -83,7 +113,7 @@ def _smallest_prefix(
             exact = evaluate(piece.program, piece.inputs, float64=True).outputs
             own = evaluate(piece.program, piece.inputs, float64=False).outputs
         except LowerkitError as error:
-            details.append(f"the region up to {piece.op.name} could not be compiled: {error.message}")
+            details.append(f"the region up to {piece.op.name} could not be compiled and run: {error.message}")
             continue
         dtypes = [spec.dtype for spec in piece.program.signature.outputs]
         for dtype, actual, one_own, one_exact in zip(dtypes, compiled, own, exact, strict=True):

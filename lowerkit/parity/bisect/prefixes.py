@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.dialect import RegionOp, WeightOp, YieldOp
+from lowerkit.dialect import CallOp, RegionOp, WeightOp, YieldOp
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.mlir import func, ir
+from lowerkit.passes.function_by_function import TARGET
 from lowerkit.passes.rewriting import clone_op, operations
 from lowerkit.program.dtypes import name_of
 from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
-from lowerkit.runtimes.manifest import Signature, TensorSpec
+from lowerkit.runtimes.manifest import HOST, Signature, TensorSpec
 
 _NOT_CUT = ("arith.constant", "tensor.empty", "linalg.fill", "linalg.index", "tensor.dim", "affine.")
 
@@ -32,20 +33,25 @@ class Piece:
     op: ir.Operation
 
 
-def region_piece(region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool]) -> Piece:
+def region_piece(
+    region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool], target: str = HOST
+) -> Piece:
     """Returns the whole region as a program at stage fused.
 
     Args:
         region: an ``lk.region`` of static shapes.
         operands: the arrays that it reads, of the types of its operands.
         is_weight: for each operand whether it is stored with the code, and so may be packed.
+        target: the accelerator whose region it is.
     """
     ops = operations(region.regions[0].blocks[0])
     values = list(ops[-1].operands)
-    return _piece(region, operands, is_weight, ops[:-1], values, ops[-2], None)
+    return _piece(region, operands, is_weight, ops[:-1], values, ops[-2], None, target)
 
 
-def region_prefixes(region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool]) -> Iterator[Piece]:
+def region_prefixes(
+    region: ir.Operation, operands: Sequence[Array], is_weight: Sequence[bool], target: str = HOST
+) -> Iterator[Piece]:
     """Yields the region cut after each op of its body that computes, inner ops of ``linalg.generic`` too, in order."""
     ops = operations(region.regions[0].blocks[0])[:-1]
     for number, op in enumerate(ops):
@@ -56,8 +62,8 @@ def region_prefixes(region: ir.Operation, operands: Sequence[Array], is_weight: 
             for place, inner in enumerate(body[:-1]):
                 fits = len(inner.results) == 1 and inner.results[0].type == body[-1].operands[0].type
                 if fits and not inner.name.startswith(_NOT_CUT) and inner.results[0] != body[-1].operands[0]:
-                    yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], inner, place)
-        yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], op, None)
+                    yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], inner, place, target)
+        yield _piece(region, operands, is_weight, ops[: number + 1], [op.results[0]], op, None, target)
 
 
 def function_prefixes(
@@ -94,6 +100,7 @@ def _piece(
     values: Sequence[ir.Value],
     last: ir.Operation,
     inner: int | None,
+    target: str,
 ) -> Piece:
     def fill(inputs: list[ir.Value]) -> list[ir.Value]:
         kind = ir.StringAttr(region.attributes["kind"]).value
@@ -112,7 +119,8 @@ def _piece(
             body[-1].operands[0] = body[inner].results[0]
         return list(built.operation.results)
 
-    return assemble(region.context, region.location, [v.type for v in region.operands], operands, is_weight, fill, last)
+    types = [value.type for value in region.operands]
+    return assemble(region.context, region.location, types, operands, is_weight, fill, last, "fused", target)
 
 
 def assemble(
@@ -124,8 +132,12 @@ def assemble(
     fill: Callable[[list[ir.Value]], list[ir.Value]],
     last: ir.Operation,
     stage: str = "fused",
+    target: str = HOST,
 ) -> Piece:
-    """Returns a program at ``stage`` whose ``@main`` is what ``fill`` builds from the operands."""
+    """Returns a program at ``stage`` whose ``@main`` is what ``fill`` builds from the operands.
+
+    With ``target`` it stands in a function of that accelerator, and ``@main`` calls it.
+    """
     weights = WeightStore()
     inputs = [np.ascontiguousarray(array) for array, stored in zip(operands, is_weight, strict=True) if not stored]
     with context, location:
@@ -133,8 +145,9 @@ def assemble(
         kinds = [kind for kind, stored in zip(types, is_weight, strict=True) if not stored]
         with ir.InsertionPoint(module.body):
             main = func.FuncOp("main", (kinds, []))
-        arguments = iter(list(main.add_entry_block().arguments))
-        with ir.InsertionPoint(main.entry_block):
+            home = func.FuncOp(f"{target}_0", (kinds, [])) if target else main
+        arguments = iter(list(home.add_entry_block().arguments))
+        with ir.InsertionPoint(home.entry_block):
             values: list[ir.Value] = []
             for number, (kind, array, stored) in enumerate(zip(types, operands, is_weight, strict=True)):
                 if stored:
@@ -143,9 +156,19 @@ def assemble(
                 else:
                     values.append(next(arguments))
             results = fill(values)
-            func.ReturnOp(results)
-        returned = [value.type for value in results]
-        main.operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, returned))
+            returned = [value.type for value in results]
+            # A call gives its results by type: so they are returned.
+            order = sorted(range(len(results)), key=lambda number: returned.index(returned[number]))
+            func.ReturnOp([results[number] for number in order] if target else results)
+        whole = ir.TypeAttr.get(ir.FunctionType.get(kinds, returned))
+        main.operation.attributes["function_type"] = whole
+        if target:
+            by_type = [returned[number] for number in order]
+            home.operation.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kinds, by_type))
+            home.operation.attributes[TARGET] = ir.StringAttr.get(target)
+            with ir.InsertionPoint(main.add_entry_block()):
+                given = CallOp.build(list(main.arguments), f"{target}_0", by_type)
+                func.ReturnOp([given[order.index(number)] for number in range(len(results))])
     signature = Signature(
         [TensorSpec(f"x{number}", name_of(array.dtype), list(array.shape)) for number, array in enumerate(inputs)],
         [

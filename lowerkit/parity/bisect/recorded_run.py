@@ -4,6 +4,7 @@ Vocabulary
     step      one kernel call; units of the fused module and steps that are no copies correspond in order.
     unit      what a step computes, as IR: a region of the host, a function of an accelerator.
     kernel fault   a step's results are not what its unit computes from the very bytes the step read.
+    step fault     a step ended the run: its device found that its code does what none may.
     memory fault   bytes that a later step reads were changed by a step that does not write them.
 
 The expected results are the unit's, interpreted in float64 from the operands that the step read, so that errors
@@ -22,13 +23,14 @@ from lowerkit.codegen.index_checks import checks_first
 from lowerkit.codegen.memory import VIEW_OPS
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.dialect.types import numpy_dtype
+from lowerkit.errors import RuntimeFault
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.evaluation import Evaluation, place_of
 from lowerkit.parity.bisect.finding import StepRow
 from lowerkit.parity.bisect.units import Unit, units_of
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
-from lowerkit.runtimes.manifest import CHECK_KERNEL, HOST, JUMP_KERNEL, ProgramSpec
+from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, ProgramSpec
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
 
@@ -58,12 +60,23 @@ class MemoryFault:
     expected: Array
 
 
+@dataclass(frozen=True)
+class StepFault:
+    """A step that ended the run, what it read, and what its device says."""
+
+    step: int
+    unit: Unit
+    operands: list[Array]
+    is_weight: list[bool]
+    error: RuntimeFault
+
+
 @dataclass
 class RecordedRun:
-    """Outputs of the run, the first fault, and what each step loses by itself."""
+    """Outputs of the run (none where a step ended it), the first fault, and what each step loses by itself."""
 
     outputs: list[Array]
-    fault: KernelFault | MemoryFault | None = None
+    fault: KernelFault | MemoryFault | StepFault | None = None
     steps: list[StepRow] = field(default_factory=list[StepRow])
     notes: list[str] = field(default_factory=list[str])
 
@@ -75,6 +88,9 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
         session: of the artifact that was compiled from the module that ``fused`` evaluated.
         inputs: in the order of the signature.
         fused: its evaluation in the model's element types, with values.
+
+    Raises:
+        RuntimeFault: a step that is no kernel ended the run.
     """
     program = session.program
     in_order = checks_first([op.operation for op in fused.block.operations])
@@ -93,7 +109,15 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
     for number in range(len(program.steps)):
         unit = unit_of.get(number)
         operands = None if unit is None else _operands(run, program, number, unit, fused)
-        run.run_step(number)
+        try:
+            run.run_step(number)
+        except RuntimeFault as error:
+            if unit is None or operands is None or error.code != "LK8016":
+                raise
+            recorded.fault = recorded.fault or StepFault(number, unit, *operands, error)
+            recorded.notes.append(f"step {number} ended the run")
+            recorded.outputs = []
+            return recorded
         if program.steps[number].kernel == CHECK_KERNEL:  # it writes nothing
             continue
         overwritten = watch.after(number) if recorded.fault is None else None
@@ -149,13 +173,13 @@ def _operands(
     arrays: list[Array] = []
     stored: list[bool] = []
     buffers = program.steps[number].buffers
-    if unit.target != HOST:  # weights are handed over as they are
+    if unit.view is not None:  # weights are handed over as they are
         for kind, buffer in zip(unit.types[: len(unit.block.arguments)], buffers, strict=False):
             arrays.append(run.read(buffer).view(numpy_dtype(kind.element_type)).reshape(kind.shape))
             stored.append(program.buffers[buffer].kind == "weight")
         return arrays, stored
     for operand, buffer in zip(unit.op.operands, buffers, strict=False):
-        value = _value(operand, fused)
+        value = _value(operand, fused, unit)
         is_stored = _is_stored(operand)
         if not is_stored:
             bytes_now = run.read(buffer)
@@ -208,8 +232,9 @@ def agrees(dtype: str, actual: Array, own: Array, exact: Array) -> bool:
     )
 
 
-def _value(value: ir.Value, fused: Evaluation) -> Array:
-    """Returns what the interpreter computed for a value at the top level."""
+def _value(value: ir.Value, fused: Evaluation, unit: Unit) -> Array:
+    """Returns what the interpreter computed for a value of ``@main``, or of the function that the unit stands in."""
+    value = unit.outer.get(value, value)
     owner = value.owner
     if isinstance(owner, ir.Block):
         return fused.arguments[ir.BlockArgument(value).arg_number]
@@ -231,4 +256,4 @@ def _type_of_buffer(
 ) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
     place = program.steps[maker].buffers.index(buffer) - len(unit.block.arguments)
     value = unit.op.results[place]
-    return numpy_dtype(ir.RankedTensorType(value.type).element_type), _value(value, fused).shape
+    return numpy_dtype(ir.RankedTensorType(value.type).element_type), _value(value, fused, unit).shape

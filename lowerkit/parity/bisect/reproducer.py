@@ -25,6 +25,7 @@ from lowerkit.passes.registry import find_pass
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
 from lowerkit.program.stage_file import write_stage
+from lowerkit.runtimes.manifest import HOST
 
 _REWRITE_SCRIPT = '''"""{sentence}.
 
@@ -39,6 +40,7 @@ from pathlib import Path
 from lowerkit.parity.bisect.evaluation import evaluate
 from lowerkit.parity.bisect.replay import read_inputs, show_difference
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.function_by_function import run_on_functions
 from lowerkit.passes.registry import find_pass
 from lowerkit.program.stage_file import read_stage
 
@@ -46,7 +48,7 @@ folder = Path(__file__).parent
 program = read_stage(folder / "before.mlir", "{stage}")
 inputs = read_inputs(folder / "inputs.npz", program)
 expected = evaluate(program, inputs, float64=True).outputs
-find_pass("{name}")().run(program.module, PassContext(program.weights))
+run_on_functions(find_pass("{name}")(), program.module, PassContext(program.weights), "{target}")
 actual = evaluate(program, inputs, float64=True).outputs
 print(program.text())
 sys.exit(show_difference(actual, expected))
@@ -107,7 +109,9 @@ sys.exit(show_difference([fault.actual], [fault.expected]))
 '''
 
 
-def pass_reproducer(program: Program, name: str, before: Evaluation, finding: Finding) -> tuple[dict[str, bytes], str]:
+def pass_reproducer(
+    program: Program, name: str, before: Evaluation, finding: Finding, target: str = HOST
+) -> tuple[dict[str, bytes], str]:
     """Returns the folder for a pass that changes what is computed, and how small it could be made.
 
     Args:
@@ -115,16 +119,19 @@ def pass_reproducer(program: Program, name: str, before: Evaluation, finding: Fi
         name: the pass.
         before: its evaluation in float64, with values.
         finding: what was found in the module after the pass.
+        target: whose pass it is; functions of accelerators are not cut.
     """
     node = finding.node.partition("@")[0]
-    for reach in (0, 1, 2, 4, 8):
+    for reach in (0, 1, 2, 4, 8) if target == HOST else ():
         piece = cut_program(program, before, node, reach)
         if piece is not None and _shows(piece, name):
-            return _pass_files(piece.program, piece.inputs, name, finding), f"the ops of {node} and {reach} ops around"
+            return _pass_files(
+                piece.program, piece.inputs, name, finding, HOST
+            ), f"the ops of {node} and {reach} ops around"
     inputs = before.arguments
     specs = program.signature.inputs
     own = [array.astype(NUMPY_DTYPES[spec.dtype]) for array, spec in zip(inputs, specs, strict=True)]
-    return _pass_files(program, own, name, finding), "the whole module: no smaller part shows it"
+    return _pass_files(program, own, name, finding, target), "the whole module: no smaller part shows it"
 
 
 def kernel_reproducer(piece: Piece, finding: Finding, target: str, device: str | None) -> dict[str, bytes]:
@@ -168,8 +175,12 @@ def _shows(piece: Piece, name: str) -> bool:
     return not all(same(*pair) for pair in zip(actual, expected, strict=True))
 
 
-def _pass_files(program: Program, inputs: Sequence[Array], name: str, finding: Finding) -> dict[str, bytes]:
-    script = _REWRITE_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, stage=program.stage, name=name)
+def _pass_files(
+    program: Program, inputs: Sequence[Array], name: str, finding: Finding, target: str
+) -> dict[str, bytes]:
+    script = _REWRITE_SCRIPT.format(
+        sentence=finding.sentence, cause=finding.cause, stage=program.stage, name=name, target=target
+    )
     return _files(program, inputs, "before.mlir", script)
 
 

@@ -31,12 +31,13 @@ from lowerkit.parity.bisect.graph import (
     exported_values,
     graph_values,
 )
-from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding
-from lowerkit.parity.bisect.recorded_run import KernelFault, recorded_run
+from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding, step_finding
+from lowerkit.parity.bisect.recorded_run import KernelFault, StepFault, recorded_run
 from lowerkit.parity.bisect.reproducer import kernel_reproducer, memory_reproducer, pass_reproducer
 from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
 from lowerkit.pipeline import run_passes, stage_passes
+from lowerkit.runtimes.manifest import HOST
 
 if TYPE_CHECKING:
     from lowerkit.passes.base import PassContext
@@ -50,11 +51,12 @@ _PIPELINE = ("raised", "canonical", "partitioned", "layout", "fused")
 
 @dataclass
 class _Snapshot:
-    """The module before a pass that changed it, and after."""
+    """The module before a pass that changed it, and after; the pass is of the host or of a target by regions."""
 
     name: str
     before: ir.Operation
     after: ir.Operation
+    target: str
 
 
 def bisect_program(
@@ -153,13 +155,15 @@ class _Search:
     def lower(self, stage: str, context: PassContext) -> list[_Snapshot]:
         """Runs the passes of a stage one by one; returns the module around those that changed it."""
         snapshots: list[_Snapshot] = []
-        for one_pass in stage_passes(stage):
+        own = [(each, HOST) for each in stage_passes(stage)]
+        targets = CompileOptions(target=self.target).spec.accelerator_targets if stage in ("layout", "fused") else ()
+        theirs = [(each, one.name) for one in targets if one.unit == "region" for each in one.passes(stage)]
+        for one_pass, target in [*own, *theirs]:
             self.show(one_pass.name)
-            before = self.program.module.operation.clone()
-            if run_passes(self.program, [one_pass], context)[0].modified:
-                snapshots.append(
-                    _Snapshot(one_pass.name, before.operation, self.program.module.operation.clone().operation)
-                )
+            before = self.program.module.operation.clone().operation
+            if run_passes(self.program, [one_pass], context, target=target)[0].modified:
+                after = self.program.module.operation.clone().operation
+                snapshots.append(_Snapshot(one_pass.name, before, after, target))
         self.program.stage = stage
         return snapshots
 
@@ -232,7 +236,9 @@ class _Search:
             details = tuple(f"{earlier.name} before it agrees" for earlier in snapshots[max(number - 1, 0) : number])
             self.result.finding = pass_finding(stage, f"pass {snapshot.name}", found, details)
             if before is not None:
-                piece = pass_reproducer(self.at(snapshot.before), snapshot.name, before, self.result.finding)
+                piece = pass_reproducer(
+                    self.at(snapshot.before), snapshot.name, before, self.result.finding, snapshot.target
+                )
                 self.result.reproducer, self.result.reproducer_note = piece
             return
 
@@ -267,9 +273,14 @@ class _Search:
             self.show("compiling prefixes of the region")
             finding, piece = kernel_finding(fault, session.program, self.target, self.device)
             self.result.finding = finding
-            if piece is not None:
+            if piece is None:
+                self.result.reproducer_note = "no part of the region shows it when it is compiled by itself"
+            else:
                 self.result.reproducer = kernel_reproducer(piece, finding, self.target, self.device)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
+        elif isinstance(fault, StepFault):
+            self.result.finding = step_finding(fault, session.program, self.target, self.device)
+            self.result.reproducer_note = "the step ends the run: the model is the reproducer"
         else:
             self.result.finding = memory_finding(fault, session.program)
             found = self.result.finding

@@ -69,11 +69,16 @@ class Report:
     owners: list[OwnerRow] = field(default_factory=list[OwnerRow])
     """Of a quantized model: what its ops mean against the model's owner."""
 
+    ended: str = ""
+    """Why a device ended the run, where a bisection then found what it was: nothing is compared behind that."""
+
     @property
     def passed(self) -> bool:
         """Whether every output and every op holds gate A."""
-        return all(row.verdict.passed for row in self._rows) and all(
-            row.passed for row in [*self.integers, *self.owners]
+        return (
+            not self.ended
+            and all(row.verdict.passed for row in self._rows)
+            and all(row.passed for row in [*self.integers, *self.owners])
         )
 
     @property
@@ -102,6 +107,7 @@ class Report:
             "float64_reference": self.float64_reference,
             "sizes": self.sizes,
             "mesh": self.mesh,
+            "ended": self.ended,
             "skipped": self.skipped,
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "integers": [row.to_json() for row in self.integers],

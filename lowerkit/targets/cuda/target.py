@@ -23,6 +23,7 @@ from lowerkit.targets.op_view import OpView
 from lowerkit.targets.plan import DeviceCode, LinkedCode, LinkSettings, Refusal
 from lowerkit.targets.region_view import RegionView
 from lowerkit.targets.target import Accept, Target
+from lowerkit.targets.witness import Array, Witness
 
 
 class CudaTarget(Target):
@@ -31,7 +32,7 @@ class CudaTarget(Target):
     name: ClassVar[str] = "cuda"
     levels: ClassVar[tuple[str, ...]] = LEVELS
     several_levels: ClassVar[bool] = True
-    permits: ClassVar[Mapping[str, str]] = {"tf32": "f32 factors of products rounded to 11 bits, as tensor cores take them"}
+    permits: ClassVar[Mapping[str, str]] = {"tf32": "f32 factors of products rounded to 11 bits, for tensor cores"}
     unit: ClassVar[Literal["function", "region"]] = "region"
 
     def capabilities(self, level: str) -> Capabilities:
@@ -72,6 +73,12 @@ class CudaTarget(Target):
             CodegenError: LK5001, a kernel could not be made, or ptxas does not take it.
         """
         return link_regions(codes, settings)
+
+    def witnesses(self, region: RegionView, inputs: Sequence[Array]) -> Sequence[Witness]:
+        """Returns Triton's interpreter and the PTX alone, for the first of several levels."""
+        from lowerkit.targets.cuda.witness.witnesses import witnesses
+
+        return witnesses(region.allowing(self.allowed), inputs, levels_of(self.level)[0])
 
     def cost(self, ops: Sequence[OpView], transfer_bytes: int) -> float:
         """Returns 0: whoever names the target wants the model there, and values that stay there cost no transfer."""

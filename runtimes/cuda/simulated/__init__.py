@@ -8,6 +8,9 @@ Vocabulary
     slot        the number of a register, a constant or a special register in the list of a batch
     step        an instruction, decoded to a function of the batch
 
+``async_proxy`` has what bulk copies, mbarriers and wgmma do while threads go on, ``ordering_lint`` looks in the text
+for the fences that these need and no value shows.
+
 ``text`` makes a module of PTX; ``decoder`` and ``opcodes`` make slots and steps of its instructions, ``control_flow``
 basic blocks of those. A launch (``launch``) runs the blocks batch by batch (``scheduler``), on ``device_memory`` and
 ``block_memory``. ``device`` is the door.

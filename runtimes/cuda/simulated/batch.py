@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,7 @@ from lowerkit.runtimes.cuda.simulated.block_memory import BlockMemory
 from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
 from lowerkit.runtimes.cuda.simulated.pending_copies import PendingCopies
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
-
-if TYPE_CHECKING:
-    from lowerkit.runtimes.cuda.simulated.coverage import Coverage
-    from lowerkit.runtimes.cuda.simulated.races.detector import Races
+from lowerkit.runtimes.cuda.simulated.watchers import AccessWatcher, InstructionWatcher
 
 WARP = 32
 WARPGROUP = 4 * WARP
@@ -87,8 +84,8 @@ class Batch:
     copies: PendingCopies = field(default_factory=PendingCopies)
     states: dict[Callable[[Batch], Any], Any] = field(default_factory=dict[Callable[["Batch"], Any], Any])
     leaving: list[Callable[[Array], None]] = field(default_factory=list[Callable[[Array], None]])
-    races: Races | None = None
-    coverage: Coverage | None = None
+    races: AccessWatcher | None = None
+    coverage: InstructionWatcher | None = None
 
     def __post_init__(self) -> None:
         width = self.geometry.width

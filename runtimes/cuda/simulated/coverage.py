@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.control_flow import BasicBlock, Jump, Leave
@@ -36,7 +37,7 @@ class Coverage:
     """
 
     def __init__(self) -> None:
-        self.guarded: set[InstructionReader] = set()
+        self.guarded: set[Any] = set()
         self._blocks: set[int] = set()
 
     def enter(self, block: BasicBlock) -> None:

@@ -6,15 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.batch import SPECIAL_REGISTERS, Batch
+from lowerkit.runtimes.cuda.simulated.batch import SPECIAL_REGISTERS
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault, UnknownPtx
 from lowerkit.runtimes.cuda.simulated.memory_use import MemoryUse
 from lowerkit.runtimes.cuda.simulated.scalar_types import BYTES, Array, DType, computed, stored
+from lowerkit.runtimes.cuda.simulated.steps import (
+    Function,
+    Step,
+    step_of_any,
+    step_of_binary,
+    step_of_ternary,
+    step_of_unary,
+)
 from lowerkit.runtimes.cuda.simulated.text.syntax import SINK, Instruction, Name, Number, Operand, Pair, Scope, Vector
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
-
-Step = Callable[[Batch], None]
-Function = Callable[..., Array]
 
 
 class Slots:
@@ -265,62 +270,14 @@ class InstructionReader:
         dtype = self.slots.template[target].dtype
         views = [computed(kind) for kind in kinds]
         if len(sources) == 1:
-            return _unary(function, sources[0], views[0], target, dtype)
+            return step_of_unary(function, sources[0], views[0], target, dtype)
         if len(sources) == 2:
-            return _binary(function, (sources[0], sources[1]), (views[0], views[1]), target, dtype)
+            return step_of_binary(function, (sources[0], sources[1]), (views[0], views[1]), target, dtype)
         if len(sources) == 3:
-            return _ternary(
+            return step_of_ternary(
                 function, (sources[0], sources[1], sources[2]), (views[0], views[1], views[2]), target, dtype
             )
         pairs = list(zip(sources, views, strict=True))
-        return _any(lambda registers: function(*[registers[slot].view(view) for slot, view in pairs]), target, dtype)
-
-
-def _any(function: Callable[[Sequence[Array]], Array], target: int, dtype: DType) -> Step:
-    def run(batch: Batch) -> None:
-        registers = batch.registers
-        value = function(registers).view(dtype)
-        merge = batch.merge
-        registers[target] = value if merge is None else np.where(merge, value, registers[target])
-
-    return run
-
-
-def _unary(function: Function, source: int, view: DType, target: int, dtype: DType) -> Step:
-    def run(batch: Batch) -> None:
-        registers = batch.registers
-        value = function(registers[source].view(view)).view(dtype)
-        merge = batch.merge
-        registers[target] = value if merge is None else np.where(merge, value, registers[target])
-
-    return run
-
-
-def _binary(
-    function: Function, sources: tuple[int, int], views: tuple[DType, DType], target: int, dtype: DType
-) -> Step:
-    a, b = sources
-    a_view, b_view = views
-
-    def run(batch: Batch) -> None:
-        registers = batch.registers
-        value = function(registers[a].view(a_view), registers[b].view(b_view)).view(dtype)
-        merge = batch.merge
-        registers[target] = value if merge is None else np.where(merge, value, registers[target])
-
-    return run
-
-
-def _ternary(
-    function: Function, sources: tuple[int, int, int], views: tuple[DType, DType, DType], target: int, dtype: DType
-) -> Step:
-    a, b, c = sources
-    a_view, b_view, c_view = views
-
-    def run(batch: Batch) -> None:
-        registers = batch.registers
-        value = function(registers[a].view(a_view), registers[b].view(b_view), registers[c].view(c_view)).view(dtype)
-        merge = batch.merge
-        registers[target] = value if merge is None else np.where(merge, value, registers[target])
-
-    return run
+        return step_of_any(
+            lambda registers: function(*[registers[slot].view(view) for slot, view in pairs]), target, dtype
+        )

@@ -1,4 +1,4 @@
-"""Launches that were captured once and are replayed: a graph keeps addresses, and must not outlive what lies there."""
+"""Launches and copies that were captured once and are replayed: a graph keeps addresses, and must not outlive what lies there."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ class CapturedLaunch:
 
 
 @dataclass(frozen=True)
+class CapturedCopy:
+    """A copy within the device's memory; ``held`` has the allocations of the two addresses when it was captured."""
+
+    target: int
+    source: int
+    size: int
+    held: Sequence[Allocation | None]
+
+
+@dataclass(frozen=True)
 class Forgotten:
     """Bytes whose content does not matter any more at this point."""
 
@@ -38,5 +48,7 @@ class CapturedGraph:
         destroyed: whether it was given back.
     """
 
-    steps: list[CapturedLaunch | Forgotten] = field(default_factory=list["CapturedLaunch | Forgotten"])
+    steps: list[CapturedLaunch | CapturedCopy | Forgotten] = field(
+        default_factory=list["CapturedLaunch | CapturedCopy | Forgotten"]
+    )
     destroyed: bool = False

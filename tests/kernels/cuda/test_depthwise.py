@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lowerkit.dialect import ConvOp
+from lowerkit.dialect import ConvOp, IntegerConvOp
 from lowerkit.runtimes.cuda.image import unpack
 from lowerkit.targets.cuda.families.windows.conv_layouts import TAPS_OUTPUTS
 from lowerkit.targets.cuda.ptx import ptxas
 from lowerkit.targets.region_view import RegionView
+from tests.support.randomness import RANDOM
 from tests.support.region_kernels import random
 from tests.support.targets.cuda_kernels import compile_cuda
 from tests.support.targets.cuda_windows import hold, planned, with_weights
@@ -67,6 +69,15 @@ def test_a_filter_lies_by_taps() -> None:
     packed = TAPS_OUTPUTS.apply(array)
     assert packed.shape == TAPS_OUTPUTS.packed_shape(array.shape) == (2, 4, 5)
     assert packed[1, 2, 4] == array[4, 0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"padding_value": -9}, {"padding_value": 150, "unsigned": True}])
+def test_bytes_give_the_same_integers(options: dict[str, Any]) -> None:
+    shapes = [(1, 6, 5, 24), (24, 1, 3, 3)]
+    options = {"channels_last": True, "groups": 24, "padding": 1} | options
+    view = with_weights([(shape, "i8") for shape in shapes], lambda x, w: IntegerConvOp.build(x, w, **options), [1])
+    inputs = [RANDOM.integers(-128, 128, shape).astype(np.int8) for shape in shapes]
+    hold(view, "depthwise", [], inputs=inputs)
 
 
 RELU = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lowerkit.cli.ledger_table import print_ledger, read_placements
+from lowerkit.cli.tables.ledger import print_ledger, read_placements
 from lowerkit.errors import ArtifactError
 
 ENTRY: dict[str, Any] = {

@@ -20,14 +20,18 @@ class Recorder(HostMemoryDevice):
         super().__init__()
         self.log: list[Any] = []
         self.captured: list[Any] | None = None
+        self.refused = "fails"
 
     def load(self, code: Any) -> Any:
         return code
 
     def launch(self, program: Any, addresses: Sequence[int], dims: Sequence[int], queue: int) -> None:
-        if program == "fails":
+        if program == self.refused:
             raise ValueError("no")
         (self.log if self.captured is None else self.captured).append((program, *addresses, *dims))
+
+    def copy(self, target: int, source: int, size: int, queue: int) -> None:
+        (self.log if self.captured is None else self.captured).append(("copy", target, source, size))
 
     def begin_capture(self, queue: int) -> None:
         self.captured = []
@@ -104,11 +108,60 @@ def test_memory_that_moved_makes_a_new_graph() -> None:
         run(sequences, "a", "b")
     device.epoch += 1
     run(sequences, "a", "b")
-    assert device.log[2:] == [("graph", A, B), ("destroyed", A, B), ("graph", A, B)]
+    assert device.log[2:] == [("graph", A, B), ("destroyed", A, B), A, B]  # whatever has to grow has grown then
+    run(sequences, "a", "b")
+    assert device.log[6:] == [("graph", A, B)]
     sequences.clear()
     assert device.log[-1] == ("destroyed", A, B)
     run(sequences, "a", "b")
     assert device.log[-2:] == [A, B]
+
+
+def test_each_of_several_ways_is_a_graph() -> None:
+    device, sequences = made()
+    ways = ("a", "b"), ("a", "b", "c"), ("a", "c")
+    for way in ways:
+        run(sequences, *way)
+    device.log.clear()
+    for way in ways:
+        run(sequences, *way)
+    assert device.log == [("graph", A, B), ("graph", A, B, C), ("graph", A, C)]
+
+
+def test_a_copy_within_the_device_is_part_of_a_graph_where_that_is_kept() -> None:
+    device, sequences = made()
+    device.captures_copies = True  # pyright: ignore[reportAttributeAccessIssue]
+    sequences = LaunchSequences(device, lambda method, *arguments: method(*arguments), 0)
+    for _ in range(2):
+        sequences.launch(ord("a"), "a", [256], [7])
+        sequences.copy(512, 256, 16)
+        sequences.flush()
+    copy = ("copy", 512, 256, 16)
+    assert device.log == [A, copy, ("graph", A, copy)]
+
+
+def test_a_copy_that_no_capture_keeps_stands_between_graphs() -> None:
+    device, sequences = made()
+    for _ in range(2):
+        for name in ("a", "b"):
+            sequences.launch(ord(name), name, [256], [7])
+        sequences.copy(512, 256, 16)
+        sequences.flush()
+    copy = ("copy", 512, 256, 16)
+    assert device.log == [A, B, copy, ("graph", A, B), copy]
+
+
+def test_a_launch_that_fails_within_a_capture_leaves_no_graph() -> None:
+    device, sequences = made()
+    run(sequences, "a", "b")
+    device.refused = "b"
+    with pytest.raises(ValueError, match="no"):
+        run(sequences, "a", "b")
+    assert device.log[2:] == [("destroyed", A)]
+    sequences.drop()
+    device.refused = "fails"
+    run(sequences, "a", "b")
+    assert device.log[3:] == [("graph", A, B)]
 
 
 def test_what_failed_is_not_remembered() -> None:

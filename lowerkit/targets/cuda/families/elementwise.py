@@ -133,7 +133,7 @@ def _tile(
 def _across(
     order: tuple[int, ...], sizes: tuple[KernelExpr, ...], accesses: Sequence[tuple[Sequence[KernelExpr], str]]
 ) -> int | None:
-    """The dim of the result along which some operand is contiguous, where that is not the last; None where all agree."""
+    """The dim of the result along which some operand is contiguous, if that is not the last; None where all agree."""
     last = len(sizes) - 1
     for strides, _ in accesses:
         if last < 1 or strides[order[last]] in (0, 1) or not _many(sizes[last]):

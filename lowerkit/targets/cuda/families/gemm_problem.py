@@ -1,4 +1,4 @@
-"""What the writers of products are given: a batch of products of rows by columns, read from ``lk.matmul`` and its kin."""
+"""What the writers of products are given: a batch of products, read from ``lk.matmul`` and ``lk.integer_matmul``."""
 
 from __future__ import annotations
 

@@ -31,15 +31,21 @@ from lowerkit.worker_process import TaskError, WorkerDiedError, call_in_worker
 EMIT_TASK = "lowerkit.targets.cuda.ptx.emit:emit_bytes"
 TRITON_TASK = "lowerkit.targets.cuda.triton.toolchain:compile_bytes"
 KERNEL_SECONDS = 240.0
+_MOST_WARPS = 16
 # Instructions that are for one architecture alone; without them PTX for ``sm_90a`` is PTX for ``sm_90``.
 _BOUND = re.compile(r"\b(wgmma|setmaxnreg|tcgen05)\b|\.multicast::cluster|\btensormap\.")
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """A compiled kernel, and what its launches must know: see :class:`~lowerkit.runtimes.cuda.image.Launch`."""
+    """A compiled kernel, and what its launches must know: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
+
+    Attributes:
+        threads: of a block, where the compiler says so; 0 where its launches do.
+    """
 
     family: str
     ptx: str
+    threads: int = 0
     shared: int = 0
     nulls: int = 0
     cubin: bytes = b""
@@ -86,18 +92,7 @@ def compile_kernels(
 
     def compile_one(each: tuple[str, str]) -> Compiled:
         level, name = each
-        compiled = _compile(kernels[each], name, level)
-        assembler = assemblers.get(level)
-        if assembler is None:
-            return compiled
-        code = ptxas.assemble(assembler, compiled.ptx, level)
-        return msgspec.structs.replace(
-            compiled,
-            cubin=code.cubin,
-            registers=code.registers,
-            spills=code.spills,
-            static_shared=code.shared,
-        )
+        return _without_spills(kernels[each], name, level, assemblers.get(level))
 
     if missing:
         with ThreadPoolExecutor(workers) as pool:
@@ -117,6 +112,25 @@ def compile_kernels(
     return found
 
 
+def _without_spills(kernel: Kernel, name: str, level: str, assembler: Path | None) -> Compiled:
+    """Compiles a kernel; one in Triton that runs out of registers, with more warps, which have fewer values each."""
+    first = _assembled(_compile(kernel, name, level), level, assembler)
+    found = first
+    while found.spills and isinstance(kernel, FastKernel) and kernel.kernel.warps < _MOST_WARPS:
+        kernel = FastKernel(msgspec.structs.replace(kernel.kernel, warps=2 * kernel.kernel.warps))
+        found = _assembled(_compile(kernel, name, level), level, assembler)
+    return found if not found.spills else first
+
+
+def _assembled(compiled: Compiled, level: str, assembler: Path | None) -> Compiled:
+    if assembler is None:
+        return compiled
+    code = ptxas.assemble(assembler, compiled.ptx, level)
+    return msgspec.structs.replace(
+        compiled, cubin=code.cubin, registers=code.registers, spills=code.spills, static_shared=code.shared
+    )
+
+
 def _compile(kernel: Kernel, name: str, level: str) -> Compiled:
     try:
         if isinstance(kernel, LoopKernel):
@@ -134,7 +148,7 @@ def _compile(kernel: Kernel, name: str, level: str) -> Compiled:
     ptx = reply.ptx
     if _BOUND.search(ptx) is None:
         ptx = re.sub(r"^(\.target sm_\d+)[af]$", r"\1", ptx, flags=re.MULTILINE)
-    return Compiled(kernel.kernel.family, ptx, reply.shared, reply.nulls)
+    return Compiled(kernel.kernel.family, ptx, 32 * kernel.kernel.warps, reply.shared, reply.nulls)
 
 
 def _tell(on_progress: Callable[[str], None] | None, done: int, count: int) -> None:

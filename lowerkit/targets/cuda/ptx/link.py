@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from lowerkit.runtimes.cuda.image import Function, pack
+from lowerkit.runtimes.cuda.image import Function, Launch, pack
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cuda.planned import Kernel, PlannedRegion
 from lowerkit.targets.cuda.ptx import ptxas
@@ -31,7 +31,7 @@ def link_regions(codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedC
         for level, planned in region.items():
             kernels.update({(level, name): kernel for name, kernel in planned.kernels.items()})
     levels = sorted({level for level, _ in kernels})
-    assemblers, remarks = _assemblers(levels)
+    assemblers, remarks = assemblers_for(levels)
     if kernels and not toolchain.version():
         remarks.append(
             f"Triton {toolchain.PINNED} is not installed: all kernels are plain loops; pip install 'lowerkit[cuda]'"
@@ -48,7 +48,7 @@ def link_regions(codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedC
     return LinkedCode(data, starts, [len(data) - start for start in starts], remarks=remarks)
 
 
-def _assemblers(levels: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
+def assemblers_for(levels: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
     """Returns the assembler for each level that one is there for, and what there is none for, in words."""
     found = [path for path in (ptxas.find_ptxas(), toolchain.bundled_ptxas()) if path is not None]
     if levels and not found:
@@ -66,10 +66,9 @@ def _assemblers(levels: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
 
 def _with_code(function: Function, level: str, compiled: Mapping[tuple[str, str], Compiled]) -> Function:
     """Returns the launches with what the compiler says of them."""
-    launches = [
-        msgspec.structs.replace(
-            launch, shared=compiled[level, launch.kernel].shared, nulls=compiled[level, launch.kernel].nulls
-        )
-        for launch in function.launches
-    ]
+    launches: list[Launch] = []
+    for launch in function.launches:
+        kernel = compiled[level, launch.kernel]
+        block = kernel.threads or launch.block
+        launches.append(msgspec.structs.replace(launch, block=block, shared=kernel.shared, nulls=kernel.nulls))
     return msgspec.structs.replace(function, launches=launches)

@@ -24,6 +24,7 @@ from lowerkit.targets.cuda.triton.tensors import (
     offset_text,
     store,
 )
+from lowerkit.targets.cuda.triton.views import VIEWS, seen_before
 from lowerkit.targets.cuda.triton.writer import KernelWriter
 from lowerkit.targets.plan import KernelExpr, Refusal
 from lowerkit.targets.region_view import RegionView
@@ -108,11 +109,10 @@ def read_epilogue(region: RegionView, frame: Frame, anchor: ir.Operation | None)
     generics = [op.operation for op in region.body_ops if op.operation.name == "linalg.generic"]
     if len(generics) > 1:
         return Refusal("several elementwise ops that could not be fused")
-    returned = region.returned
     if not generics:
-        if anchor is None or len(returned) != 1 or returned[0].owner != anchor:
+        (value, result), *others = _stored(region, frame)
+        if anchor is None or others or result is None or value.owner != anchor:
             return Refusal("the result is not that of the anchor")
-        (result,) = frame.results
         rank = len(result.sizes)
         return Epilogue(None, (), ((result, result.strides, 0),), tuple(range(rank)), tuple(range(rank)))
     generic = generics[0]
@@ -157,19 +157,32 @@ def _read_generic(
     if anchor is not None and anchor_dims is None:
         return Refusal("the elementwise op does not read the anchor's result")
     outputs: list[tuple[Tensor, Sequence[KernelExpr], KernelExpr]] = []
-    for value, result in zip(region.returned, frame.results, strict=True):
+    stored = _stored(region, frame)
+    for value, result in stored:
         number = next((n for n, each in enumerate(generic.results) if each == value), None)
-        if number is None:
+        if number is None or result is None:
             return Refusal("a result is not that of the elementwise op")
         found = map_strides(maps[count + number], result)
         if found is None or _plain_dims(maps[count + number]) is None:
             return Refusal("a result is not written along straight lines")
         outputs.append((result, *found))
-    output_dims = _plain_dims(maps[count + list(generic.results).index(region.returned[0])])
+    output_dims = _plain_dims(maps[count + list(generic.results).index(stored[0][0])])
     assert output_dims is not None, "it was looked at above"
     if len(outputs) != len(generic.results):
         return Refusal("a result of the elementwise op is no result of the region")
     return Epilogue(generic, tuple(inputs), tuple(outputs), anchor_dims or output_dims, output_dims)
+
+
+def _stored(region: RegionView, frame: Frame) -> list[tuple[ir.Value, Tensor | None]]:
+    """Returns for each result the value that it is a view of, and where that lies; None where strides cannot say it."""
+    found: list[tuple[ir.Value, Tensor | None]] = []
+    for returned, result in zip(region.returned, frame.results, strict=True):
+        value, tensor = returned, result
+        while tensor is not None and not isinstance(value.owner, ir.Block) and value.owner.operation.name in VIEWS:
+            tensor = seen_before(value.owner.operation, tensor)
+            value = value.owner.operation.operands[0]
+        found.append((value, tensor))
+    return found
 
 
 def _plain_dims(map_: ir.AffineMap) -> tuple[int, ...] | None:

@@ -105,6 +105,11 @@ def converted(text: str, source: str, target: str) -> str:
 
 def has_code(block: ir.Block) -> str | None:
     """Returns the op of a body that has no translation, with its type; None where all have."""
+    inside: set[ir.Value] = set(block.arguments)
+    for op in [each.operation for each in block.operations]:
+        if not all(value in inside or _is_constant(value) for value in op.operands):
+            return "a scalar that is computed outside the body"
+        inside.update(op.results)
     for op in [each.operation for each in block.operations][:-1]:
         if op.name in ("linalg.index", "arith.constant"):
             continue
@@ -113,6 +118,10 @@ def has_code(block: ir.Block) -> str | None:
         except NoCode as error:
             return str(error)
     return None
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
 
 
 def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str]) -> str:

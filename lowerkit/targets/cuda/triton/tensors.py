@@ -15,58 +15,28 @@ from dataclasses import dataclass
 from lowerkit.codegen.shapes import result_shapes
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.layout.transposed_views import reassociation_of
 from lowerkit.targets.cpu.text.linear_access import linear_terms
 from lowerkit.targets.cuda.triton.scalars import POINTERS
+from lowerkit.targets.cuda.triton.tensor import (
+    AnchorResult,
+    Source,
+    Splat,
+    Tensor,
+    Unset,
+    element_bytes,
+    row_major,
+)
+from lowerkit.targets.cuda.triton.views import VIEWS, view_of
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, dim, expression, product
 from lowerkit.targets.region_view import RegionView
 
+__all__ = [
+    "AnchorResult", "Axis", "Frame", "Source", "Splat", "Tensor", "Unset", "coordinate_text", "element_bytes", "load",
+    "map_strides", "maps_of", "offset_text", "pointer_types", "row_major", "store",
+]  # fmt: skip
+
 _FITS = 1 << 31
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Elements of a buffer: the number of its pointer, the element type in MLIR's words, sizes, strides, offset."""
-
-    pointer: int
-    element: str
-    sizes: tuple[KernelExpr, ...]
-    strides: tuple[KernelExpr, ...]
-    offset: KernelExpr = 0
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the elements lie one behind the other."""
-        return self.strides == row_major(self.sizes)
-
-    @property
-    def bytes(self) -> KernelExpr:
-        """Bytes of all elements."""
-        return expression("mul", product(self.sizes), element_bytes(self.element))
-
-
-@dataclass(frozen=True)
-class Splat:
-    """A tensor with one number in every place, or a scalar."""
-
-    number: float | int
-    element: str
-
-
-@dataclass(frozen=True)
-class AnchorResult:
-    """The result of the anchor, seen with its own sizes."""
-
-    sizes: tuple[KernelExpr, ...]
-
-
-@dataclass(frozen=True)
-class Unset:
-    """A ``tensor.empty``: nobody reads it."""
-
-
-Source = Tensor | Splat | AnchorResult | Unset
 
 
 @dataclass(frozen=True)
@@ -84,7 +54,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Run:
-    """Dims whose strides continue one another: coordinates are ``flat // below % count``; ``reach`` is the next stride."""
+    """Dims whose strides continue one another: coordinates are ``flat // below % count``, ``reach`` the next stride."""
 
     below: KernelExpr
     count: KernelExpr
@@ -94,21 +64,6 @@ class _Run:
     def longer(self, size: KernelExpr) -> _Run:
         """Returns the run with a dim of ``size`` in front."""
         return _Run(self.below, expression("mul", self.count, size), self.stride, expression("mul", self.reach, size))
-
-
-def row_major(sizes: Sequence[KernelExpr]) -> tuple[KernelExpr, ...]:
-    """Returns the strides of a contiguous tensor."""
-    strides: list[KernelExpr] = []
-    stride: KernelExpr = 1
-    for size in reversed(sizes):
-        strides.append(stride)
-        stride = expression("mul", stride, size)
-    return tuple(reversed(strides))
-
-
-def element_bytes(element: str) -> int:
-    """Returns the bytes of an element in memory."""
-    return 1 if element == "i1" else int("".join(filter(str.isdigit, element))) // 8
 
 
 class Frame:
@@ -158,7 +113,7 @@ class Frame:
         if op.name == "linalg.fill":
             inner = self.source(op.operands[0])
             return inner if isinstance(inner, Splat) else None
-        return self._view(op, value, anchor)
+        return self._view(op, anchor)
 
     def sizes_of(self, value: ir.Value) -> tuple[KernelExpr, ...]:
         """Returns the sizes of a value inside: open ones are those of the result that it becomes; () if unknown."""
@@ -172,65 +127,13 @@ class Frame:
             return tuple(type_.shape)
         return ()
 
-    def _view(self, op: ir.Operation, value: ir.Value, anchor: ir.Operation | None) -> Source | None:
-        if op.name == "linalg.transpose":
-            inner = self.source(op.operands[0], anchor)
-            order = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-            if not isinstance(inner, Tensor):
-                return inner if isinstance(inner, Splat) else None
-            sizes, strides = (tuple(of[axis] for axis in order) for of in (inner.sizes, inner.strides))
-            return Tensor(inner.pointer, inner.element, sizes, strides, inner.offset)
-        if op.name == "tensor.extract_slice" and len(op.operands) == 1:
-            return self._slice(op, value)
-        if op.name not in ("tensor.cast", "tensor.expand_shape", "tensor.collapse_shape"):
+    def _view(self, op: ir.Operation, anchor: ir.Operation | None) -> Source | None:
+        if op.name not in VIEWS:
             return None
-        inner = self.source(op.operands[0])
+        inner = self.source(op.operands[0], anchor)
         if isinstance(inner, Splat):
             return inner
-        type_ = ir.RankedTensorType(value.type)
-        if not isinstance(inner, Tensor) or not inner.contiguous:
-            return None
-        if type_.has_static_shape:
-            sizes = tuple(type_.shape)
-        elif op.name == "tensor.collapse_shape":
-            sizes = tuple(product([inner.sizes[axis] for axis in group]) for group in reassociation_of(op))
-        elif op.name == "tensor.expand_shape":
-            sizes = self._expanded(op, inner, type_)
-        else:
-            sizes = inner.sizes
-        return None if not sizes and type_.rank else Tensor(inner.pointer, inner.element, sizes, row_major(sizes))
-
-    def _expanded(self, op: ir.Operation, inner: Tensor, type_: ir.RankedTensorType) -> tuple[KernelExpr, ...]:
-        sizes: list[KernelExpr] = [0] * type_.rank
-        for number, axes in enumerate(reassociation_of(op)):
-            open_ = [axis for axis in axes if type_.is_dynamic_dim(axis)]
-            if len(open_) > 1:
-                return ()
-            known = 1
-            for axis in axes:
-                if axis not in open_:
-                    sizes[axis] = type_.get_dim_size(axis)
-                    known *= type_.get_dim_size(axis)
-            if open_:
-                sizes[open_[0]] = expression("floordiv", inner.sizes[number], known)
-        return tuple(sizes)
-
-    def _slice(self, op: ir.Operation, value: ir.Value) -> Tensor | None:
-        inner = self.source(op.operands[0])
-        type_ = ir.RankedTensorType(value.type)
-        if not isinstance(inner, Tensor) or not type_.has_static_shape:
-            return None
-        starts, lengths, steps = (
-            list(ir.DenseI64ArrayAttr(op.attributes[f"static_{what}"])) for what in ("offsets", "sizes", "strides")
-        )
-        offset = inner.offset
-        strides: list[KernelExpr] = []
-        for start, step, stride in zip(starts, steps, inner.strides, strict=True):
-            offset = expression("add", offset, expression("mul", stride, start))
-            strides.append(expression("mul", stride, step))
-        if len(lengths) != type_.rank:  # dims of one were dropped
-            return None
-        return Tensor(inner.pointer, inner.element, tuple(type_.shape), tuple(strides), offset)
+        return view_of(op, inner) if isinstance(inner, Tensor) else None
 
 
 def offset_text(writer: KernelWriter, strides: Sequence[KernelExpr], offset: KernelExpr, axes: Sequence[Axis]) -> str:

@@ -104,7 +104,7 @@ class MemoryBarriers:
                 raise BadBarrier("arrives once more at a phase that waits for bytes alone", stuck[which])
             if not left.any():
                 break
-        self._batch.shared.store.store(places, words[:, None])
+        self._put(places, words)
         self._waiting.advance()
         return before
 
@@ -116,8 +116,7 @@ class MemoryBarriers:
         """
         places, which = np.unique(offsets, return_inverse=True)
         came = np.bincount(which, nbytes, places.size).astype(np.uint64)
-        words = _settled(self._words(places) - (came << np.uint64(_BYTES)))
-        self._batch.shared.store.store(places, words[:, None])
+        self._put(places, _settled(self._words(places) - (came << np.uint64(_BYTES))))
         self._waiting.advance()
 
     def poll(self, offsets: Array, parities: Array) -> Array:
@@ -144,6 +143,12 @@ class MemoryBarriers:
         word = self._words(np.array([offset]))
         nbytes = int(word[0] >> np.uint64(_BYTES)) % (1 << 21) - _BIAS
         return f"its phase waits for {int(_pending(word)[0])} arrivals and {nbytes} bytes"
+
+    def _put(self, places: Array, words: Array) -> None:
+        ended = _parity(words) != _parity(self._words(places))
+        if self._batch.races is not None and ended.any():
+            self._batch.races.end_phase(self._batch.shared.store, places[ended], 8)
+        self._batch.shared.store.store(places, words[:, None])
 
     def _words(self, offsets: Array) -> Array:
         words = self._batch.shared.store.data.view(np.uint64)[offsets >> 3]

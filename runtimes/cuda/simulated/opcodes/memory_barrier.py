@@ -119,9 +119,9 @@ def _arrive(read: InstructionReader) -> Step:
         ones = np.ones(threads.size, np.int64)
         given = ones if value is None else flat(batch, batch.registers[value], threads).astype(np.int64)
         counts, nbytes = (ones, given) if expects else (given, 0 * ones)
+        place.tell_changed(batch, offsets, threads)  # belongs to the phase that it may end
         with faults_of(read, batch, threads):
             before = batch.state(MemoryBarriers).arrive(offsets, counts, nbytes)
-        place.tell_changed(batch, offsets, threads)
         if target is not None:
             states = np.zeros(batch.shape, np.uint64)
             states.reshape(-1)[threads] = before

@@ -78,9 +78,7 @@ def _to_pair(read: InstructionReader, kind: str, of: str, relu: bool) -> Step:
         return high << np.uint16(8) | low
 
     def from_packed(a: Array) -> Array:
-        high, low = (
-            (a >> np.uint32(shift)).astype(np.uint16).view(np.float16).astype(np.float32) for shift in (16, 0)
-        )
+        high, low = ((a >> np.uint32(shift)).astype(np.uint16).view(np.float16).astype(np.float32) for shift in (16, 0))
         return from_two(high, low)
 
     if of == "f32":

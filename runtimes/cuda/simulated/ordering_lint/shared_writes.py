@@ -26,10 +26,11 @@ class _Writes(NamedTuple):
 
 
 class SharedWrites(Rule[_Writes]):
-    """``st``, ``stmatrix``, atomics, ``tensormap.replace`` and ``cp.async``, up to ``fence.proxy.async``.
+    """``st``, ``stmatrix``, atomics, ``tensormap.replace``, ``cp.async``, and ``mbarrier.inval``, which leaves its
+    bytes to others: up to ``fence.proxy.async``.
 
     What a store writes to a fixed address is a word of the program's own, such as the one by which warps are told what
-    to do, and no part of a tile: it counts only where a copy begins at the very place.
+    to do, and no part of a tile: like an mbarrier it counts only where a copy begins at the very place.
     """
 
     name = "shared_writes"
@@ -100,10 +101,9 @@ class SharedWrites(Rule[_Writes]):
         written, used = self._written(write), self._used(use)
         if written is not None and used is not None and written.apart(used):
             return True
-        stores = self.instructions[write].opcode == "st"
-        word = self._origin(write) if stores else None
+        word = self._origin(write) if self.instructions[write].opcode in ("st", "mbarrier") else None
         if word is None or not word.fixed:
-            return False
+            return self.instructions[write].opcode == "mbarrier"
         place = None if self.instructions[use].opcode == "wgmma" else self._origin(use)
         return place is None or place.base != word.base or not 0 <= word.offset - place.offset < _NEAR
 
@@ -156,6 +156,8 @@ def _writes_shared(instruction: Instruction) -> bool:
     opcode, modifiers = instruction.opcode, instruction.modifiers
     if opcode == "tensormap":
         return "replace" in modifiers and "shared::cta" in modifiers
+    if opcode == "mbarrier":
+        return modifiers[0] == "inval"
     return opcode in ("st", "stmatrix", "atom", "red") and any(each in modifiers for each in _SHARED)
 
 

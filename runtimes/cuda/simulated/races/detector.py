@@ -79,6 +79,13 @@ class Races:
         """The active threads run a fence."""
         self._ordering.fence(np.unique(self._batch.active_threads() // WARP), self._now)
 
+    def end_phase(self, store: ByteStore, offsets: Array, width: int) -> None:
+        """Phases of mbarriers at offsets end: who sees that learns what arrivals have released so far, and no more."""
+        shadow = self._piece(store, offsets)
+        if shadow is not None:
+            rows, count = shadow.rows(offsets, width)
+            self._ordering.end_phase(shadow, shadow.size, rows * count)
+
     # --- accesses ---------------------------------------------------------------------------------------------
 
     def read(

@@ -29,6 +29,7 @@ class Ordering:
         self._per_block = warps_per_block
         self._fences = fences
         self._cells: dict[object, Array] = {}
+        self._ended: dict[object, Array] = {}  # of mbarriers, what the last phase released; -1 for other cells
         self.begin(0, 0, None)
 
     def begin(self, first_warp: int, warps: int, clocks: BlockClocks | None) -> None:
@@ -41,13 +42,23 @@ class Ordering:
     def end(self, place: object) -> None:
         """Forgets the cells of a piece of memory."""
         self._cells.pop(place, None)
+        self._ended.pop(place, None)
+
+    def end_phase(self, place: object, size: int, cells: Array) -> None:
+        """Phases of mbarriers end: what was released at their cells since the last end is what a wait acquires."""
+        held = self._held(place, size)
+        if place not in self._ended:
+            self._ended[place] = np.full(size, -1, np.int64)
+        self._ended[place][cells] = held[cells]
+        held[cells] = 0
 
     def load(self, place: object, cells: Array, warps: Array, order: Order, *, within_block: bool) -> None:
         """Warps read cells of a piece of memory; ``within_block`` says that only their block can meet there."""
         held = self._cells.get(place)
         if held is None or not (order.acquires or (order.strong and self._fences)):
             return
-        found = held[cells]
+        ended = self._ended.get(place)
+        found = held[cells] if ended is None else np.where(ended[cells] >= 0, ended[cells], held[cells])
         if order.acquires and within_block:
             self._settle(warps, found)
         self._learn(warps, found, order)
@@ -60,6 +71,8 @@ class Ordering:
         """Warps write cells of a piece of memory that has ``size`` of them."""
         held = self._held(place, size)
         held[cells] = self._published(warps, order, now) if order.strong else 0
+        if place in self._ended:
+            self._ended[place][cells] = -1  # whatever was there is no mbarrier any more
 
     def change(
         self, place: object, size: int, cells: Array, warps: Array, order: Order, now: int, wrote: Array | None

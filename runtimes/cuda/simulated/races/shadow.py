@@ -28,7 +28,7 @@ class Shadow:
         self.last_write = self.last_read = 0
         self._origin = start // _PADDING * _PADDING
         self.size = -(-(end - self._origin) // _PADDING) * _PADDING // granule
-        self._writes: Array = np.zeros(self.size, np.int64)
+        self._writes: Array | None = None  # made when they are needed: most of memory meets nobody
         self._reads: Array | None = None
 
     def rows(self, offsets: Array, width: int) -> tuple[Array, int]:
@@ -42,6 +42,8 @@ class Shadow:
 
     def writes(self, rows: Array, count: int) -> Array:
         """Returns who wrote last, int64 [accesses, granules]."""
+        if self._writes is None:
+            return np.zeros((rows.size, count), np.int64)
         return self._writes.reshape(-1, count)[rows]
 
     def reads(self, rows: Array, count: int) -> Array:
@@ -53,6 +55,8 @@ class Shadow:
 
     def set_written(self, rows: Array, count: int, keys: Array) -> Array:
         """Remembers a write of each row; returns whose key stands there now, where several wrote one row."""
+        if self._writes is None:
+            self._writes = np.zeros(self.size, np.int64)
         view = self._writes.reshape(-1, count)
         view[rows] = keys[:, None]
         return view[:, 0][rows]

@@ -96,3 +96,50 @@ def rows_of_many(x, y, sizes, count, width, BLOCK_M: tl.constexpr, BLOCK_N: tl.c
         for at in range(0, rows, BLOCK_M):
             there.store([at, 0], here.load([at, 0]) + 1)
         start += rows
+
+
+@triton.jit
+def described_attention(
+    q, k, v, out, length,
+    SCALE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, TASKS: tl.constexpr,
+):  # fmt: skip
+    """Attention of one head, whose tensors the host describes."""
+    row = tl.program_id(0) * BLOCK_M
+    query = q.load([row, 0])
+    top = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    weight = tl.zeros((BLOCK_M,), tl.float32)
+    total = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    for start in tl.range(0, length, BLOCK_N, warp_specialize=TASKS):
+        score = tl.dot(query, k.load([start, 0]).T) * SCALE
+        score = tl.where((start + tl.arange(0, BLOCK_N))[None] < length, score, -float("inf"))
+        new_top = tl.maximum(top, tl.max(score, 1))
+        power = tl.exp(score - new_top[:, None])
+        shrink = tl.exp(top - new_top)
+        weight = weight * shrink + tl.sum(power, 1)
+        total = tl.dot(power.to(q.dtype), v.load([start, 0]), total * shrink[:, None])
+        top = new_top
+    out.store([row, 0], (total / weight[:, None]).to(out.dtype))
+
+
+@triton.jit
+def transposed_matmul(a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """c = a^T b^T."""
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, k, BLOCK_K):
+        total = tl.dot(a.load([start, row]).T, b.load([column, start]).T, total)
+    c.store([row, column], total.to(c.dtype))
+
+
+@triton.jit
+def quantized_matmul(a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """c = a b; a has integers of 8 bits, which become bf16 in registers."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, k, BLOCK_K):
+        at = start + tl.arange(0, BLOCK_K)
+        x = tl.load(a + rows[:, None] * k + at[None], mask=(rows[:, None] < m) & (at[None] < k), other=0)
+        y = tl.load(b + at[:, None] * n + columns[None], mask=(at[:, None] < k) & (columns[None] < n), other=0.0)
+        total = tl.dot(x.to(tl.bfloat16), y, total)
+    tl.store(c + rows[:, None] * n + columns[None], total, mask=(rows[:, None] < m) & (columns[None] < n))

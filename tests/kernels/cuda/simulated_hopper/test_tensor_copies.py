@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from tests.kernels.cuda.simulated_hopper.described import FORMS, Block, compile_form, run_form
+from tests.kernels.cuda.simulated_hopper.described_more import (
+    compile_described_attention,
+    compile_quantized,
+    compile_transposed,
+)
 from tests.kernels.cuda.simulated_hopper.hopper_programs import combined, copied, rows_of_many
 from tests.kernels.cuda.simulated_hopper.running import compile_hopper, described, run_hopper
 from tests.kernels.cuda.simulated_triton.launching import DTYPES, assert_close, values
@@ -44,6 +49,35 @@ def test_types_and_boxes(form: str, dtype: str, block: Block, warps: int, tolera
     kernel = compile_form(form, dtype, block, warps)
     found, expected = run_form(form, kernel, dtype, (256, 128, 80), block)
     assert_close(found, expected, tolerance)
+
+
+@pytest.mark.parametrize(("rows", "warps", "tasks"), [(64, 4, False), (128, 8, False), (64, 4, True)])
+def test_attention(rows: int, warps: int, tasks: bool) -> None:
+    length, width = 176, 64
+    q, k, v = (values((length, width), "bf16", seed) for seed in range(3))
+    kernel = compile_described_attention(rows, warps, tasks)
+    found = run_hopper(
+        kernel, (-(-length // rows),), [q, k, v, np.zeros((length, width), np.float16), length], result=3
+    )
+    score = q.astype(np.float64) @ k.astype(np.float64).T * 0.125
+    power = np.exp(score - score.max(1, keepdims=True))
+    assert_close(found, power @ v.astype(np.float64) / power.sum(1, keepdims=True), 2**-6)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("bf16", 160), ("fp8e5", 192)])
+def test_transposed_factors(dtype: str, k: int) -> None:
+    """Of two bytes by the descriptors of wgmma; those of one byte are turned around by threads."""
+    m, n = 128, 64
+    a, b = values((k, m), dtype, 1), values((n, k), dtype, 2)
+    found = run_hopper(compile_transposed(dtype), (2, 1), [a, b, np.zeros((m, n), np.float16), m, n, k])
+    assert_close(found, a.astype(np.float64).T @ b.astype(np.float64).T, 2**-8)
+
+
+def test_a_factor_of_integers_that_become_bf16() -> None:
+    m, n, k = 100, 128, 160
+    a, b = values((m, k), "i8", 1), values((k, n), "bf16", 2)
+    found = run_hopper(compile_quantized(), (2, 2), [a, b, np.zeros((m, n), np.float32), m, n, k])
+    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), 2**-16)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "i32"])

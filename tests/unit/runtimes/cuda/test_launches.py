@@ -109,9 +109,7 @@ def test_a_module_that_is_refused_leaves_no_memory_behind() -> None:
     gpu = SimulatedGpu(capacity=1 << 20)
     for _ in range(4):
         with pytest.raises(UnknownPtx):
-            gpu.load(
-                f"{HEADER}.global .align 4 .b8 big[1000000];\n" + kernel("tcgen05.fence::before_thread_sync;").split("64\n")[1]
-            )
+            gpu.load(f"{HEADER}.global .align 4 .b8 big[1000000];\n" + kernel("tcgen05.relinquish;").split("64\n")[1])
     gpu.allocate(1 << 20)
 
 

@@ -249,9 +249,74 @@ def test_what_others_read_and_do_not_use() -> None:
     """Every thread reads and adds, one stores: what the others got counts for nothing."""
     run(REPLICAS, grid=1)
     run(REPLICAS + REPLICAS, grid=1)
-    assert "reads byte 16000" in race_of(REPLICAS + "ld.global.u32 %r9, [%d0+16000]; st.global.u32 [%d1], %r9;", grid=1)
+    assert "reads byte 16000" in race_of(
+        REPLICAS + "ld.global.u32 %r12, [%d0+16000]; st.global.u32 [%d1], %r12;", grid=1
+    )
     assert "reads" not in race_of(REPLICAS + "st.global.u32 [%d1], %r10;", grid=1)  # now it counts
     assert "writes byte 16000" in race_of(REPLICAS + "setp.eq.u32 %p2, %r9, 3; @%p2 bra $on;\n$on:", grid=1)
     assert "writes byte 16000" in race_of(REPLICAS.replace("@%p0", "setp.lt.u32 %p3, %r0, 2; @%p0"), grid=2)
     several = REPLICAS.replace("@%p0", "and.b32 %r12, %r0, 31; setp.eq.u32 %p3, %r12, 0; @%p3")
     assert "race" in race_of(several, grid=1)  # each warp has one that stores
+
+
+MBARRIER = """.shared .align 8 .b8 wait[8]; shr.u32 %r9, %r0, 5; setp.eq.u32 %p2, %r9, 1; setp.eq.u32 %p3, %r9, 2;
+  @%p0 mbarrier.init.shared::cta.b64 [wait], 32; bar.sync 0;
+  @!%p1 bra $others; st.shared.u32 [%r5], %r0; mbarrier.arrive.shared::cta.b64 _, [wait]; bra $out;
+$others: @!%p2 bra $third;
+$again: mbarrier.try_wait.parity.shared::cta.b64 %p4, [wait], 0; @!%p4 bra $again; ld.shared.u32 %r10, [buffer+8];
+  bra $out;
+$third: THIRD
+$out:"""
+
+
+def test_an_mbarrier_orders_those_who_arrive_and_wait() -> None:
+    run(MBARRIER.replace("THIRD", ""), block=96)
+    run(MBARRIER.replace("THIRD", "ld.shared.u32 %r10, [buffer+1024];"), block=96)
+    text = race_of(MBARRIER.replace("THIRD", "ld.shared.u32 %r10, [buffer+8];"), block=96)
+    assert "of block (0, 0, 0) reads byte 8 of shared memory, which thread (2, 0, 0) of block (0, 0, 0) wrote" in text
+    late = MBARRIER.replace("st.shared.u32 [%r5], %r0; mbarrier.arrive.shared::cta.b64 _, [wait];",
+        "mbarrier.arrive.shared::cta.b64 _, [wait]; st.shared.u32 [%r5], %r0;")  # fmt: skip
+    assert "no barrier" in race_of(late.replace("THIRD", ""), block=96)
+
+
+COPY = """mov.u64 %d2, %d1; @%p1 cp.async.ca.shared.global [%r5], [%d2], 4; cp.async.commit_group;
+  WAIT bar.sync 0; AGAIN ld.shared.u32 %r9, [BYTE]; st.global.u32 [%d1], %r9;"""
+
+
+def test_an_asynchronous_copy_writes_from_its_beginning_to_its_wait() -> None:
+    """Who copied waits, then the others come to a barrier; in the other order the barrier is of no use."""
+    text = COPY.replace("BYTE", "buffer")
+    run(text.replace("WAIT", "cp.async.wait_group 0;").replace("AGAIN", ""))
+    late = text.replace("WAIT", "").replace("AGAIN", "cp.async.wait_group 0;")
+    assert "reads byte 0 of shared memory, which thread (0, 0, 0)" in race_of(late)
+    run(late.replace("ld.shared", "bar.sync 0; ld.shared"))
+    before = "ld.shared.u32 %r10, [%r6]; cp.async.ca.shared.global [%r5], [%d1], 4; cp.async.wait_all;"
+    assert "writes byte" in race_of(before)
+    run(before.replace("; cp.async.ca", "; bar.sync 0; cp.async.ca", 1))
+
+
+def test_a_matrix_load_reads_the_rows_whose_addresses_it_has() -> None:
+    rows = "shl.b32 %r9, %r0, 4; and.b32 %r9, %r9, 511; add.u32 %r9, %r4, %r9;"
+    load = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r9]; st.global.u32 [%d1], %r10;"
+    assert "reads byte" in race_of(rows + "st.shared.u32 [%r5], %r0;" + load)
+    run(rows + "st.shared.u32 [%r5], %r0; bar.sync 0;" + load)
+    run(rows + "st.shared.u32 [%r5], %r0;" + load, block=32)
+
+
+NEXT_PHASE = """.shared .align 8 .b8 wait[8]; @%p0 mbarrier.init.shared::cta.b64 [wait], 1; bar.sync 0;
+  @!%p0 bra $others; st.shared.u32 [buffer+8], 7; mbarrier.arrive.shared::cta.b64 _, [wait];
+  st.shared.u32 [buffer+12], 7; AGAIN bra $out;
+$others: @%p1 bra $out;
+$poll: mbarrier.try_wait.parity.shared::cta.b64 %p4, [wait], 0; @!%p4 bra $poll; ld.shared.u32 %r10, [buffer+BYTE];
+$out:"""
+
+
+def test_a_wait_for_one_phase_says_nothing_of_the_next() -> None:
+    """Who begins the next phase early is not known to whom waits for this one."""
+    early = "mbarrier.arrive.shared::cta.b64 _, [wait]; mbarrier.arrive.shared::cta.b64 _, [wait];"
+    run(NEXT_PHASE.replace("AGAIN", "").replace("BYTE", "8"), grid=1)
+    assert "reads byte 12" in race_of(NEXT_PHASE.replace("AGAIN", "").replace("BYTE", "12"), grid=1)
+    begun = NEXT_PHASE.replace("wait], 1;", "wait], 2;").replace("mbarrier.arrive.shared::cta.b64 _, [wait];", early)
+    begun = begun.replace("AGAIN", "mbarrier.arrive.shared::cta.b64 _, [wait];")
+    run(begun.replace("BYTE", "8"), grid=1)
+    assert "reads byte 12" in race_of(begun.replace("BYTE", "12"), grid=1)

@@ -6,16 +6,16 @@ launches for few and for many, and the number decides which of them have blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
-from lowerkit.runtimes.cuda.image import Function, Launch
 from lowerkit.targets.cuda.families.attention.combine_kernel import combining_warps, write_combine
-from lowerkit.targets.cuda.families.attention.flash_kernel import Pass, write_attention
+from lowerkit.targets.cuda.families.attention.flash_kernel import write_attention
+from lowerkit.targets.cuda.families.attention.places import Pass
 from lowerkit.targets.cuda.families.attention.problem import Attention, read_attention
-from lowerkit.targets.cuda.families.attention.tiles import AttentionTile, choose_tile, count_splits, power
+from lowerkit.targets.cuda.families.attention.tiles import choose_tile, count_splits, power
 from lowerkit.targets.cuda.family import KernelFamily
-from lowerkit.targets.cuda.planned import FastKernel, Kernel, PlannedRegion, kernel_name
+from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_region
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.tensors import Frame, pointer_types
@@ -41,120 +41,75 @@ class AttentionFamily(KernelFamily):
         epilogue = read_epilogue(region, frame, region.anchor.operation)
         if isinstance(epilogue, Refusal):
             return epilogue
-        return _Planner(self.name, region, frame, problem, epilogue, level).plan()
-
-
-class _Planner:
-    """Gathers kernels and launches of a region."""
-
-    def __init__(
-        self, family: str, region: RegionView, frame: Frame, problem: Attention, epilogue: Epilogue, level: str
-    ) -> None:
-        self.family, self.region, self.frame, self.level = family, region, frame, level
-        self.problem, self.epilogue = problem, epilogue
-        self.temporaries: list[KernelExpr] = []
-        self.launches: list[Launch] = []
-        self.kernels: dict[str, Kernel] = {}
-        self.notes: list[str] = []
-
-    def plan(self) -> PlannedRegion:
-        queries = self.problem.queries
+        plan = _Plan(self.name, frame, problem, epilogue)
+        queries = problem.queries
         if isinstance(queries, int):
-            self._add(queries <= FEW, 1)
+            plan.add(choose_pass(problem, queries <= FEW, level), 1)
         else:
             many = expression("min", expression("floordiv", queries, FEW + 1), 1)
-            self._add(True, expression("sub", 1, many))
-            self._add(False, many)
-        sizes = [buffer.bytes for buffer in self.frame.buffers]
-        count = len(self.region.operands)
-        function = Function(sizes[:count], sizes[count:], self.temporaries, self.frame.dims, self.launches)
-        return PlannedRegion(function, self.kernels, self.family, "; ".join(self.notes))
+            plan.notes.append(f"up to {FEW} queries:")
+            plan.add(choose_pass(problem, True, level), expression("sub", 1, many))
+            plan.notes.append("more:")
+            plan.add(choose_pass(problem, False, level), many)
+        return planned_region(frame, plan.launches, plan.temporaries, note=" ".join(plan.notes))
 
-    def _add(self, few: bool, times: KernelExpr) -> None:
-        """Adds the launches for few queries or for many; ``times`` is 0 at run time where it is the other's turn."""
-        going = self._choose(few)
+
+def choose_pass(problem: Attention, few: bool, level: str) -> Pass:
+    """Returns how to go over an attention; ``few`` where there are no more than :data:`FEW` queries."""
+    stacked = few and problem.group > 1
+    outer = product([problem.batch, problem.key_heads if stacked else problem.heads])
+    queries = problem.queries
+    if few and not isinstance(queries, int):
+        queries = 1 if stacked else FEW
+    rows = expression("mul", queries, problem.group if stacked else 1)
+    features = power(max(problem.depth, problem.value_depth))
+    element, masked = problem.query.element, problem.mask is not None
+    going = Pass(problem, choose_tile(element, rows, problem.keys, outer, features, masked, level), stacked)
+    if (not few and not isinstance(problem.queries, int)) or (few and problem.causal):
+        return going
+    seen = expression("min", problem.queries, problem.keys) if problem.causal else problem.keys
+    return replace(going, splits=count_splits(product([going.matrices, going.tiles]), seen))
+
+
+class _Plan:
+    """Gathers launches and temporaries."""
+
+    def __init__(self, family: str, frame: Frame, problem: Attention, epilogue: Epilogue) -> None:
+        self.family, self.frame, self.problem, self.epilogue = family, frame, problem, epilogue
+        self.launches: list[PlannedLaunch] = []
+        self.temporaries: list[KernelExpr] = []
+        self.notes: list[str] = []
+
+    def add(self, going: Pass, times: KernelExpr) -> None:
+        """Adds the launches of a pass; ``times`` is 0 at run time where it is another's turn."""
         tile, problem = going.tile, self.problem
-        shares = "" if going.splits == 1 else f", keys dealt out to {_said(going.splits)} blocks"
-        which = "" if times == 1 else f"up to {FEW} queries: " if few else "more: "
-        self.notes.append(
-            f"{which}tiles of {tile.rows} x {tile.keys}, {tile.warps} warps, {tile.stages} stages{shares}"
-        )
-        pairs = product([problem.batch, problem.heads, problem.queries, problem.keys, times])
-        flops = product([pairs, 2 * (problem.depth + problem.value_depth) + 5])
-        buffers = self.frame.buffers
-        read = _sum([buffer.bytes for buffer in buffers[: len(self.region.operands)]])
-        written = _sum([buffer.bytes for buffer in self.frame.results])
-        if going.partial is None:
-            source = write_attention(self.frame, going, self.epilogue)
-            self._launch(
-                going,
-                source,
-                tile.warps,
-                tile.stages,
-                product([going.blocks, times]),
-                {"flops": flops, "read": product([read, times]), "written": product([written, times])},
-            )
+        self.notes.append(f"tiles of {tile.rows} x {tile.keys}, {tile.warps} warps, {tile.stages} stages")
+        scores = product([problem.batch, problem.heads, problem.seen_pairs, times])
+        flops = product([scores, 2 * (problem.depth + problem.value_depth) + 5])
+        count = len(self.frame.region.operands)
+        read = product([_sum([buffer.bytes for buffer in self.frame.buffers[:count]]), times])
+        written = product([_sum([buffer.bytes for buffer in self.frame.results]), times])
+        rows = product([problem.batch, problem.heads, problem.queries, times])
+        blocks = product([going.blocks, times])
+        numbers, types = list(range(len(self.frame.buffers))), pointer_types(self.frame)
+        if going.splits == 1:
+            kernel = self._kernel(write_attention(self.frame, going, self.epilogue), types, tile.warps, tile.stages)
+            self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, written, scores))
             return
-        rows = product([going.matrices, going.rows, times])
+        self.notes.append(f"with keys over {going.splits if isinstance(going.splits, int) else 'several'} blocks")
         parts = product([rows, going.splits])
+        numbers += [len(numbers) + len(self.temporaries) + each for each in range(3)]
+        types += ("fp32",) * 3
         self.temporaries += [product([parts, size]) for size in (4, 4, 4 * problem.value_depth)]
         moved = product([parts, 4 * (problem.value_depth + 2)])
-        source = write_attention(self.frame, going, self.epilogue)
-        self._launch(
-            going,
-            source,
-            tile.warps,
-            tile.stages,
-            product([going.blocks, times]),
-            {"flops": flops, "read": product([read, times]), "written": moved},
-        )
-        source = write_combine(self.frame, going, self.epilogue)
-        self._launch(
-            going,
-            source,
-            combining_warps(going),
-            1,
-            rows,
-            {"flops": product([parts, 2 * problem.value_depth]), "read": moved, "written": product([written, times])},
-        )
+        kernel = self._kernel(write_attention(self.frame, going, self.epilogue), types, tile.warps, tile.stages)
+        self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, moved, scores))
+        kernel = self._kernel(write_combine(self.frame, going, self.epilogue), types, combining_warps(going), 1)
+        sums = product([parts, 2 * problem.value_depth])
+        self.launches.append(PlannedLaunch(kernel, numbers, rows, sums, moved, written))
 
-    def _choose(self, few: bool) -> Pass:
-        problem = self.problem
-        stacked = few and problem.group > 1
-        outer = product([problem.batch, problem.key_heads if stacked else problem.heads])
-        queries = (
-            problem.queries if isinstance(problem.queries, int) or not few else FEW // 2 if problem.group > 1 else FEW
-        )
-        rows = expression("mul", queries, problem.group if stacked else 1)
-        features = power(max(problem.depth, problem.value_depth))
-        tile = choose_tile(
-            problem.query.element, rows, problem.keys, outer, features, problem.mask is not None, self.level
-        )
-        going = Pass(problem, tile, stacked)
-        if not few and not isinstance(problem.queries, int):
-            return going
-        splits = count_splits(product([going.matrices, going.tiles]), problem.keys)
-        if splits == 1 or (problem.causal and few):
-            return going
-        first = len(self.frame.buffers)
-        return Pass(problem, tile, stacked, splits, (first, first + 1, first + 2))
-
-    def _launch(
-        self, going: Pass, source: str, warps: int, stages: int, blocks: KernelExpr, costs: Mapping[str, KernelExpr]
-    ) -> None:
-        pointers = pointer_types(self.frame)
-        numbers = list(range(len(pointers)))
-        if going.partial is not None:
-            numbers += [len(pointers) + len(self.temporaries) - 3 + each for each in range(3)]
-            pointers += ("fp32",) * 3
-        kernel = TritonKernel(self.family, source, pointers, self.frame.dims, warps, stages)
-        name = kernel_name(kernel)
-        self.kernels[name] = FastKernel(kernel)
-        self.launches.append(Launch(name, numbers, blocks, 32 * warps, **costs))
-
-
-def _said(splits: KernelExpr) -> str:
-    return str(splits) if isinstance(splits, int) else "some"
+    def _kernel(self, source: str, types: tuple[str, ...], warps: int, stages: int) -> TritonKernel:
+        return TritonKernel(self.family, source, types, self.frame.dims, warps, stages)
 
 
 def _sum(sizes: list[KernelExpr]) -> KernelExpr:
@@ -162,6 +117,3 @@ def _sum(sizes: list[KernelExpr]) -> KernelExpr:
     for size in sizes:
         total = expression("add", total, size)
     return total
-
-
-__all__ = ["FEW", "AttentionFamily", "AttentionTile"]

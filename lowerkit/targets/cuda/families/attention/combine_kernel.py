@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lowerkit.targets.cuda.families.attention.flash_kernel import Pass, finish
+from lowerkit.targets.cuda.families.attention.flash_kernel import finish
+from lowerkit.targets.cuda.families.attention.places import Pass
 from lowerkit.targets.cuda.families.attention.tiles import MOST_SPLITS, power
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame
@@ -16,11 +17,10 @@ def combining_warps(going: Pass) -> int:
 
 def write_combine(frame: Frame, going: Pass, epilogue: Epilogue) -> str:
     """Returns the source of the kernel."""
-    assert going.partial is not None, "there is something to combine"
     writer = KernelWriter()
     problem = going.problem
     wide = ".to(tl.int64)" if frame.wide else ""
-    peaks, sums, totals = going.partial
+    peaks, sums, totals = (len(frame.buffers) + each for each in range(3))
     flat = writer.let(f"tl.program_id(0){wide}", "row")
     rows = writer.let(render(going.rows), "rows")
     splits = writer.let(render(going.splits), "splits")

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cuda.triton.tensors import Frame, Tensor
-from lowerkit.targets.plan import KernelExpr, Refusal, expression
+from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
 
 _FLOATS = ("f32", "f16", "bf16")
@@ -49,6 +49,15 @@ class Attention:
     def group(self) -> int:
         """Query heads that share a key head."""
         return self.heads // self.key_heads
+
+    @property
+    def seen_pairs(self) -> KernelExpr:
+        """Pairs of a query and a key that it may see, of one head; all where extents are open."""
+        queries, keys = self.queries, self.keys
+        if not self.causal or not isinstance(queries, int) or not isinstance(keys, int):
+            return product([queries, keys])
+        corner = min(queries, keys)
+        return corner * (corner + 1) // 2 + (queries - corner) * keys
 
     @cached_property
     def natural(self) -> bool:
@@ -98,6 +107,9 @@ def read_attention(region: RegionView, frame: Frame) -> Attention | Refusal:
     keys = key.sizes[2] if isinstance(key.sizes[2], int) else _known(value.sizes[2], key.sizes[2])
     if 0 in (batch, heads, query.sizes[2], keys, depth, value_depth):
         return Refusal("there are no keys, or nothing to compute")
+    scale = ir.FloatAttr(operation.attributes["scale"]).value
+    if not math.isfinite(scale):
+        return Refusal(f"a scale of {scale}")
     mask = None
     if len(sources) == 4:
         mask = _broadcast(sources[3])
@@ -116,7 +128,7 @@ def read_attention(region: RegionView, frame: Frame) -> Attention | Refusal:
         keys=keys,
         depth=depth,
         value_depth=value_depth,
-        scale=ir.FloatAttr(operation.attributes["scale"]).value,
+        scale=scale,
         causal=ir.BoolAttr(operation.attributes["causal"]).value,
         fill=ir.FloatAttr(operation.attributes["fill"]).value if selects else None,
         empty_rows=ir.StringAttr(operation.attributes["empty_rows"]).value,

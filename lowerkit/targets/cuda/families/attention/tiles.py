@@ -106,4 +106,6 @@ def count_splits(tiles: KernelExpr, keys: KernelExpr) -> KernelExpr:
     """Returns over how many blocks the keys are dealt out so that ``tiles`` of queries fill a card; 1 where they do."""
     room = expression("floordiv", _BLOCKS, expression("max", tiles, 1))
     useful = expression("ceildiv", keys, _LEAST_KEYS)
+    if isinstance(useful, int) and useful <= 1:
+        return 1
     return expression("max", expression("min", expression("min", room, useful), MOST_SPLITS), 1)

@@ -40,9 +40,15 @@ class Combiner:
     pattern: str
 
     def helper(self, writer: KernelWriter) -> str:
-        """Adds the function that combines two values; returns its name."""
-        name = f"combine_{self.kind}"
-        return writer.helper(name, "left, right", self.pattern.format("left", "right"))
+        """Adds the function that combines two values; returns its name.
+
+        An extreme of floats is written out: Triton would take an instruction for it that is for sm_100a alone.
+        """
+        body = self.pattern.format("left", "right")
+        if "propagate_nan" in body:
+            sign = ">" if self.kind == "max" else "<"
+            body = f"tl.where((left {sign} right) | (left != left), left, right)"
+        return writer.helper(f"combine_{self.kind}", "left, right", body)
 
     def fold(self, writer: KernelWriter) -> Fold:
         """Returns it as a fold."""

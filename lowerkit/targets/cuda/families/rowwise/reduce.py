@@ -196,4 +196,4 @@ class _Reduction:
 
 
 def _choose(rows: KernelExpr, length: KernelExpr, along: bool, width: int) -> RowTile:
-    return choose_rows(rows, length, along, width, _HELD)
+    return choose_rows(rows, length, along, width, _HELD, cut=True)

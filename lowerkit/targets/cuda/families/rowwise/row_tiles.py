@@ -28,7 +28,9 @@ class RowTile:
         return f"{held}, tiles of {self.rows} x {self.columns}, {self.warps} warps"
 
 
-def choose_rows(rows: KernelExpr, length: KernelExpr, along: bool, width: int, longest: int = _LONGEST) -> RowTile:
+def choose_rows(
+    rows: KernelExpr, length: KernelExpr, along: bool, width: int, longest: int = _LONGEST, *, cut: bool = False
+) -> RowTile:
     """Returns the tile for ``rows`` rows of ``length``.
 
     Args:
@@ -36,6 +38,7 @@ def choose_rows(rows: KernelExpr, length: KernelExpr, along: bool, width: int, l
         along: whether the elements of a row lie one behind the other; otherwise those of neighbouring rows do.
         width: bytes of an element in registers.
         longest: elements of 4 bytes that may be held.
+        cut: long rows are cut into parts, so that few blocks are enough of them.
     """
     limit = longest * 4 // width
     power = power_of_two(length) if isinstance(length, int) else limit + 1
@@ -47,8 +50,8 @@ def choose_rows(rows: KernelExpr, length: KernelExpr, along: bool, width: int, l
     else:
         whole = power <= limit // 32
         columns = power if whole else 64
-        count = max(16, min(64, 2048 // columns))
-        least = 8
+        count = 64 if cut and not whole else max(16, min(64, 2048 // columns))
+        least = count if cut else 16
     if isinstance(rows, int):
         count = min(count, power_of_two(rows))
         while count > least and -(-rows // count) < _MACHINE:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cuda.families.rowwise.folds import combiner
 from lowerkit.targets.cuda.families.rowwise.row_regions import RowRegion, read_rows
 from lowerkit.targets.cuda.families.rowwise.row_tiles import choose_rows
 from lowerkit.targets.cuda.families.rowwise.rows import Fold, Piece, Rows, divided, sum_of
@@ -72,11 +73,9 @@ def _statistics(
 ) -> tuple[str, str]:
     """Returns maximum and sum of exponentials of each row."""
     writer = rows.writer
-    highest = Fold(
-        (_LOWEST,), (compute,), lambda a, b: [f"tl.maximum({a[0]}, {b[0]})"], lambda x, axis: f"tl.max({x[0]}, {axis})"
-    )
+    highest = combiner("max", compute)
     if rows.tile.whole:
-        (peak,) = rows.fold(highest, lambda piece: [element(piece)])
+        (peak,) = rows.fold(highest.fold(writer), lambda piece: [element(piece)])
         spread = rows.spread(peak)
         # An element that is not there is -inf, of which the exponential is 0, or NaN in a row that is NaN anyway.
         (sums,) = rows.fold(sum_of(compute), lambda piece: [exponential(writer.let(f"{element(piece)} - {spread}"))])
@@ -92,5 +91,5 @@ def _statistics(
 
     both = Fold((_LOWEST, "0"), (compute, compute), grown, lambda x, axis: "")
     tops, belows = rows.carried(both, lambda piece: [element(piece)])
-    peak = writer.let(f"tl.max({tops}, {rows.axis})", "peak")
+    peak = writer.let(f"tl.reduce({tops}, {rows.axis}, {highest.helper(writer)})", "peak")
     return peak, writer.let(f"tl.sum({belows} * {exponential(f'{tops} - {rows.spread(peak)}')}, {rows.axis})", "sums")

@@ -233,8 +233,7 @@ def _multiply(
 ) -> None:
     x_mask = _both(rows, None if inside is None else f"{inside}[None, :]")
     w_mask = _both(columns, None if inside is None else f"{inside}[:, None]")
-    around = conv.padding_value - 256 if conv.padding_value > 127 else conv.padding_value
-    x = writer.let(f"tl.load({x_at}{_guard(x_mask, str(around))})", "x")
+    x = writer.let(f"tl.load({x_at}{_guard(x_mask, str(conv.around))})", "x")
     w = writer.let(f"tl.load({w_at}{_guard(w_mask, '0')})", "w")
     if conv.unsigned:
         x = writer.let(f"({x} ^ -128).to(tl.int8)", "signed")

@@ -48,6 +48,11 @@ class Conv:
     unsigned: bool = False
 
     @property
+    def around(self) -> int:
+        """What lies around the input, as its elements are stored."""
+        return self.padding_value - 256 if self.padding_value > 127 else self.padding_value
+
+    @property
     def outputs(self) -> int:
         """Output channels of a group."""
         return self.slide.channels // self.groups

@@ -18,6 +18,7 @@ from lowerkit.targets.cuda.model.estimate import Work, estimate
 from lowerkit.targets.cuda.model.products import GemmTile, Product, product_work, registers
 
 _OPEN = 4096
+_FITS = 1 << 31  # sums of parts that are numbered in 32 bits
 _LEAST_STEPS = 4
 _WASTE = 1.125
 # A flat step in bytes of shared memory that would take as long: an instruction that loads is as good as 128 bytes for
@@ -104,6 +105,7 @@ def _best(shape: _Shape, level: str) -> ConvTile:
     card = card_of(level)
     width = {"f32": 4, "i8": 1}.get(shape.element, 2)
     whole, steps_of = _ways(shape, width)
+    results = shape.rows * shape.outputs * shape.groups
     found: list[tuple[float, int, int, ConvTile]] = []
     for m, n, warps in _FLOATS if shape.element == "f32" else _NARROW:
         if (m > 16 and m >= 2 * shape.rows) or (n > 16 and n >= 2 * shape.outputs):
@@ -113,7 +115,7 @@ def _best(shape: _Shape, level: str) -> ConvTile:
                 continue
             for splits in (1, 2, 4, 8, 16) if shape.parts else (1,):
                 each = -(-steps // splits)
-                if splits > 1 and each < _LEAST_STEPS:
+                if splits > 1 and (each < _LEAST_STEPS or results * splits >= _FITS):
                     break
                 tile = ConvTile(m, n, k, warps, stages, whole, steps, -(-steps // each))
                 seconds = _predict(shape, tile, card, width)

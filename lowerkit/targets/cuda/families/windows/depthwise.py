@@ -15,7 +15,7 @@ from lowerkit.targets.cuda.families.windows.window_tile import WindowTile, open_
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
-from lowerkit.targets.cuda.triton.scalars import converted
+from lowerkit.targets.cuda.triton.scalars import TYPES, converted
 from lowerkit.targets.cuda.triton.tensors import Frame, pointer_types
 from lowerkit.targets.cuda.triton.writer import KernelWriter
 from lowerkit.targets.plan import KernelExpr, Refusal, expression
@@ -23,7 +23,7 @@ from lowerkit.targets.region_view import RegionView
 
 
 class DepthwiseFamily(KernelFamily):
-    """``lk.conv`` of floats whose groups have one input channel."""
+    """``lk.conv`` of floats and ``lk.integer_conv``, of groups of one input channel."""
 
     name: ClassVar[str] = "depthwise"
 
@@ -34,12 +34,10 @@ class DepthwiseFamily(KernelFamily):
         if isinstance(read, Refusal):
             return read
         conv, epilogue = read
-        if conv.sums != "f32":
-            return Refusal("integers")
         writer = KernelWriter()
         tile = open_tile(writer, frame, conv.slide, conv.outputs)
         sums = _write_sums(writer, conv, tile)
-        epilogue.write(writer, writer.let(converted(sums, "f32", conv.result), "value"), tile.axes)
+        epilogue.write(writer, writer.let(converted(sums, conv.sums, conv.result), "value"), tile.axes)
         source = writer.source(len(frame.buffers), frame.dims)
         kernel = TritonKernel(self.name, source, pointer_types(frame), frame.dims, tile.warps, 1)
         sizes = [buffer.bytes for buffer in frame.buffers]
@@ -59,7 +57,7 @@ class DepthwiseFamily(KernelFamily):
 
 def _write_sums(writer: KernelWriter, conv: Conv, tile: WindowTile) -> str:
     sums = writer.fresh("sums")
-    writer.line(f"{sums} = tl.zeros(({tile.shape[0]}, {tile.shape[1]}), tl.float32)")
+    writer.line(f"{sums} = tl.zeros(({tile.shape[0]}, {tile.shape[1]}), {TYPES[conv.sums]})")
     slide = conv.slide
     # Of channels that are second, that of a row that is not there is one that is.
     channels_mask = tile.axes[1].mask if slide.channels_last else None
@@ -68,11 +66,15 @@ def _write_sums(writer: KernelWriter, conv: Conv, tile: WindowTile) -> str:
     filter_at = writer.let(filter_at, "w")
 
     def tap(flat: str, _: Sequence[str], place: str, mask: str | None) -> None:
-        guard = f", mask={mask}, other=0" if mask is not None else ""
+        guard = f", mask={mask}, other={conv.around}" if mask is not None else ""
         x = writer.let(f"tl.load(p{slide.x.pointer} + ({place}){guard})", "x")
         w_guard = f", mask={channels_mask}, other=0" if channels_mask is not None else ""
         w = writer.let(f"tl.load({total([filter_at, scaled(flat, conv.tap_stride)])}{w_guard})", "w")
-        writer.line(f"{sums} = tl.fma({_wide(x, conv)}, {_wide(w, conv)} + tl.zeros_like({sums}), {sums})")
+        if conv.sums == "i32":
+            number = f"({x}.to(tl.int32) & 255)" if conv.unsigned else f"{x}.to(tl.int32)"
+            writer.line(f"{sums} = {sums} + {number} * {w}.to(tl.int32)")
+        else:
+            writer.line(f"{sums} = tl.fma({_wide(x, conv)}, {_wide(w, conv)} + tl.zeros_like({sums}), {sums})")
 
     tile.for_taps(writer, tap)
     return sums

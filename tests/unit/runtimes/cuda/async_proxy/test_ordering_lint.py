@@ -86,6 +86,13 @@ def test_places_that_are_known_to_be_apart() -> None:
     assert rules(f"add.u32 %r3, %r3, 4; {STORE} {apart}") == ["shared_writes"]  # of two definitions nothing is known
 
 
+def test_the_bytes_of_an_mbarrier_that_has_ended_are_fenced() -> None:
+    end = "mov.u32 %r4, data; mbarrier.inval.shared.b64 [%r4]; bar.sync 0;"
+    assert rules(f"{end} {BULK}") == ["shared_writes"]
+    assert rules(f"{end} {PROXY} {BULK}") == []
+    assert rules(f"{end.replace('data', 'bar')} {BULK}") == []
+
+
 def test_a_word_at_a_fixed_place_is_no_tile() -> None:
     assert rules(f"st.shared.u32 [data+4096], %r0; {WHOLE}") == []
     assert rules(f"st.shared.u32 [data+4096], %r0; {BULK}") == []

@@ -1,0 +1,1 @@
+"""What a session holds in the memory of devices: arenas, weights and states."""
