@@ -107,7 +107,7 @@ class Device(ABC):
         """Returns when everything in ``queue`` is done."""
 
     def begin_capture(self, queue: int) -> None:
-        """Begins to keep launches, and copies where :attr:`captures_copies`, that are put into ``queue`` instead of making them."""
+        """Begins to keep launches that are put into ``queue`` instead of making them; copies where those are captured."""
         raise NotImplementedError
 
     def end_capture(self, queue: int) -> Any:

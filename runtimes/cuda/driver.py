@@ -100,8 +100,8 @@ class Driver(ABC):
     def begin_capture(self, queue: int) -> None:
         """Begins to keep what is put into a queue instead of doing it.
 
-        Until :meth:`end_capture`, nothing but launches and copies within the device's memory may be put into the queue, and no memory may be allocated or
-        given back.
+        Until :meth:`end_capture`, nothing but launches and copies within the device's memory may be put into the queue,
+        and no memory may be allocated or given back.
         """
 
     @abstractmethod

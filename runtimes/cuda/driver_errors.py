@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ctypes import CDLL, byref, c_char_p, c_int
 
 from lowerkit.errors import RuntimeFault
 
@@ -52,6 +53,15 @@ class CudaError(Exception):
         super().__init__(f"{call} failed: {words}")
         self.number = number
         self.hint = _hint(call, number)
+
+
+def words_of(library: CDLL, number: int) -> str:
+    """Returns the name and the words that the driver library has for an error."""
+    name, text = c_char_p(), c_char_p()
+    library.cuGetErrorName(c_int(number), byref(name))
+    library.cuGetErrorString(c_int(number), byref(text))
+    words = [value.decode(errors="replace") for value in (name.value, text.value) if value]
+    return ": ".join(words) or f"error {number}"
 
 
 def _hint(call: str, number: int) -> str | None:

@@ -25,6 +25,7 @@ from lowerkit.runtimes.cuda.driver_errors import (
     no_card,
     no_library,
     no_symbol,
+    words_of,
 )
 from lowerkit.runtimes.cuda.levels import capability_of, levels_of
 from lowerkit.runtimes.device import Bytes
@@ -313,11 +314,4 @@ class LibCuda(Driver):
             raise no_symbol(self._path, name) from error
         number = function(*arguments)
         if number:
-            raise CudaError(name, number, self._words(number))
-
-    def _words(self, number: int) -> str:
-        name, text = c_char_p(), c_char_p()
-        self._library.cuGetErrorName(c_int(number), byref(name))
-        self._library.cuGetErrorString(c_int(number), byref(text))
-        words = [value.decode(errors="replace") for value in (name.value, text.value) if value]
-        return ": ".join(words) or f"error {number}"
+            raise CudaError(name, number, words_of(self._library, number))

@@ -280,5 +280,6 @@ class SimulatedDriver(Driver):
         if self._captures and (queue is None or queue in self._captures):
             raise KernelFault(
                 f"{what} in a capture",
-                hint="between begin_capture and end_capture only launches and copies within the device may be put into the queue, and memory stays",
+                hint="between begin_capture and end_capture only launches and copies within the device may be put into "
+                "the queue, and memory stays",
             )

@@ -100,10 +100,11 @@ def first_divergence(
     }
     order = evaluation.values.items()
     calls = {str(op.attributes["callee"]): op for op, _ in order if op.name == "lk.call"}
+    outer = _outer_values(evaluation, calls)
     matched = OpMap[bool]()
     for op, tensors in order:
         of_node = known.get(place_of(op).node, ())
-        matched[op] = _matches(tensors, of_node, limit) or _moves(op, tensors, evaluation, matched, limit)
+        matched[op] = _matches(tensors, of_node, limit) or _moves(op, tensors, evaluation, outer, matched, limit)
     sound = OpMap[bool]()
     for op, _ in reversed(order):
         sound[op] = matched[op] or _readers_sound(op, returned, expected, calls, sound)
@@ -130,11 +131,16 @@ def _is_same(tensor: Array, reference: Array, limit: float) -> bool:
 
 
 def _moves(
-    op: ir.Operation, tensors: Sequence[Array], evaluation: Evaluation, matched: OpMap[bool], limit: float
+    op: ir.Operation,
+    tensors: Sequence[Array],
+    evaluation: Evaluation,
+    outer: Mapping[ir.Value, ir.Value],
+    matched: OpMap[bool],
+    limit: float,
 ) -> bool:
     """Whether every result of an op is a value that it reads and that is matched, moved or not."""
     given: list[Array] = []
-    for operand in op.operands:
+    for operand in (outer.get(each, each) for each in op.operands):
         owner = operand.owner
         if isinstance(owner, ir.Block):
             if owner == evaluation.block:
@@ -142,6 +148,16 @@ def _moves(
         elif matched.get(owner.operation):
             given += evaluation.values.get(owner.operation)
     return _matches(tensors, given, limit)
+
+
+def _outer_values(evaluation: Evaluation, calls: Mapping[str, ir.Operation]) -> dict[ir.Value, ir.Value]:
+    """What each argument of an accelerator's function is where it is called."""
+    found: dict[ir.Value, ir.Value] = {}
+    for function in (op.operation for op in evaluation.module.body.operations):
+        call = calls.get(str(function.attributes["sym_name"])) if "sym_name" in function.attributes else None
+        if call is not None:
+            found.update(zip(function.regions[0].blocks[0].arguments, call.operands, strict=True))
+    return found
 
 
 def _nearest(value: Array, references: Sequence[Array]) -> Array | None:

@@ -20,6 +20,7 @@ def cuda_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.fuse.fuse_elementwise import FuseElementwise
     from lowerkit.passes.fuse.fuse_epilogue import FuseEpilogue
     from lowerkit.passes.fuse.fuse_views import FuseViews
+    from lowerkit.passes.fuse.merge_products import MergeProducts
     from lowerkit.passes.layout.channels_last import ChannelsLast
     from lowerkit.passes.layout.propagate_transposes import PropagateTransposes
     from lowerkit.passes.quantize.lower_quantization import LowerQuantization
@@ -35,6 +36,6 @@ def cuda_passes(stage: str) -> list[Pass]:
                 FoldConstants(),
             ]
         case "fused":
-            return [SinkReshapes(), FuseElementwise(), FuseEpilogue(), FuseViews(), FormRegions()]
+            return [MergeProducts(), SinkReshapes(), FuseElementwise(), FuseEpilogue(), FuseViews(), FormRegions()]
         case _:
             raise AssertionError(f"no passes of the CUDA target lead to stage {stage}")

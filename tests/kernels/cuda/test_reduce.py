@@ -104,8 +104,8 @@ PARTS: dict[str, tuple[Shape, Sequence[int], Sequence[int]]] = {
 @pytest.mark.parametrize("name", PARTS)
 def test_long_rows_are_cut_into_parts(name: str, kind: str) -> None:
     shape, size, axes = PARTS[name]
-    if size == (0,) and kind == "argmax":
-        return  # it has no value
+    if size == (0,) and kind in ("argmax", "mean"):
+        return  # the one has no value, and numpy warns about the other
     element = "i32" if kind == "all" else "f32"
     x = np.ones(size, np.int32) if kind == "all" else random(size, "f32")
     plan = hold(reduction(shape, element, kind, axes), "reduce", [x], scale=4 * max(size[0], 9) ** 0.5)

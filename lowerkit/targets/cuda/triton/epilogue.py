@@ -110,7 +110,7 @@ def read_epilogue(region: RegionView, frame: Frame, anchor: ir.Operation | None)
     if len(generics) > 1:
         return Refusal("several elementwise ops that could not be fused")
     if not generics:
-        (value, result), *others = _stored(region, frame)
+        (value, result), *others = _stored(region, frame, anchor)
         if anchor is None or others or result is None or value.owner != anchor:
             return Refusal("the result is not that of the anchor")
         rank = len(result.sizes)
@@ -157,7 +157,7 @@ def _read_generic(
     if anchor is not None and anchor_dims is None:
         return Refusal("the elementwise op does not read the anchor's result")
     outputs: list[tuple[Tensor, Sequence[KernelExpr], KernelExpr]] = []
-    stored = _stored(region, frame)
+    stored = _stored(region, frame, anchor)
     for value, result in stored:
         number = next((n for n, each in enumerate(generic.results) if each == value), None)
         if number is None or result is None:
@@ -173,12 +173,17 @@ def _read_generic(
     return Epilogue(generic, tuple(inputs), tuple(outputs), anchor_dims or output_dims, output_dims)
 
 
-def _stored(region: RegionView, frame: Frame) -> list[tuple[ir.Value, Tensor | None]]:
-    """Returns for each result the value that it is a view of, and where that lies; None where strides cannot say it."""
+def _stored(region: RegionView, frame: Frame, anchor: ir.Operation | None) -> list[tuple[ir.Value, Tensor | None]]:
+    """Returns for each result the value that it is a view of, and where that lies; None where strides cannot say it.
+
+    The anchor may be a view itself.
+    """
     found: list[tuple[ir.Value, Tensor | None]] = []
     for returned, result in zip(region.returned, frame.results, strict=True):
         value, tensor = returned, result
         while tensor is not None and not isinstance(value.owner, ir.Block) and value.owner.operation.name in VIEWS:
+            if anchor is not None and value.owner.operation == anchor:
+                break
             tensor = seen_before(value.owner.operation, tensor)
             value = value.owner.operation.operands[0]
         found.append((value, tensor))

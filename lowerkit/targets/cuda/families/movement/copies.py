@@ -53,7 +53,8 @@ class CopyFamily(KernelFamily):
     def plan(self, region: RegionView, level: str) -> PlannedRegion | Refusal:
         """See :meth:`KernelFamily.plan`."""
         moves = [op.operation for op in region.body_ops if op.operation.name in MOVES]
-        inner = [value.owner for move in moves for value in move.operands if not isinstance(value.owner, ir.Block)]
+        owners = [value.owner for move in moves for value in move.operands]
+        inner = [owner.operation for owner in owners if not isinstance(owner, ir.Block)]
         roots = [move for move in moves if move not in inner]
         if len(roots) != 1:
             return Refusal("there is no single op that concatenates, pads, inserts or slices")

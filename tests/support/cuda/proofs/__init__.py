@@ -1,0 +1,1 @@
+"""Proofs of the kernels that the CUDA families write: representative regions, sweeps, coverage, mutants."""
