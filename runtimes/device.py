@@ -107,7 +107,7 @@ class Device(ABC):
         """Returns when everything in ``queue`` is done."""
 
     def begin_capture(self, queue: int) -> None:
-        """Begins to keep launches that are put into ``queue`` instead of making them; copies where those are captured."""
+        """Begins to keep launches that are put into ``queue`` instead of making them; copies likewise."""
         raise NotImplementedError
 
     def end_capture(self, queue: int) -> Any:

@@ -60,10 +60,16 @@ class CudaTarget(Target):
         for level in levels_of(self.level):
             planned[level], refusals = select_kernels(function.allowing(self.allowed), level)
         first = planned[levels_of(self.level)[0]]
-        layouts = first.layouts()
+        layouts, in_place = first.layouts(), first.function.in_place
         assert all(each.layouts() == layouts for each in planned.values()), "weights lie one way for all levels"
+        assert all(each.function.in_place == in_place for each in planned.values()), "so do results"
         return DeviceCode(
-            first.family, msgspec.json.encode(planned), packings=layouts, note=first.note, refusals=refusals
+            first.family,
+            msgspec.json.encode(planned),
+            packings=layouts,
+            note=first.note,
+            in_place=in_place,
+            refusals=refusals,
         )
 
     def link(self, codes: Sequence[DeviceCode], settings: LinkSettings) -> LinkedCode:

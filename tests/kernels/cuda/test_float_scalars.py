@@ -101,3 +101,17 @@ def test_ops_of_three(element: str) -> None:
             assert not math.isfinite(found)
     clamped = np.minimum(np.maximum(a, b), b)
     np.testing.assert_array_equal(results["math.clampf"].astype(np.float64), clamped)
+
+
+@pytest.mark.parametrize("element", ["f64", "f32"])
+def test_plain_loops_have_the_functions_of_the_library(element: str) -> None:
+    """What is accepted is compiled whatever the region: remainders, and functions without a polynomial of ours."""
+    x, y = pairs(element)
+    chosen = [*FUNCTIONS, "arith.remf"]
+    rows = [(f"%y = {op} %x0{', %x1' if op in BINARY else ''} : {element}", element) for op in chosen]
+    for op, found in zip(chosen, run_rows(element, rows, [x, y], loops=True), strict=True):
+        with np.errstate(all="ignore"):
+            inputs = [each.astype(np.float64) for each in (x, y)[: 2 if op in BINARY else 1]]
+            wanted = np.asarray((EXACT | FUNCTIONS)[op](*inputs)).astype(DTYPES[element])
+        limit = {"f64": 1e-15, "f32": 2e-6}[element]
+        np.testing.assert_allclose(found, wanted, rtol=limit, atol=0 if element == "f64" else 1e-7, err_msg=op)

@@ -23,8 +23,8 @@ Array = np.ndarray[Any, Any]
 F = "f32"
 
 
-def check(view: RegionView, inputs: list[Array], level: str = "sm_90") -> CudaRegion:
-    compiled = compile_cuda(view, level)
+def check(view: RegionView, inputs: list[Array], level: str = "sm_90", *, fast: bool = False) -> CudaRegion:
+    compiled = compile_cuda(view, level, fast=fast)
     expected = interpret(view.clone_module(), inputs, function="region")
     for actual, wanted, type_ in zip(run_cuda(compiled, inputs), expected, view.results, strict=True):
         assert actual.shape == wanted.shape
@@ -36,10 +36,11 @@ def check(view: RegionView, inputs: list[Array], level: str = "sm_90") -> CudaRe
     return compiled
 
 
+@pytest.mark.parametrize("fast", [False, True], ids=["loops", "fast"])
 @pytest.mark.parametrize("name", CASES)
-def test_op_matches_the_interpreter(name: str) -> None:
+def test_op_matches_the_interpreter(name: str, fast: bool) -> None:
     operands, sizes, build = CASES[name]
-    check(region(operands, build), arrays_for(operands, sizes))
+    check(region(operands, build), arrays_for(operands, sizes), fast=fast)
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])

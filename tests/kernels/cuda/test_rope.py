@@ -1,4 +1,4 @@
-"""Rotary embedding on the simulated card against the reference of the op: halves and neighbours, tables of all shapes."""
+"""Rotary embedding on the simulated card against the reference of the op: both orders, tables of all shapes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_an_epilogue_and_two_results(shape: tuple[int | str, ...], element: str)
 
 
 def test_the_variance_is_that_of_differences() -> None:
-    """Squares of numbers near 1000 would leave nothing of a variance of 1e-4; what is lost is a rounding of the mean."""
+    """Squares of numbers near 1000 would leave nothing of a variance of 1e-4; a rounding of the mean is lost."""
     x = (1000 + 0.01 * np.random.default_rng(0).standard_normal((3, 200))).astype(np.float32)
     hold(norm(LayerNormOp.build, ((3, 200),), "f32"), "row_norm", [x], scale=2.0**-24 * 1000 / 0.01 * 4e6)
 

@@ -50,9 +50,7 @@ def _linked(payload: bytes) -> bytes:
     return bytes(link_regions([DeviceCode("test", payload)], LinkSettings(workers=1)).data)
 
 
-def run_cuda(
-    region: CudaRegion, inputs: Sequence[Array], device: SimulatedCudaDevice | None = None
-) -> list[Array]:
+def run_cuda(region: CudaRegion, inputs: Sequence[Array], device: SimulatedCudaDevice | None = None) -> list[Array]:
     """Runs a region on a device (a fresh one) that holds every launch against its buffers; returns the results.
 
     Weights that the plan wants in a layout of its own are brought there.
@@ -74,6 +72,8 @@ def run_cuda(
     addresses = [device.allocate(max(array.nbytes, 1)) for array in buffers]
     for address, array in zip(addresses, buffers[: len(inputs)], strict=False):
         device.copy_in(address, _bytes(array), 0)
+    for result, operand in region.planned.function.in_place.items():
+        device.copy(addresses[len(inputs) + result], addresses[operand], results[result].nbytes, 0)
     device.launch(program, addresses, dims, 0)
     for address, result in zip(addresses[len(inputs) :], results, strict=True):
         device.copy_out(_bytes(result), address, 0)

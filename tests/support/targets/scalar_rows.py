@@ -11,7 +11,7 @@ from lowerkit.targets.cuda.families.elementwise import ElementwiseFamily
 from lowerkit.targets.plan import Refusal
 from lowerkit.targets.region_view import RegionView
 from tests.support.region_kernels import DTYPES, tensor
-from tests.support.targets.cuda_kernels import compile_with, run_cuda
+from tests.support.targets.cuda_kernels import compile_cuda, compile_with, run_cuda
 
 Array = np.ndarray[Any, Any]
 INTEGERS = ("i8", "i16", "i32", "i64")
@@ -19,8 +19,13 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 6e-8, -6e-8, 3e4, -3e4)
 
 
-def run_rows(source: str, rows: Sequence[tuple[str, str]], inputs: Sequence[Array]) -> list[Array]:
-    """Computes rows (text of an op that makes ``%y`` of ``%x0``, ``%x1``, ...; its type) over vectors."""
+def run_rows(
+    source: str, rows: Sequence[tuple[str, str]], inputs: Sequence[Array], *, loops: bool = False
+) -> list[Array]:
+    """Computes rows (text of an op that makes ``%y`` of ``%x0``, ``%x1``, ...; its type) over vectors.
+
+    ``loops``: as plain loops instead.
+    """
     count, size = len(inputs), len(inputs[0])
     vector = {element: tensor([size], element) for element in {source, *(type_ for _, type_ in rows)}}
     arguments = ", ".join(f"%a{n}: {vector[source]}" for n in range(count))
@@ -46,6 +51,8 @@ def run_rows(source: str, rows: Sequence[tuple[str, str]], inputs: Sequence[Arra
 }}""",
         "elementwise",
     )
+    if loops:
+        return run_cuda(compile_cuda(view), inputs)
     plan = ElementwiseFamily().plan(view, "sm_90")
     assert not isinstance(plan, Refusal), plan
     return run_cuda(compile_with(plan, view), inputs)

@@ -33,7 +33,7 @@ TRITON_TASK = "lowerkit.targets.cuda.triton.toolchain:compile_bytes"
 KERNEL_SECONDS = 240.0
 _MOST_WARPS = 16
 # Instructions that are for one architecture alone; without them PTX for ``sm_90a`` is PTX for ``sm_90``.
-_BOUND = re.compile(r"\b(wgmma|setmaxnreg|tcgen05)\b|\.multicast::cluster|\btensormap\.")
+_BOUND = re.compile(r"\b(wgmma|setmaxnreg|tcgen05)\b|\.multicast::cluster|\btensormap\.|\bredux\.sync\.[\w.]+\.f32\b")
 
 
 class Compiled(msgspec.Struct, frozen=True):

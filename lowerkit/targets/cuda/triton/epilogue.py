@@ -92,11 +92,17 @@ class Epilogue:
         if each.tensor is None:
             return tile
         # An operand that lacks an axis is loaded in the shape of the others, under their masks.
-        used = [axis for axis in axes if any(each.strides[number] != 0 for number in axis.dims)]
+        used = [axis for axis in axes if _moves(each.strides, axis)]
         place = offset_text(writer, each.strides, each.offset, used)
         if not used:
             return load(writer, each.tensor, place, None)
         return load(writer, each.tensor, place, _mask(writer, used, mask))
+
+
+def _moves(strides: Sequence[KernelExpr], axis: Axis) -> bool:
+    """Whether another coordinate of an axis is another element; a stride along one place moves nowhere."""
+    alone = all(size == 1 for size in axis.sizes)
+    return any(strides[dim] != 0 and (alone or size != 1) for dim, size in zip(axis.dims, axis.sizes, strict=True))
 
 
 def _mask(writer: KernelWriter, axes: Sequence[Axis], mask: str | None) -> str | None:

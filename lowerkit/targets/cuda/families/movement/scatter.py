@@ -1,6 +1,9 @@
 """``lk.scatter``: every slice of the result looks for its updates, in their order; nothing is written twice.
 
-A block has one slice of the table (or a part of it) and walks all indices, a vector at a time. ``set`` keeps the number
+A ``set`` alone changes its table in place: a block has one update (or a part of it) and writes it where no later one
+names the same slice, so what moves does not grow with the table.
+
+Otherwise a block has one slice of the table (or a part) and walks all indices, a vector at a time. ``set`` keeps the number
 of the last one that names the slice; the other kinds combine and round, one after the other, where there are some. So
 the result is that of a loop over the updates, every time. Slices that are too short for vectors share a block and take
 the indices one by one.
@@ -8,9 +11,11 @@ the indices one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cuda.families.movement.slices import SliceTile, joined_mask, slice_tile
@@ -20,7 +25,16 @@ from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.epilogue import read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.scalars import TYPES, converted
-from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, coordinate_text, load, offset_text, pointer_types
+from lowerkit.targets.cuda.triton.tensors import (
+    Axis,
+    Frame,
+    Tensor,
+    coordinate_text,
+    load,
+    offset_text,
+    pointer_types,
+    store,
+)
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, Refusal, product
 from lowerkit.targets.region_view import RegionView
@@ -98,10 +112,13 @@ class ScatterFamily(KernelFamily):
         kind = ir.StringAttr(anchor.operation.attributes["kind"]).value
         scatter = _Scatter(table, indices, updates, axis, kind, frame.wide)
         length = product(table.sizes[axis + 1 :])
+        in_place = kind == "set" and epilogue.generic is None and _is_whole(table, (indices, updates))
         short = isinstance(length, int) and length < 8
         if short and not (isinstance(scatter.count, int) and scatter.count <= _MOST_SHORT):
             return Refusal(f"{render(scatter.count)} updates of slices of {length}; at most {_MOST_SHORT}")
         writer = KernelWriter()
+        if in_place:
+            return _in_place(writer, scatter, frame, short=short)
         tile = slice_tile(writer, table.sizes, axis + 1, wide=frame.wide, single=not short)
         mine = writer.let(f"({coordinate_text(writer, axis, [tile.place])}).to(tl.int64)", "mine")
         mask = joined_mask(writer, tile.axes)
@@ -117,6 +134,51 @@ class ScatterFamily(KernelFamily):
             kernel, bytes_, len(region.operands), tile.blocks, note=tile.words, flops=flops,
             read=table.bytes, written=bytes_[-1],
         )  # fmt: skip
+
+
+def _is_whole(table: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a table is a whole operand as it lies, which nothing else of the op is read from."""
+    whole = tuple(product(table.sizes[axis + 1 :]) for axis in range(len(table.sizes)))
+    plain = table.offset == 0 and tuple(table.strides) == whole
+    return plain and all(each.pointer != table.pointer for each in others)
+
+
+def _in_place(writer: KernelWriter, scatter: _Scatter, frame: Frame, *, short: bool) -> PlannedRegion:
+    """The kernel whose result holds the table when it starts: it writes the updates."""
+    table, axis, (result,) = scatter.table, scatter.axis, frame.results
+    sizes = (*table.sizes[:axis], scatter.count, *table.sizes[axis + 1 :])
+    tile = slice_tile(writer, sizes, axis + 1, wide=frame.wide, single=not short)
+    mine = writer.let(f"({coordinate_text(writer, axis, [tile.place])}).to(tl.int64)", "mine")
+    mask = joined_mask(writer, tile.axes)
+    position = scatter.positions(writer, mine, mask if short else None)
+    last = writer.fresh("last")
+    writer.line(f"{last} = {mine}")
+    if short:
+        with writer.block(f"for number in range(0, {render(scatter.count)}):"):
+            here = writer.let(f"{scatter.positions(writer, 'number', None)} == {position}", "here")
+            writer.line(f"{last} = tl.where({here}, tl.maximum({last}, number), {last})")
+    else:
+
+        def use(number: str, here: str) -> None:
+            writer.line(f"{last} = tl.maximum({last}, tl.max(tl.where({here}, {number}, -1), 0).to(tl.int64))")
+
+        _chunks(writer, scatter, position, use)
+    inside = f"({position} >= 0) & ({position} < {render(table.sizes[axis])})"
+    stands = writer.let(f"({last} == {mine}) & {inside}", "stands")
+    mask = joined_mask(writer, tile.axes, stands)
+    value = scatter.update(writer, tile, mine, mask)
+    strides = [0 if number == axis else stride for number, stride in enumerate(result.strides)]
+    place = offset_text(writer, strides, result.offset, tile.axes)
+    store(writer, result, f"{place} + {position} * {render(result.strides[axis])}", value, mask)
+    source = writer.source(len(frame.buffers), frame.dims)
+    warps = tile.warps if short else 4
+    kernel = TritonKernel(ScatterFamily.name, source, pointer_types(frame), frame.dims, warps)
+    moved = scatter.updates.bytes
+    planned = one_kernel(
+        kernel, [buffer.bytes for buffer in frame.buffers], len(frame.region.operands), tile.blocks,
+        note=f"{tile.words}, in place", read=moved, written=moved,
+    )  # fmt: skip
+    return replace(planned, function=replace(planned.function, in_place={0: table.pointer}))
 
 
 def _chunks(writer: KernelWriter, scatter: _Scatter, mine: str, use: Callable[[str, str], None]) -> None:
