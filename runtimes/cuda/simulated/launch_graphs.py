@@ -1,4 +1,4 @@
-"""Launches and copies that were captured once and are replayed: a graph keeps addresses, and must not outlive what lies there."""
+"""Launches and copies that were captured once and are replayed: a graph keeps addresses."""
 
 from __future__ import annotations
 

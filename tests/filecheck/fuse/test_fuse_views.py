@@ -14,8 +14,10 @@ func.func @main(%q: tensor<2x5x12xf32>, %k: tensor<2x6x12xf32>, %v: tensor<2x3x6
   %eq = tensor.empty() : tensor<2x3x5x4xf32>
   %ek = tensor.empty() : tensor<2x3x6x4xf32>
   %eo = tensor.empty() : tensor<2x5x3x4xf32>
-  %q1 = tensor.expand_shape %q [[0], [1], [2, 3]] output_shape [2, 5, 3, 4] : tensor<2x5x12xf32> into tensor<2x5x3x4xf32>
-  %k1 = tensor.expand_shape %k [[0], [1], [2, 3]] output_shape [2, 6, 3, 4] : tensor<2x6x12xf32> into tensor<2x6x3x4xf32>
+  %q1 = tensor.expand_shape %q [[0], [1], [2, 3]] output_shape [2, 5, 3, 4]
+    : tensor<2x5x12xf32> into tensor<2x5x3x4xf32>
+  %k1 = tensor.expand_shape %k [[0], [1], [2, 3]] output_shape [2, 6, 3, 4]
+    : tensor<2x6x12xf32> into tensor<2x6x3x4xf32>
   %q2 = linalg.transpose ins(%q1 : tensor<2x5x3x4xf32>) outs(%eq : tensor<2x3x5x4xf32>) permutation = [0, 2, 1, 3]
   %k2 = linalg.transpose ins(%k1 : tensor<2x6x3x4xf32>) outs(%ek : tensor<2x3x6x4xf32>) permutation = [0, 2, 1, 3]
   %a = "lk.attention"(%q2, %k2, %v) {{causal = false, empty_rows = "zero", fill = 0xFFF0000000000000 : f64,

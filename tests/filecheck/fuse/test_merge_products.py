@@ -37,10 +37,13 @@ func.func @main(%x: tensor<2x5x12xf32>) -> ({types}) {{
     %s = arith.{op} %a, %b : f32
     linalg.yield %s : f32
   }} -> tensor<2x5x8xf32>
-  %q1 = tensor.expand_shape %q0 [[0], [1], [2, 3]] output_shape [2, 5, 3, 4] : tensor<2x5x12xf32> into tensor<2x5x3x4xf32>
-  %k1 = tensor.expand_shape %k0 [[0], [1], [2, 3]] output_shape [2, 5, 2, 4] : tensor<2x5x8xf32> into tensor<2x5x2x4xf32>
+  %q1 = tensor.expand_shape %q0 [[0], [1], [2, 3]] output_shape [2, 5, 3, 4]
+    : tensor<2x5x12xf32> into tensor<2x5x3x4xf32>
+  %k1 = tensor.expand_shape %k0 [[0], [1], [2, 3]] output_shape [2, 5, 2, 4]
+    : tensor<2x5x8xf32> into tensor<2x5x2x4xf32>
   %k2 = tensor.collapse_shape %k1 [[0], [1], [2, 3]] : tensor<2x5x2x4xf32> into tensor<2x5x8xf32>
-  %k3 = tensor.expand_shape %k2 [[0], [1], [2, 3]] output_shape [2, 5, 2, 4] : tensor<2x5x8xf32> into tensor<2x5x2x4xf32>
+  %k3 = tensor.expand_shape %k2 [[0], [1], [2, 3]] output_shape [2, 5, 2, 4]
+    : tensor<2x5x8xf32> into tensor<2x5x2x4xf32>
   %a = "lk.attention"(%q1, %k3, %k3) {{causal = false, empty_rows = "zero", fill = 0xFFF0000000000000 : f64,
     masking = "add", scale = 0.5 : f64}}
     : (tensor<2x5x3x4xf32>, tensor<2x5x2x4xf32>, tensor<2x5x2x4xf32>) -> tensor<2x5x3x4xf32>

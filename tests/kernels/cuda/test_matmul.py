@@ -1,4 +1,4 @@
-"""Products in Triton on the simulated device: tails of tiles, trips of K, batches, layouts, epilogues, bytes, split K."""
+"""Products in Triton on the simulated device: tails of tiles, trips of K, batches, layouts, epilogues, bytes, parts."""
 
 from __future__ import annotations
 

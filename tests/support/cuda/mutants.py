@@ -110,6 +110,8 @@ def mutants(ptx: str) -> Iterator[Mutant]:
     for line in instructions(ptx):
         for kind, changed in _changes(line):
             text = _unwritten(line) if changed is None else changed.text()
+            if text.split(";")[0].strip() == line.text().split(";")[0].strip():
+                continue  # all bits set is what it was
             yield Mutant(kind, line, changed, "\n".join([*lines[: line.number], text, *lines[line.number + 1 :], ""]))
 
 

@@ -87,8 +87,8 @@ def read_gemm(frame: Frame, anchor: ir.Operation) -> Gemm | Refusal:
     rank = max(len(left_batch), len(right_batch))
     if len(result) != rank + 2:
         return Refusal("the result is reshaped in the region")
-    batches = (_batch_strides(each, rank) for each in (left, right))
-    return Gemm(tuple(result[:rank]), (m,), n, depth, left, right, *batches, *strides, unsigned)
+    a_batch, b_batch = _batch_strides(left, rank), _batch_strides(right, rank)
+    return Gemm(tuple(result[:rank]), (m,), n, depth, left, right, a_batch, b_batch, *strides, unsigned)
 
 
 def _batch_strides(tensor: Tensor, rank: int) -> tuple[KernelExpr, ...]:

@@ -21,10 +21,10 @@ from tests.support.region_kernels import DTYPES, anchored, tensor
 
 Shape = Sequence[int | str]
 
-# Rows, columns, K of every tail of tiles of 32 x 32 and of vectors of 8, of none to seven steps of K of 32.
+# Rows, columns and K of every tail of tiles of 32 and of vectors, of no to seven steps of K; nine tiles of rows.
 SIZES = [
-    (33, 40, 72), (32, 32, 32), (1, 1, 1), (31, 33, 64), (32, 32, 0), (5, 20, 224),
-    *((4 * tail + 3, 36 + 5 * tail, 4 * tail + 1 + 32 * (tail % 3)) for tail in range(8)),
+    (33, 40, 72), (32, 32, 32), (1, 1, 1), (31, 33, 64), (32, 32, 0), (5, 20, 224), (270, 70, 17),
+    *((2 * tail + 1, 33 + 3 * tail, tail + 32 * (tail % 4)) for tail in range(16)),
 ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ CASES = [
     _all_open("bf16", SMALL),
     _all_open("f32", GemmTile(32, 32, 16, 4, 3)),
     _all_open("i8", SMALL),
-    _open_rows("bf16", 40, 72, SMALL, (33, 1, 31, 32, 8, 65)),
+    _open_rows("bf16", 40, 72, SMALL, (33, 1, 31, 32, 8, 270)),
     _open_rows("bf16", 64, 160, GemmTile(64, 64, 32, 4, 3), (65, 1, 64, 300)),
     _open_rows("f32", 36, 40, GemmTile(32, 32, 16, 4, 3), (33, 1, 31, 32)),
     _open_rows("i8", 48, 80, SMALL, (33, 1, 31, 32), rhs=True, unsigned=True),

@@ -3,10 +3,10 @@
 A ``set`` alone changes its table in place: a block has one update (or a part of it) and writes it where no later one
 names the same slice, so what moves does not grow with the table.
 
-Otherwise a block has one slice of the table (or a part) and walks all indices, a vector at a time. ``set`` keeps the number
-of the last one that names the slice; the other kinds combine and round, one after the other, where there are some. So
-the result is that of a loop over the updates, every time. Slices that are too short for vectors share a block and take
-the indices one by one.
+Otherwise a block has one slice of the table (or a part) and walks all indices, a vector at a time. ``set`` keeps the
+number of the last one that names the slice; the other kinds combine and round, one after the other, where there are
+some. So the result is that of a loop over the updates, every time. Slices that are too short for vectors share a
+block and take the indices one by one.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class _Scatter:
             f"tl.where({index} < 0, {index} + {render(self.table.sizes[self.axis])}, {index})", "position"
         )
 
-    def update(self, writer: KernelWriter, tile: SliceTile, number: str, mask: str | None) -> str:
-        """Returns the elements of update ``number`` that a tile meets."""
+    def update(self, writer: KernelWriter, tile: SliceTile, number: str, mask: str | None, *, one: bool = True) -> str:
+        """Returns the elements of update ``number`` that a tile meets; ``one``: it is the same for all elements."""
         rank, along = len(self.table.sizes), len(self.indices.sizes)
         strides = self.updates.strides
         every = (*strides[: self.axis], 0, *strides[self.axis + along :], *strides[self.axis : self.axis + along])
-        if all(every[each] == 0 for axis in tile.axes for each in axis.dims):
+        if one and all(every[each] == 0 for axis in tile.axes for each in axis.dims):
             mask = None  # one number for all
         axes = [*tile.axes, Axis(number, tuple(range(rank, rank + along)), self.indices.sizes)]
         return load(writer, self.updates, offset_text(writer, every, self.updates.offset, axes), mask)
@@ -166,7 +166,7 @@ def _in_place(writer: KernelWriter, scatter: _Scatter, frame: Frame, *, short: b
     inside = f"({position} >= 0) & ({position} < {render(table.sizes[axis])})"
     stands = writer.let(f"({last} == {mine}) & {inside}", "stands")
     mask = joined_mask(writer, tile.axes, stands)
-    value = scatter.update(writer, tile, mine, mask)
+    value = scatter.update(writer, tile, mine, mask, one=not short)
     strides = [0 if number == axis else stride for number, stride in enumerate(result.strides)]
     place = offset_text(writer, strides, result.offset, tile.axes)
     store(writer, result, f"{place} + {position} * {render(result.strides[axis])}", value, mask)
