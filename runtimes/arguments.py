@@ -103,6 +103,11 @@ def ready(array: Array) -> Array:
     return array.copy(order="C")  # not ascontiguousarray: that one makes rank 0 rank 1
 
 
+def address_of(array: Array) -> int:
+    """Returns where the first element of an array lies."""
+    return array.__array_interface__["data"][0]
+
+
 def _import(value: Any) -> Array:
     if isinstance(value, np.generic):
         return np.asarray(value)

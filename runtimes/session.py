@@ -19,7 +19,7 @@ import numpy as np
 
 from lowerkit.errors import ResourceError
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.arguments import Array, bind_dims, collect, describe, mismatch, ready
+from lowerkit.runtimes.arguments import Array, address_of, bind_dims, collect, describe, mismatch, ready
 from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, damaged, open_artifact
 from lowerkit.runtimes.binding import bind_model
 from lowerkit.runtimes.bound_model import BoundModel, StepTime
@@ -31,8 +31,8 @@ from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.manifest import MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
 from lowerkit.runtimes.mesh.fit import take_part
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
+from lowerkit.runtimes.on_device.states import StateMemory
 from lowerkit.runtimes.safetensors_header import tensor_view
-from lowerkit.runtimes.state_memory import StateMemory
 from lowerkit.runtimes.validation import manifest_problems
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Session:
         self._ranks = {} if self._collectives is None else self._collectives.ranks
         self._code = load_code(artifact, self._program)
         self._check_weights(integrity)
-        self._weights_address = _address(artifact.bytes)
+        self._weights_address = address_of(artifact.bytes)
         start = artifact.entries[WEIGHTS_ENTRY].offset if artifact.weights else 0
         self._weights = {
             name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
@@ -79,10 +79,7 @@ class Session:
         weakref.finalize(self, self._calls.close)
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena, self._scratch = _native.Memory(0), _native.Memory(0)
-        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
-        stored = {name: artifact.weights[weight] for name, weight in self._program.state_initials.items()}
-        initials = {name: blob[tensor.begin : tensor.end] for name, tensor in stored.items()}
-        self._states = StateMemory(self._program, initials, self._calls.memories)
+        self._states = StateMemory(self._program, artifact, self._calls.memories)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
         _sessions.add(self)
@@ -199,7 +196,7 @@ class Session:
 
     @property
     def state(self) -> dict[str, Array]:
-        """The current value of each state, by name: copies."""
+        """The current value of each state, by name: copies, also of what lives on a device."""
         with self._lock:
             return self._states.values()
 
@@ -235,8 +232,9 @@ class Session:
 
     def _collect(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
         problems: list[str] = []
-        names = [spec.name for spec in self.signature.inputs]
-        flat = flatten_arguments(self._program.input_tree, names, inputs, named, problems)
+        flat = flatten_arguments(
+            self._program.input_tree, [s.name for s in self.signature.inputs], inputs, named, problems
+        )
         if problems:
             raise mismatch(problems, self.signature)
         return collect(self.signature, inputs, named) if flat is None else collect(self.signature, (), flat)
@@ -259,8 +257,8 @@ class Session:
             arena,
             self._weights_address,
             *self._states.addresses,
-            *map(_address, arrays),
-            *map(_address, outputs),
+            *map(address_of, arrays),
+            *map(address_of, outputs),
             *(base for memory in self._calls.memories.values() for base in (memory.arena, memory.weights)),
         ]
         return bound, outputs, bases
@@ -306,10 +304,6 @@ class Session:
             entry = self._artifact.entries.get(WEIGHTS_ENTRY)
             if entry and _native.crc32(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._pool) != entry.crc32:
                 raise damaged(self.path, f"the checksum of {WEIGHTS_ENTRY} differs")
-
-
-def _address(array: Array) -> int:
-    return array.__array_interface__["data"][0]
 
 
 load = Session.load

@@ -14,10 +14,11 @@ from torch.export import Dim
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import Compiled, CompileOptions, compile_program
+from lowerkit.errors import RuntimeFault
 from lowerkit.parity.check import check_program
 from lowerkit.quantization.quantize import quantize
 from lowerkit.targets.cuda.ptx import libdevice
-from tests.support.models import benchmark_models
+from tests.support.models import benchmark_models, decoders
 
 MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
 SIMULATED = "cuda-sim"
@@ -49,7 +50,7 @@ def test_a_second_run_is_one_graph() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(session.run(*inputs)[0], first)
     (sequence,) = memory.sequences._known.values()  # pyright: ignore[reportPrivateUsage]
-    assert sequence.graph is not None and len(sequence.calls) > 20
+    assert sequence.graph is not None and len(sequence.calls) > 10
 
 
 def test_two_levels_in_one_artifact(tmp_path: Path) -> None:
@@ -127,6 +128,65 @@ def test_a_cache_of_keys() -> None:
             x, at = torch.randn(1, 1, 4), torch.tensor([position])
             hold(session.run(x, at)[0], module(x, at))
     hold(session.state["keys"], module.keys)
+
+
+def test_a_token_moves_no_cache() -> None:
+    """The caches of a decoder stay on the device, where a step writes what is new alone; a second run is graphs."""
+    module = decoders().decoder("llama", tiny=True)
+    program = capture(module, (), kwargs=decoders().example())
+    made = compile_program(program, CompileOptions("cuda:sm_90", golden=False, device=SIMULATED))
+    steps, buffers = made.parts.program.steps, made.parts.program.buffers
+    states = [[buffers[each] for each in step.buffers if buffers[each].kind == "state"] for step in steps]
+    assert {each.memory for found in states for each in found} == {"cuda"}
+    written = [found[0].index for step, found in zip(steps, states, strict=True) if step.kind == "scatter"]
+    assert len(set(written)) == 4
+    copied = {each.size for step, found in zip(steps, states, strict=True) if step.kind == "copy" for each in found}
+    assert copied == {8}  # the counters alone
+    session = made.session
+    tokens, at = torch.tensor([[5]]), torch.tensor([0])
+    with torch.no_grad():
+        for position in range(3):
+            tokens, at = torch.tensor([[5 + position]]), torch.tensor([position])
+            found = session.run(input_ids=tokens, cache_position=at)[0]
+            hold(found, module(input_ids=tokens, cache_position=at))
+    hold(session.state["key_cache_0"], module.get_buffer("key_cache_0"))
+    driver: Any = session._calls.memories["cuda"].device  # pyright: ignore[reportPrivateUsage]
+    launches = driver.driver.launches
+    session.reset()
+    session.run(input_ids=tokens, cache_position=at)
+    assert driver.driver.launches - launches == sum(step.kernel >= 0 for step in steps)
+
+
+class Windows(nn.Module):
+    """Two caches: the rows before their update are read behind it in one, not in the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("old", torch.arange(128.0).reshape(8, 16))
+        self.register_buffer("new", torch.zeros(8, 16))
+        self.old: torch.Tensor
+        self.new: torch.Tensor
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        before = self.old.clone()
+        self.old.index_copy_(0, positions, x)
+        self.new.index_copy_(0, positions, x * 2)
+        return (self.old @ before.T) @ self.new
+
+
+def test_caches_with_and_without_readers_of_the_old_rows() -> None:
+    """The last of equal positions stands; a position out of range changes nothing, though updates are made in place."""
+    module = Windows()
+    session = compiled(module, (torch.randn(3, 16), torch.tensor([0, 1, 2]))).session
+    for positions in ([4, 1, 4], [7, 0, 2], [5, 5, 5]):
+        x, at = torch.randn(3, 16), torch.tensor(positions)
+        np.testing.assert_allclose(session.run(x, at)[0], module(x, at).numpy(), rtol=1e-4, atol=1e-3)
+        state = session.state
+        with pytest.raises(RuntimeFault, match="LK8015"):
+            session.run(x, torch.tensor([0, 8, 1]))
+        for name, value in session.state.items():
+            np.testing.assert_array_equal(value, state[name])
+            hold(value, module.get_buffer(name))
 
 
 class Turns(nn.Module):

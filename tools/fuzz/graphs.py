@@ -140,7 +140,7 @@ def _plain() -> Any:
 @click.option("--together", default=6, help="Functions in a program.")
 @click.option("--only", type=int, help="Run this program alone and print it.")
 @click.option("--capture", "captures", multiple=True, help="export, symbolic, trace, script, onnx; all by default.")
-@click.option("--cpu", "cpus", multiple=True, default=["host"], help="CPU level; repeat for several.")
+@click.option("--cpu", "cpus", multiple=True, default=["host"], help="CPU level, or cuda:sm_80; repeatable.")
 @click.option("--deadline", default=90.0, help="Seconds that one compilation and its runs may take.")
 @click.option("--tries", default=40, help="Attempts to make a failure smaller; 0: none.")
 @click.option("--state", type=click.Path(path_type=Path), help="JSON file of totals; a run goes on from it.")

@@ -14,6 +14,7 @@ from lowerkit.runtimes.cuda.driver import LaunchBuffer
 from lowerkit.runtimes.cuda.image import CompiledKernel, Function, ImageError, pack, unpack
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
+from lowerkit.runtimes.launch_sequences import LaunchSequences
 from lowerkit.targets.region_view import RegionView
 from tests.support.region_kernels import anchored, tensor
 from tests.support.targets.cuda_kernels import CudaRegion, compile_cuda
@@ -128,6 +129,40 @@ def test_what_no_launch_can_have(softmax: CudaRegion, change: Callable[[Function
     run.write(np.ones((2, 8), np.float32))
     with pytest.raises(ImageError, match=words):
         run.launch()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["grows", "finds no memory"])
+def test_temporaries_that_move_make_new_graphs(
+    softmax: CudaRegion, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph holds the addresses of temporaries; within a capture there is nothing that could grow."""
+    run = Run(softmax.planned.function, kernels_of(softmax), 300)
+    run.write(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
+    sequences = LaunchSequences(run.device, lambda method, *arguments: method(*arguments), 0)
+
+    def twice(rows: int) -> Any:
+        for part in (1, 2):
+            sequences.launch(0, run.program, [run.arena, run.arena + part * 4096], [rows, rows])
+        sequences.flush()
+        found = np.zeros((rows, 8), np.float32)
+        run.device.copy_out(found.reshape(-1).view(np.uint8), run.arena + 8192, 0)
+        return found
+
+    run.device.free(run.arena)
+    run.arena = run.device.allocate(8192 + run.bytes)
+    run.write(np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32))
+    expected = twice(2)
+    graphs = [twice(2), twice(2)]
+    if fails:
+        with monkeypatch.context() as patch:
+            patch.setattr(run.device.driver, "allocate", lambda size: (_ for _ in ()).throw(MemoryError(size)))
+            with pytest.raises(MemoryError):
+                run.device.launch(run.program, [run.arena, run.arena + 8192], [64, 64], 0)
+    else:
+        run.device.launch(run.program, [run.arena, run.arena + 8192], [64, 64], 0)
+    assert run.device.epoch == 1
+    for found in (*graphs, twice(2), twice(2), twice(2)):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_memory_runs_out_and_is_given_back() -> None:

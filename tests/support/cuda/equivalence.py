@@ -40,7 +40,8 @@ class Equivalence:
     def argument(self, mutant: Mutant) -> str | None:
         """Returns why a mutant is equivalent; None where no argument is known."""
         for each in (
-            self._unused, self._overwritten, self._doubled, self._same_for_every_thread, self._same_lanes_combined
+            self._unused, self._overwritten, self._doubled, self._same_for_every_thread, self._same_lanes_combined,
+            _same_shift, _unselected,
         ):  # fmt: skip
             found = each(mutant)
             if found is not None:
@@ -217,6 +218,32 @@ class Equivalence:
         except (KernelFault, UnknownPtx):
             return None
         return gpu.read(address, size).view(np.uint64).reshape(len(wanted), self._threads)
+
+
+def _same_shift(mutant: Mutant) -> str | None:
+    """A shift of a signed number by its last bit, or further."""
+    changed = mutant.changed
+    bits = {"shr.s32": 32, "shr.s64": 64}.get(mutant.line.opcode)
+    if changed is None or changed.opcode != mutant.line.opcode or bits is None:
+        return None
+    before, after = split_operands(mutant.line.operands), split_operands(changed.operands)
+    counts = [each[2] for each in (before, after)]
+    if before[:2] != after[:2] or not all(each.isdecimal() and int(each) >= bits - 1 for each in counts):
+        return None
+    return "both shifts leave the sign alone"
+
+
+def _unselected(mutant: Mutant) -> str | None:
+    """The second source of a permutation of bytes that takes all of them from the first."""
+    changed = mutant.changed
+    if changed is None or mutant.line.opcode != "prmt.b32" or changed.opcode != "prmt.b32":
+        return None
+    before, after = split_operands(mutant.line.operands), split_operands(changed.operands)
+    selector = re.fullmatch(r"0x([0-9a-fA-F]{1,4})U?", before[3])
+    if selector is None or [*before[:2], before[3]] != [*after[:2], after[3]]:
+        return None
+    taken = {int(digit, 16) & 7 for digit in selector[1].zfill(4)}
+    return "all bytes are of its first source" if max(taken) < 4 else None
 
 
 def results(line: Line) -> list[str]:

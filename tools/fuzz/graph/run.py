@@ -38,7 +38,10 @@ OPTIONAL_PASSES = (
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is taken: the capture, whether sizes are symbolic, threads, CPU level, passes left out."""
+    """How a program is taken: the capture, whether sizes are symbolic, threads, CPU level, passes left out.
+
+    A level with its target before it, such as ``cuda:sm_80``, runs on the simulated card.
+    """
 
     capture: str = "export"  # export, file, trace, script, onnx
     symbolic: bool = False
@@ -52,6 +55,14 @@ class Way:
         symbolic = capture == "export" and rng.random() < 0.3
         left_out = tuple(p for p in OPTIONAL_PASSES if rng.random() < 0.4) if rng.random() < 0.25 else ()
         return Way(capture, symbolic, rng.choice((1, 1, 3)), rng.choice(cpus), left_out)
+
+    @property
+    def target(self) -> str:
+        return self.cpu if ":" in self.cpu else f"cpu:{self.cpu}"
+
+    @property
+    def device(self) -> str | None:
+        return "cuda-sim" if self.cpu.startswith("cuda:") else None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,7 +95,7 @@ def outcome_of(functions: list[Function], way: Way) -> Outcome:
         try:
             return _outcome(functions, way)
         except LowerkitError as error:
-            kind = "internal" if error.exit_code == 5 else "refused"
+            kind = "internal" if error.exit_code == 5 or error.code == "LK8016" else "refused"  # a device never fails
             return Outcome(kind, error.code, str(error)[:3000])
         except Exception:
             return Outcome("internal", "traceback", traceback.format_exc()[-3000:])
@@ -102,7 +113,7 @@ def _outcome(functions: list[Function], way: Way) -> Outcome:
     with _left_out(way.left_out):
         example = None if way.capture in ("export", "onnx") else inputs
         compiled = lowerkit.compile(
-            model, example, target=f"cpu:{way.cpu}", threads=way.threads, workers=1, use_cache=False
+            model, example, target=way.target, device=way.device, threads=way.threads, workers=1, use_cache=False
         )
     session: Session = compiled.session
     module = Together(functions)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cuda.triton.integers import WIDTHS, integer_text, to_integer
-from lowerkit.targets.cuda.triton.writer import KernelWriter
+from lowerkit.targets.cuda.triton.writer import KernelWriter, as_i64
 
 TYPES = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i1": "tl.int1",
@@ -82,7 +82,7 @@ def write_body(
     *steps, last = [op.operation for op in block.operations]
     for op in steps:
         if op.name == "linalg.index":
-            text = f"({indices(ir.IntegerAttr(op.attributes['dim']).value)}).to(tl.int64)"
+            text = as_i64(indices(ir.IntegerAttr(op.attributes["dim"]).value))
         else:
             text = _text(op, [_value(writer, operand, values) for operand in op.operands])
         values[op.results[0]] = writer.let(text)

@@ -194,8 +194,10 @@ def map_strides(map_: ir.AffineMap, tensor: Tensor) -> tuple[list[KernelExpr], K
 
 
 def load(writer: KernelWriter, tensor: Tensor, offset: str, mask: str | None, other: str = "") -> str:
-    """Returns the name of loaded elements; booleans are ``int1``."""
+    """Returns the name of loaded elements; booleans are ``int1``. One element at a known place is there for all."""
     arguments = [f"p{tensor.pointer} + ({offset})"]
+    if offset.isdecimal():
+        mask = None
     if mask is not None:
         arguments.append(f"mask={mask}")
         if other:

@@ -39,6 +39,11 @@ def render(size: KernelExpr) -> str:
     return f"({left} {_OPERATORS[operation]} {right})"
 
 
+def as_i64(text: str) -> str:
+    """Returns an integer in 64 bits; a number has no type of its own in Triton."""
+    return f"tl.full([], {text}, tl.int64)" if text.isdecimal() else f"({text}).to(tl.int64)"
+
+
 class KernelWriter:
     """Lines of a kernel, and the names in them: an expression that is asked for again is the name it has."""
 

@@ -21,11 +21,13 @@ from tests.support.region_kernels import DTYPES, anchored, tensor
 
 Shape = Sequence[int | str]
 
-# Rows, columns and K of every tail of tiles of 32 and of vectors, of no to seven steps of K; nine tiles of rows.
-SIZES = [
-    (33, 40, 72), (32, 32, 32), (1, 1, 1), (31, 33, 64), (32, 32, 0), (5, 20, 224), (270, 70, 17),
-    *((2 * tail + 1, 33 + 3 * tail, tail + 32 * (tail % 4)) for tail in range(16)),
-]  # fmt: skip
+
+def sizes(depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yields rows, columns and K: every tail of tiles and vectors, 0 to 7 steps of K, nine tiles of rows."""
+    yield from ((33, 40, 2 * depth + 8), (32, 32, depth), (1, 1, 1), (32, 32, 0), (5, 20, 7 * depth), (270, 70, 17))
+    for tail in range(16):
+        yield 2 * tail + 1, 33 + 3 * tail, tail + depth * (tail % 4)
+        yield 32 - 2 * tail, 32 + 5 * tail, tail + depth * (3 - tail % 4)
 
 
 def integers(shape: Sequence[int], element: str, seed: int) -> Array:
@@ -65,7 +67,7 @@ def tiled(tile: GemmTile) -> Any:
 
 def _all_open(element: str, tile: GemmTile) -> Case:
     def sweep() -> Iterator[Sequence[Array]]:
-        for seed, (m, n, k) in enumerate(SIZES):
+        for seed, (m, n, k) in enumerate(sizes(tile.k)):
             yield integers((m, k), element, seed), integers((k, n), element, seed + 100)
 
     name = f"{element}, {tile.m} x {tile.n} x {tile.k}, all open"
@@ -129,10 +131,9 @@ SMALL = GemmTile(32, 32, 32, 4, 3)
 CASES = [
     _all_open("bf16", SMALL),
     _all_open("f32", GemmTile(32, 32, 16, 4, 3)),
-    _all_open("i8", SMALL),
-    _open_rows("bf16", 40, 72, SMALL, (33, 1, 31, 32, 8, 270)),
-    _open_rows("bf16", 64, 160, GemmTile(64, 64, 32, 4, 3), (65, 1, 64, 300)),
-    _open_rows("f32", 36, 40, GemmTile(32, 32, 16, 4, 3), (33, 1, 31, 32)),
-    _open_rows("i8", 48, 80, SMALL, (33, 1, 31, 32), rhs=True, unsigned=True),
-    _split(40, 200, 3),
+    _open_rows("bf16", 40, 152, SMALL, (33, 1, 31, 32, 8, 270)),
+    _open_rows("f16", 64, 160, GemmTile(64, 64, 32, 4, 3), (65, 1, 64, 520)),
+    _open_rows("f32", 36, 76, GemmTile(32, 32, 16, 4, 3), (33, 1, 31, 32, 270)),
+    _open_rows("i8", 48, 208, SMALL, (33, 1, 31, 32, 270), rhs=True, unsigned=True),
+    _split(40, 232, 3),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,8 +112,10 @@ class Proof:
         runs = [run for run in self.runs if name in run.kernels]
         found = KernelProof(self.planned.family, self.case.name, self.level, name, len(runs))
         found.instructions = len(instructions(compiled.ptx))
+        slow = slow_divisions(compiled.ptx)
         for each in ran.unexecuted():
             reason = next((why for part, why in self.case.not_run.items() if part in each.instruction), "")
+            reason = slow.get(each.line, reason)
             text = f"{each.instruction} ({self._line(name, each.source)})"
             (found.explained if reason else found.unexecuted).append(f"{text}: {reason}" if reason else text)
         if every and runs:
@@ -127,7 +130,12 @@ class Proof:
                         runs.insert(0, runs.pop(place))  # what found one mutant finds others
                         raise
 
-            score = run_mutants(compiled.ptx, check, Equivalence(compiled.ptx, compiled.threads).argument, every)
+            equivalence = Equivalence(compiled.ptx, compiled.threads)
+
+            def argument(mutant: Mutant) -> str | None:
+                return slow.get(mutant.line.number + 1) or equivalence.argument(mutant)
+
+            score = run_mutants(compiled.ptx, check, argument, every)
             found.killed = len(score.killed)
             found.equivalent = [f"{mutant}: {why}" for mutant, why in score.equivalent]
             found.survived = [self._described(name, mutant) for mutant in score.survived]
@@ -155,6 +163,33 @@ class Proof:
                 source = f"kernel.py:{text.split()[2]}"
                 break
         return f"{mutant} ({self._line(name, source)})"
+
+
+def slow_divisions(ptx: str) -> dict[int, str]:
+    """Returns the lines, from 1, that divide numbers of 64 bits, or decide whether to, beside a division of 32 bits.
+
+    LLVM asks whether both numbers fit into 32 bits, and divides so where they do, since that is much faster; below
+    2^32 both divisions give the same.
+    """
+    lines = {line.number: line for line in instructions(ptx)}
+    numbers = sorted(lines)
+    found: dict[int, str] = {}
+    for place, number in enumerate(numbers):
+        if not re.match(r"(div|rem)\.[su]64", lines[number].opcode):
+            continue
+        near = [lines[each] for each in numbers[max(0, place - 12) : place + 6]]
+        if not any(re.match(r"(div|rem)\.[su]32", each.opcode) for each in near):
+            continue
+        found[number + 1] = "for numbers of 2^32 and more alone"
+        if lines[numbers[place + 1]].opcode == "bra.uni":
+            found[numbers[place + 1] + 1] = found[number + 1]
+        for step in range(place - 1, max(0, place - 12), -1):  # the question lies before: and, setp, @p bra
+            line = lines[numbers[step]]
+            if line.name == "and" and line.operands.endswith("-4294967296"):
+                for each in numbers[step : min(step + 3, place)]:
+                    found[each + 1] = "divisions of 32 and of 64 bits give the same below 2^32"
+                break
+    return found
 
 
 def compiled_kernels(planned: PlannedRegion, level: str) -> dict[str, Compiled]:

@@ -72,6 +72,12 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t size, void*) {
   note("out " + std::to_string(size));
   return 0;
 }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, void*) {
+  if (!inside(from) || !inside(to)) return 1;
+  memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size);
+  note("across " + std::to_string(size));
+  return 0;
+}
 int cuStreamCreate(void** stream, unsigned flags) {
   *stream = reinterpret_cast<void*>(next_handle++);
   note("stream " + std::to_string(flags));

@@ -75,6 +75,19 @@ def test_bytes_go_there_and_back_and_everything_is_given_back(fake: Fake) -> Non
     ]  # fmt: skip
 
 
+def test_bytes_go_from_one_place_of_the_device_to_another(fake: Fake) -> None:
+    driver = fake.open()
+    source, target = driver.allocate(64), driver.allocate(64)
+    data, found = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+    driver.write(source, data, 0)
+    driver.copy(target, source, 64, 0)
+    driver.read(found, target, 0)
+    assert (found == data).all()
+    assert fake.calls()[-4:] == ["in 64", "across 64", "out 64", "synchronize"]
+    with pytest.raises(CudaError, match="cuMemcpyDtoDAsync_v2 failed"):
+        driver.copy(target, data.ctypes.data, 64, 0)
+
+
 def test_a_launch_passes_buffers_and_numbers_of_64_bits(fake: Fake) -> None:
     driver = fake.open()
     module = driver.load(b".version 7.8", b"cubin", "sm_90")

@@ -35,7 +35,7 @@ from lowerkit.targets.cuda.triton.tensors import (
     pointer_types,
     store,
 )
-from lowerkit.targets.cuda.triton.writer import KernelWriter, render
+from lowerkit.targets.cuda.triton.writer import KernelWriter, as_i64, render
 from lowerkit.targets.plan import KernelExpr, Refusal, product
 from lowerkit.targets.region_view import RegionView
 
@@ -120,7 +120,7 @@ class ScatterFamily(KernelFamily):
         if in_place:
             return _in_place(writer, scatter, frame, short=short)
         tile = slice_tile(writer, table.sizes, axis + 1, wide=frame.wide, single=not short)
-        mine = writer.let(f"({coordinate_text(writer, axis, [tile.place])}).to(tl.int64)", "mine")
+        mine = writer.let(as_i64(coordinate_text(writer, axis, [tile.place])), "mine")
         mask = joined_mask(writer, tile.axes)
         value = load(writer, table, offset_text(writer, table.strides, table.offset, tile.axes), mask)
         write = _write_short if short else _write_last if kind == "set" else _write_each
@@ -148,7 +148,8 @@ def _in_place(writer: KernelWriter, scatter: _Scatter, frame: Frame, *, short: b
     table, axis, (result,) = scatter.table, scatter.axis, frame.results
     sizes = (*table.sizes[:axis], scatter.count, *table.sizes[axis + 1 :])
     tile = slice_tile(writer, sizes, axis + 1, wide=frame.wide, single=not short)
-    mine = writer.let(f"({coordinate_text(writer, axis, [tile.place])}).to(tl.int64)", "mine")
+    start = f"({tile.place.text} * 0).to(tl.int64)" if short else "tl.zeros([], tl.int64)"  # in the shape of the places
+    mine = writer.let(f"{start} + {coordinate_text(writer, axis, [tile.place])}", "mine")
     mask = joined_mask(writer, tile.axes)
     position = scatter.positions(writer, mine, mask if short else None)
     last = writer.fresh("last")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowerkit.targets.cuda.families.rowwise.rows import Fold, compute_type
-from lowerkit.targets.cuda.triton.scalars import constant
+from lowerkit.targets.cuda.triton.scalars import TYPES, constant
 from lowerkit.targets.cuda.triton.writer import KernelWriter
 
 KINDS = ("sum", "mean", "prod", "max", "min", "any", "all", "argmax", "argmin")
@@ -46,8 +46,7 @@ class Combiner:
         """
         body = self.pattern.format("left", "right")
         if "propagate_nan" in body:
-            sign = ">" if self.kind == "max" else "<"
-            body = f"tl.where((left {sign} right) | (left != left), left, right)"
+            body = _extreme(self.kind, self.carried)
         return writer.helper(f"combine_{self.kind}", "left, right", body)
 
     def fold(self, writer: KernelWriter) -> Fold:
@@ -98,3 +97,15 @@ def position(writer: KernelWriter, found: Combiner, index: str) -> Fold:
     return Fold(
         neutral, (found.carried, index), combine, lambda x, axis: f"tl.reduce(({x[0]}, {x[1]}), {axis}, {pair})"
     )
+
+
+def _extreme(kind: str, element: str) -> str:
+    """The larger or smaller of two floats, the same bits in either order: lanes that fold alike must agree.
+
+    +0 is larger than -0, and a NaN is the one that an addition makes.
+    """
+    sign, bits = (">", "&") if kind == "max" else ("<", "|")
+    whole = f"tl.int{element[1:]}"
+    zero = f"(left.to({whole}, bitcast=True) {bits} right.to({whole}, bitcast=True)).to({TYPES[element]}, bitcast=True)"
+    number = f"tl.where(left == right, {zero}, tl.where(left {sign} right, left, right))"
+    return f"tl.where((left != left) | (right != right), left + right, {number})"

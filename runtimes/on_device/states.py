@@ -11,10 +11,11 @@ import numpy as np
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, as_array, describe
+from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.device import Bytes
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import HOST, ITEM_SIZES, ProgramSpec, TensorSpec
+from lowerkit.runtimes.manifest import HOST, ITEM_SIZES, WEIGHTS_ENTRY, ProgramSpec, TensorSpec
 from lowerkit.runtimes.on_device.memory import DeviceFailure, DeviceMemory, raise_failure
 
 
@@ -53,14 +54,12 @@ class _DeviceState:
 class StateMemory:
     """Memory for each state of a program. Not thread-safe: its session holds the lock."""
 
-    def __init__(
-        self, program: ProgramSpec, initials: Mapping[str, Array], memories: Mapping[str, DeviceMemory]
-    ) -> None:
+    def __init__(self, program: ProgramSpec, artifact: Artifact, memories: Mapping[str, DeviceMemory]) -> None:
         """Allocates the states and gives them their initial values.
 
         Args:
             program: says of each state where it lives.
-            initials: the bytes that a state starts from, by name; zeros where there are none.
+            artifact: holds the bytes that states start from; zeros where there are none.
             memories: of the devices, by name.
 
         Raises:
@@ -68,7 +67,9 @@ class StateMemory:
             ResourceError: LK7002, it has not the memory.
         """
         self.specs = program.signature.states
-        self._initials = initials
+        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
+        stored = {name: artifact.weights[weight] for name, weight in program.state_initials.items()}
+        self._initials = {name: blob[tensor.begin : tensor.end] for name, tensor in stored.items()}
         self._sizes = [math.prod(_shape(spec)) * ITEM_SIZES[spec.dtype] for spec in self.specs]
         homes = {buffer.index: buffer.memory for buffer in program.buffers if buffer.kind == "state"}
         self._states: list[_HostState | _DeviceState] = []
