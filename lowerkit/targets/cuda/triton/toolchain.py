@@ -22,6 +22,7 @@ from lowerkit.targets.cuda.triton.kernel import TritonKernel
 PINNED = "3.9.0"  # its compiler has no stable interface
 _LEAST_PTX = 80
 _FILE = "kernel.py"
+_INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
 
 
 class Request(msgspec.Struct):
@@ -140,4 +141,12 @@ def _tidy(ptx: str) -> str:
     ptx = re.sub(r"^\s*\.section\s+\.debug\w*\s*\{.*?^\s*\}\n", "", ptx, flags=re.MULTILINE | re.DOTALL)
     # A line of a function that Triton put in place names it in one of those sections: the call stands for it.
     ptx = re.sub(r"(\.loc\s+)\d+ \d+ \d+, function_name \S+, inlined_at (\d+ \d+ \d+)", r"\1\2", ptx)
+    ptx = _INLINE.sub(_of_one_line, ptx)
     return re.sub(r'(\.file\s+\d+\s+)"[^"]*/([^"/]+)"', r'\1"\2"', ptx)
+
+
+def _of_one_line(block: re.Match[str]) -> str:
+    """Leaves the first place in a block of inline assembly: LLVM counts its lines on as if they were the source's."""
+    first, *others = re.split(r"^\s*\.loc\s[^\n]*\n", block[0], flags=re.MULTILINE)
+    place = re.search(r"^\s*\.loc\s[^\n]*\n", block[0], flags=re.MULTILINE)
+    return first + (place[0] if place is not None else "") + "".join(others)

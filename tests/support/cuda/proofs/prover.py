@@ -152,16 +152,17 @@ class Proof:
 
     def _line(self, name: str, source: str | None) -> str:
         kernel = self.planned.kernels[name]
-        text = kernel.kernel.source if isinstance(kernel, FastKernel) else ""
+        own = isinstance(kernel, FastKernel) and source is not None and source.startswith("kernel.py:")
+        text = kernel.kernel.source if own else ""
         return source_line(source, text, source.rpartition(":")[2]) if source else "no line"
 
     def _described(self, name: str, mutant: Mutant) -> str:
         """A mutant with the line of the kernel that it stands for."""
-        number, source = mutant.line.number, None
-        for text in reversed(self.compiled[name].ptx.splitlines()[:number]):
-            if text.lstrip().startswith(".loc"):
-                source = f"kernel.py:{text.split()[2]}"
-                break
+        lines = self.compiled[name].ptx.splitlines()
+        files = {words[1]: words[2].strip('"') for words in map(str.split, lines) if words[:1] == [".file"]}
+        places = [words for words in map(str.split, lines[: mutant.line.number]) if words[:1] == [".loc"]]
+        found = [f"{files.get(words[1], words[1])}:{words[2]}" for words in places if words[2] != "0"]
+        source = found[-1] if found else None
         return f"{mutant} ({self._line(name, source)})"
 
 
@@ -219,6 +220,7 @@ def launch(
         The bytes of each result, and the instructions that the longest launch issued.
     """
     buffers: list[LaunchBuffer] = []
+    function = placed.planned.function
     longest = 0
     try:
         for buffer in placed.buffers:
@@ -226,6 +228,9 @@ def launch(
             buffers.append(LaunchBuffer(address, buffer.size, buffer.name, buffer.data is None))
             if buffer.data:
                 gpu.write(address, np.frombuffer(buffer.data, np.uint8))
+        operands = len(function.operands)
+        for result, operand in function.in_place.items():  # it holds what the operand does before
+            gpu.write(buffers[operands + result].address, placed.buffers[operand].data or b"")
         for each in placed.launches:
             code = compiled[each.launch.kernel]
             arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
@@ -233,8 +238,7 @@ def launch(
                 kernels[each.launch.kernel], (each.blocks,), (code.threads or each.launch.block,), arguments, code.shared
             )
             longest = max(longest, done.issued)
-        first = len(placed.planned.function.operands)
-        results = buffers[first : first + len(placed.results)]
+        results = buffers[operands : operands + len(placed.results)]
         return [gpu.read(each.address, each.size).tobytes() for each in results], longest
     finally:
         for each in buffers:
