@@ -74,9 +74,7 @@ class Plant:
 
     def function(self, which: str, edit: Callable[[Function], Function]) -> None:
         """Changes the launches of a region."""
-        self._planned(
-            which, lambda planned: msgspec.structs.replace(planned, function=edit(planned.function))
-        )
+        self._planned(which, lambda planned: msgspec.structs.replace(planned, function=edit(planned.function)))
 
     def ptx(self, which: str, edit: Edit) -> None:
         """Changes the PTX of a kernel before it is put into the image."""

@@ -41,7 +41,7 @@ class Equivalence:
         """Returns why a mutant is equivalent; None where no argument is known."""
         for each in (
             self._unused, self._overwritten, self._doubled, self._same_for_every_thread, self._same_lanes_combined,
-            _same_shift, _unselected,
+            _same_shift, _unselected, _symmetric,
         ):  # fmt: skip
             found = each(mutant)
             if found is not None:
@@ -58,8 +58,8 @@ class Equivalence:
         return "nothing reads its result" if not read & {*written, *changed} else None
 
     def _overwritten(self, mutant: Mutant) -> str | None:
-        """A constant that a load behind a predicate overwrites, where only stores behind the predicate see it."""
-        if mutant.line.name != "mov" or mutant.line.guard is not None or sources(mutant.line):
+        """A value that a load behind a predicate overwrites, where only stores behind the predicate see it."""
+        if mutant.line.name != "mov" or mutant.line.guard is not None:
             return None
         written = results(mutant.line)
         behind = self._lines[self._at[mutant.line.number] + 1 :]
@@ -231,6 +231,19 @@ def _same_shift(mutant: Mutant) -> str | None:
     if before[:2] != after[:2] or not all(each.isdecimal() and int(each) >= bits - 1 for each in counts):
         return None
     return "both shifts leave the sign alone"
+
+
+def _symmetric(mutant: Mutant) -> str | None:
+    """A question that does not depend on the order of its operands, or a zero added or taken away."""
+    changed, line = mutant.changed, mutant.line
+    if changed is None:
+        return None
+    if mutant.kind == "operands exchanged" and {"nan", "num"} & set(line.opcode.split(".")):
+        return "the question is the same for both orders"
+    zero = split_operands(line.operands)[2:] == ["0f00000000"]
+    if mutant.kind == "operation" and {line.name, changed.name} == {"add", "sub"} and zero:
+        return "a zero is added or taken away: the sign of a zero at most is another"
+    return None
 
 
 def _unselected(mutant: Mutant) -> str | None:

@@ -46,7 +46,9 @@ def _scatter(name: str, element: str, kind: str, width: int) -> Case:
     return Case("scatter", f"{element}, {name}", view, sweep)
 
 
-def _copy(name: str, operands: Sequence[str], body: str, result: str, sizes: Sequence[Sequence[tuple[int, ...]]], element: str) -> Case:
+def _copy(
+    name: str, operands: Sequence[str], body: str, result: str, sizes: Sequence[Sequence[tuple[int, ...]]], element: str
+) -> Case:
     given = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(operands))
     text = f"func.func @region({given}) -> {result} {{\n{body}\nreturn %r : {result}\n}}"
 
@@ -57,7 +59,8 @@ def _copy(name: str, operands: Sequence[str], body: str, result: str, sizes: Seq
     return Case("copy", f"{element}, {name}", lambda: RegionView.from_text(text, "copy"), sweep)
 
 
-def _elementwise(name: str, element: str, maps: tuple[str, str, str], shape: Sequence[int | str], other: Sequence[int | str],
+def _elementwise(name: str, element: str, maps: tuple[str, str, str],
+                 shape: Sequence[int | str], other: Sequence[int | str],
                  body: str, sizes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Case:  # fmt: skip
     """An elementwise op of two tensors; the result has the shape that ``maps`` give it, that of the first one."""
     first, second = (f"tensor<{'x'.join(map(str, each))}x{element}>" for each in (shape, other))
@@ -116,5 +119,6 @@ CASES = [
           %r = tensor.pad %a0 low[1, 0] high[2, 3] {
           ^bb0(%i: index, %j: index):
             tensor.yield %z : f32
-          } : tensor<?x20xf32> to tensor<?x23xf32>""", "tensor<?x23xf32>", [((m, 20),) for m in (3, 1, 60, 130)], "f32"),
+          } : tensor<?x20xf32> to tensor<?x23xf32>""", "tensor<?x23xf32>",
+          [((m, 20),) for m in (3, 1, 60, 130)], "f32"),
 ]  # fmt: skip

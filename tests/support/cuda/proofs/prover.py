@@ -153,7 +153,7 @@ class Proof:
     def _line(self, name: str, source: str | None) -> str:
         kernel = self.planned.kernels[name]
         own = isinstance(kernel, FastKernel) and source is not None and source.startswith("kernel.py:")
-        text = kernel.kernel.source if own else ""
+        text = kernel.kernel.source if own and isinstance(kernel, FastKernel) else ""
         return source_line(source, text, source.rpartition(":")[2]) if source else "no line"
 
     def _described(self, name: str, mutant: Mutant) -> str:
@@ -178,7 +178,7 @@ def slow_divisions(ptx: str) -> dict[int, str]:
     for place, number in enumerate(numbers):
         if not re.match(r"(div|rem)\.[su]64", lines[number].opcode):
             continue
-        near = [lines[each] for each in numbers[max(0, place - 12) : place + 6]]
+        near = [lines[each] for each in numbers[max(0, place - 60) : place + 60]]
         if not any(re.match(r"(div|rem)\.[su]32", each.opcode) for each in near):
             continue
         found[number + 1] = "for numbers of 2^32 and more alone"
@@ -235,7 +235,11 @@ def launch(
             code = compiled[each.launch.kernel]
             arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
             done = gpu.launch(
-                kernels[each.launch.kernel], (each.blocks,), (code.threads or each.launch.block,), arguments, code.shared
+                kernels[each.launch.kernel],
+                (each.blocks,),
+                (code.threads or each.launch.block,),
+                arguments,
+                code.shared,
             )
             longest = max(longest, done.issued)
         results = buffers[operands : operands + len(placed.results)]

@@ -34,10 +34,15 @@ def _conv(
             size = [next(extents) if each is None else each for each in shape]
             yield integers(size, element, seed), integers(taps, element, seed + 100)
 
-    return Case(family, f"{element}, {name}", view, sweep, cancels=0.1)
+    not_run = (
+        {"ld.global.b16": "K is 147: rows of the filter's last tile behind it are not there"} if "stem" in name else {}
+    )
+    return Case(family, f"{element}, {name}", view, sweep, cancels=0.1, not_run=not_run)
 
 
-def _pool(name: str, shape: Shape, element: str, images: Sequence[tuple[int, ...]], largest: bool, **options: Any) -> Case:
+def _pool(
+    name: str, shape: Shape, element: str, images: Sequence[tuple[int, ...]], largest: bool, **options: Any
+) -> Case:
     options = {"channels_last": True} | options
     build = MaxPoolOp.build if largest else AvgPoolOp.build
 
@@ -48,7 +53,9 @@ def _pool(name: str, shape: Shape, element: str, images: Sequence[tuple[int, ...
             x = random(size, element, seed)
             yield [(np.abs(x) + 9).astype(x.dtype) * np.asarray(-1 if seed % 2 else 1, x.dtype)]
 
-    return Case("pool", f"{element}, {name}", lambda: with_weights([(shape, element)], lambda x: build(x, **options), []), sweep)
+    return Case(
+        "pool", f"{element}, {name}", lambda: with_weights([(shape, element)], lambda x: build(x, **options), []), sweep
+    )
 
 
 IMAGES = [(2, 7, 6), (1, 1, 1), (1, 3, 9), (3, 8, 8), (1, 16, 5)]
@@ -61,7 +68,7 @@ CASES = [
     _conv("stem of 7 x 7, three channels", (None, None, None, 3), (24, 3, 7, 7), "bf16", IMAGES, padding=3, strides=2),
     _conv("3 x 3 in two groups", (None, 6, 5, 48), (32, 24, 3, 3), "bf16", PIXELS, padding=1, groups=2),
     _conv("3 x 3", (None, 5, 6, 40), (24, 40, 3, 3), "i8", PIXELS, padding=1),
-    _conv("K in parts", (1, 3, 3, 512), (16, 512, 3, 3), "bf16", [()], padding=1),
+    _conv("K in parts", (1, None, None, 512), (16, 512, 3, 3), "bf16", [(3, 3), (1, 1), (4, 5)], padding=1),
     _conv("3 x 3", (None, None, None, 72), (72, 1, 3, 3), "bf16", IMAGES, padding=1, groups=72),
     _conv("3 x 3, strides of 2", (None, None, None, 20), (20, 1, 3, 3), "f32", IMAGES, padding=1, strides=2, groups=20),
     _pool("largest", (None, None, None, 24), "bf16", IMAGES, True, kernel=3, strides=2, padding=1),
