@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lowerkit.dialect import ScatterOp
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.runtimes.cuda.image import Function, Launch
 from lowerkit.runtimes.expressions import Expr
@@ -52,9 +53,9 @@ def interpreted(
     launch = Launch("k", list(range(len(kinds))), 1, 128)
     sizes: list[Expr] = [array.nbytes for array in operands]
     function = Function(sizes, [result.nbytes], list(temporaries), 0, [launch])
-    buffers = [PlacedBuffer(f"operand {n}", array.nbytes, array.tobytes()) for n, array in enumerate(operands)]
-    buffers += [PlacedBuffer("result 0", result.nbytes, None)]
-    buffers += [PlacedBuffer(f"temporary {n}", size, None) for n, size in enumerate(temporaries)]
+    buffers = [PlacedBuffer(f"operand {n}", array.nbytes, array.tobytes(), False) for n, array in enumerate(operands)]
+    buffers += [PlacedBuffer("result 0", result.nbytes, None, True)]
+    buffers += [PlacedBuffer(f"temporary {n}", size, None, True) for n, size in enumerate(temporaries)]
     planned = PlannedRegion(function, {"k": FastKernel(kernel)}, "handmade")
     return interpreter_witness(
         PlacedRegion(planned, buffers, [(result.dtype, result.shape)], [], [PlacedLaunch(launch, 1)])
@@ -95,6 +96,20 @@ def test_witnesses_agree_with_numpy(name: str) -> None:
             np.testing.assert_allclose(
                 actual.astype(np.float64), wanted.astype(np.float64), rtol=limit, atol=limit * 2, err_msg=each.name
             )
+
+
+def test_a_result_that_is_changed_in_place_holds_its_operand_before() -> None:
+    operands: list[Any] = [((40, 16), "f32"), ((5,), "i64"), ((5, 16), "f32")]
+    view = region(operands, lambda x, i, u: ScatterOp.build(x, i, u, kind="set"))
+    inputs = arrays_for(operands, [(40, 16), (5,), (5, 16)])
+    inputs[1] = np.array([3, 39, 0, 7, 21])
+    (expected,) = interpret(view.clone_module(), inputs, function="region")
+    found = witnesses(view, inputs, "sm_80")
+    assert [each.name for each in found if each.results is not None]
+    for each in found:
+        assert not each.offence, each
+        if each.results is not None:
+            np.testing.assert_array_equal(each.results[0], expected)
 
 
 def test_libdevice_is_rounded_once() -> None:

@@ -31,7 +31,7 @@ def interpreter_witness(placed: PlacedRegion) -> Witness:
     request = Request(
         kernels,
         [Start(each.launch.kernel, list(each.launch.pointers), each.blocks) for each in placed.launches],
-        [Buffer(each.name, each.size, each.data) for each in placed.buffers],
+        [Buffer(each.name, each.size, each.data, each.writable) for each in placed.buffers],
         placed.dims,
         list(range(operands, operands + len(placed.results))),
     )

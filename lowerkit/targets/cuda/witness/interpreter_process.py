@@ -25,11 +25,12 @@ _OWN_LIBRARY = "from lowerkit.targets.cuda.witness import libdevice"
 
 
 class Buffer(msgspec.Struct):
-    """A buffer of the region; ``data`` is None where kernels write it."""
+    """A buffer of the region; ``data`` is None where it holds nothing before."""
 
     name: str
     size: int
     data: bytes | None
+    writable: bool
 
 
 class Start(msgspec.Struct):
@@ -72,10 +73,11 @@ def _interpret(request: Request) -> Reply:
 
     interpreter_arithmetic.install()
     guard = guarded_memory.Guard(FILE)
-    buffers = [guarded_memory.GuardedBuffer(each.name, each.size, each.data is None) for each in request.buffers]
+    buffers = [guarded_memory.GuardedBuffer(each.name, each.size, each.writable) for each in request.buffers]
     for buffer, described in zip(buffers, request.buffers, strict=True):
         if described.data:
             buffer.data[...] = memoryview(described.data)
+            buffer.written[...] = True
     for start in request.launches:
         try:
             _launch(request.kernels[start.kernel], start, [buffers[each] for each in start.pointers], request, guard)

@@ -29,12 +29,15 @@ class PlacedBuffer:
     Attributes:
         name: as messages have it: ``operand 0``, ``result 0``, ``temporary 0``.
         size: bytes.
-        data: what an operand holds, in the layout that its kernels want; None for what they write.
+        data: what it holds before: an operand in the layout that its kernels want, a result that is changed in place
+            what its operand holds; None for the others.
+        writable: whether kernels may write it.
     """
 
     name: str
     size: int
     data: bytes | None
+    writable: bool
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,12 @@ def place_region(region: RegionView, planned: PlannedRegion, inputs: Sequence[Ar
     ]
     function, layouts = planned.function, planned.layouts()
     packed = [layouts[number].apply(array) if number in layouts else array for number, array in enumerate(inputs)]
-    buffers = [PlacedBuffer(f"operand {n}", array.nbytes, array.tobytes()) for n, array in enumerate(packed)]
-    for name, sizes in (("result", function.results), ("temporary", function.temporaries)):
-        buffers += [PlacedBuffer(f"{name} {n}", evaluate(size, {}, dims), None) for n, size in enumerate(sizes)]
+    buffers = [PlacedBuffer(f"operand {n}", array.nbytes, array.tobytes(), False) for n, array in enumerate(packed)]
+    before = {number: packed[operand].tobytes() for number, operand in function.in_place.items()}
+    for number, size in enumerate(function.results):
+        buffers.append(PlacedBuffer(f"result {number}", evaluate(size, {}, dims), before.get(number), True))
+    for number, size in enumerate(function.temporaries):
+        buffers.append(PlacedBuffer(f"temporary {number}", evaluate(size, {}, dims), None, True))
     counted = [PlacedLaunch(launch, evaluate(launch.blocks, {}, dims)) for launch in function.launches]
     results = list(zip(kinds, shapes, strict=True))
     return PlacedRegion(planned, buffers, results, dims, [each for each in counted if each.blocks > 0])

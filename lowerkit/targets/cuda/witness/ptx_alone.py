@@ -53,12 +53,12 @@ def _run(placed: PlacedRegion, compiled: Mapping[str, Compiled], level: str) -> 
             address = driver.allocate(max(buffer.size, 1))
             if buffer.data:
                 driver.write(address, np.frombuffer(buffer.data, np.uint8), 0)
-            buffers.append(LaunchBuffer(address, buffer.size, buffer.name, buffer.data is None))
+            buffers.append(LaunchBuffer(address, buffer.size, buffer.name, buffer.writable))
         for each in placed.launches:
             code = compiled[each.launch.kernel]
             kernel = driver.kernel(driver.load(code.ptx.encode(), b"", level), each.launch.kernel)
             arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
-            driver.launch(kernel, each.blocks, each.launch.block, code.shared, arguments, 0)
+            driver.launch(kernel, each.blocks, code.threads or each.launch.block, code.shared, arguments, 0)
         driver.synchronize(0)
         operands = len(placed.planned.function.operands)
         found: list[bytes] = []

@@ -220,17 +220,14 @@ def launch(
         The bytes of each result, and the instructions that the longest launch issued.
     """
     buffers: list[LaunchBuffer] = []
-    function = placed.planned.function
+    operands = len(placed.planned.function.operands)
     longest = 0
     try:
         for buffer in placed.buffers:
             address = gpu.allocate(max(buffer.size, 1))
-            buffers.append(LaunchBuffer(address, buffer.size, buffer.name, buffer.data is None))
+            buffers.append(LaunchBuffer(address, buffer.size, buffer.name, buffer.writable))
             if buffer.data:
                 gpu.write(address, np.frombuffer(buffer.data, np.uint8))
-        operands = len(function.operands)
-        for result, operand in function.in_place.items():  # it holds what the operand does before
-            gpu.write(buffers[operands + result].address, placed.buffers[operand].data or b"")
         for each in placed.launches:
             code = compiled[each.launch.kernel]
             arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
