@@ -7,7 +7,7 @@ row-wise norm); a *task* is the unit that a pool of threads splits: a kernel of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +142,14 @@ def product(factors: Sequence[KernelExpr]) -> KernelExpr:
         else:
             result = expression("mul", result, factor)
     return expression("mul", result, constant)
+
+
+def total(terms: Iterable[KernelExpr]) -> KernelExpr:
+    """Returns the sum of ``terms``."""
+    result: KernelExpr = 0
+    for term in terms:
+        result = expression("add", result, term)
+    return result
 
 
 def substitute_dims(expr: KernelExpr, dims: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from lowerkit.runtimes.cuda.simulated.device_memory import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
 from lowerkit.runtimes.device import Bytes
 
 __all__ = ["Driver", "LaunchBuffer"]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.arithmetic import Arithmetic, TensorCores
 from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import LaunchTensorMap
 from lowerkit.runtimes.cuda.simulated.batch import Geometry
-from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, DeviceMemory, LaunchBuffer
+from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, DeviceMemory
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 from lowerkit.runtimes.cuda.simulated.launch import Argument, LaunchStatistics, run_launch

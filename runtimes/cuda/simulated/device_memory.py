@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowerkit.errors import ResourceError
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.byte_store import BadAccess, ByteStore
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
@@ -46,19 +47,6 @@ class Allocation:
     def end(self) -> int:
         """The address behind the last byte."""
         return self.base + self.size
-
-
-@dataclass(frozen=True)
-class LaunchBuffer:
-    """An argument of a launch: ``size`` bytes at ``address``, which is all that the kernel may touch there.
-
-    ``name`` is what messages call it.
-    """
-
-    address: int
-    size: int
-    name: str
-    writable: bool = True
 
 
 class DeviceMemory:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
+from lowerkit.runtimes.cuda.simulated.device_memory import Allocation
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 
 

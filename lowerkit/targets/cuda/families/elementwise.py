@@ -23,7 +23,7 @@ from lowerkit.targets.cuda.triton.tensors import (
     store,
 )
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
-from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
+from lowerkit.targets.plan import KernelExpr, Refusal, expression, product, total
 from lowerkit.targets.region_view import RegionView
 
 BLOCK = 1024
@@ -69,12 +69,7 @@ class ElementwiseFamily(KernelFamily):
         source = writer.source(len(frame.buffers), frame.dims)
         kernel = TritonKernel(self.name, source, pointer_types(frame), frame.dims, 4, 1)
         bytes_ = [buffer.bytes for buffer in frame.buffers]
-        read: KernelExpr = 0
-        for size in bytes_[: len(region.operands)]:
-            read = expression("add", read, size)
-        written: KernelExpr = 0
-        for size in bytes_[len(region.operands) :]:
-            written = expression("add", written, size)
+        read, written = total(bytes_[: len(region.operands)]), total(bytes_[len(region.operands) :])
         return one_kernel(
             kernel, bytes_, len(region.operands), blocks, note=f"tiles of {shape}", read=read, written=written
         )

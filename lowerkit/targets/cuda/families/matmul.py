@@ -6,7 +6,6 @@ its own into a temporary of f32, and a second launch adds the parts up, in order
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from lowerkit.mlir import ir
@@ -18,7 +17,7 @@ from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_region
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame, element_bytes
-from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
+from lowerkit.targets.plan import Refusal, expression, product, total
 from lowerkit.targets.region_view import RegionView
 
 
@@ -54,7 +53,7 @@ def plan_gemm(
         [*problem.batch, expression("ceildiv", problem.rows, tile.m), expression("ceildiv", problem.columns, tile.n)]
     )
     sizes = [buffer.bytes for buffer in frame.buffers]
-    written = _sum([each.bytes for each in frame.results])
+    written = total([each.bytes for each in frame.results])
     operands = [sizes[number] for number in sorted({problem.a.pointer, problem.b.pointer})]
     others = [sizes[number] for number in sorted(epilogue.read_operands() - {problem.a.pointer, problem.b.pointer})]
     note = f"tiles of {tile.m} x {tile.n} x {tile.k}, {tile.warps} warps, {tile.stages} stages"
@@ -66,7 +65,7 @@ def plan_gemm(
     if tile.split == 1:
         kernel = write_gemm(family, frame, problem, tile, epilogue, result)
         launch = PlannedLaunch(
-            kernel, buffers, tiles, problem.flops, _sum([*operands, *others]), written, computes=computes
+            kernel, buffers, tiles, problem.flops, total([*operands, *others]), written, computes=computes
         )
         return planned_region(frame, [launch], note=note)
     count = product([*problem.batch, problem.rows, problem.columns])
@@ -79,17 +78,10 @@ def plan_gemm(
             [*buffers, len(buffers)],
             expression("mul", tiles, tile.split),
             problem.flops,
-            _sum(operands),
+            total(operands),
             parts,
             computes=computes,
         ),
-        PlannedLaunch(second, [*buffers, len(buffers)], blocks, 0, _sum([parts, *others]), written),
+        PlannedLaunch(second, [*buffers, len(buffers)], blocks, 0, total([parts, *others]), written),
     ]
     return planned_region(frame, launches, [parts], note=f"{note}, K in {tile.split} parts")
-
-
-def _sum(sizes: Sequence[KernelExpr]) -> KernelExpr:
-    total: KernelExpr = 0
-    for size in sizes:
-        total = expression("add", total, size)
-    return total

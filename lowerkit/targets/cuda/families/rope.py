@@ -18,7 +18,7 @@ from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.scalars import TYPES, converted
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, load, offset_text, pointer_types
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
-from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
+from lowerkit.targets.plan import KernelExpr, Refusal, expression, product, total
 from lowerkit.targets.region_view import RegionView
 
 PAIRS = 1024
@@ -77,8 +77,8 @@ class RopeFamily(KernelFamily):
             expression("ceildiv", rows, block),
             note=f"{block} rows of {problem.features // 2} pairs, {way}",
             flops=product([rows, 3 * problem.features]),
-            read=_sum(sizes[:count]),
-            written=_sum(sizes[count:]),
+            read=total(sizes[:count]),
+            written=total(sizes[count:]),
         )
 
 
@@ -192,10 +192,3 @@ def _values(writer: KernelWriter, problem: Rope, tensor: Tensor, axes: list[Axis
 
 def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
-
-
-def _sum(sizes: list[KernelExpr]) -> KernelExpr:
-    total: KernelExpr = 0
-    for size in sizes:
-        total = expression("add", total, size)
-    return total

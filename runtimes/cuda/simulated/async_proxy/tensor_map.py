@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.device_memory import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
 

@@ -19,7 +19,7 @@ from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.tensors import Frame, pointer_types
-from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
+from lowerkit.targets.plan import KernelExpr, Refusal, expression, product, total
 from lowerkit.targets.region_view import RegionView
 
 FEW = 16
@@ -87,8 +87,8 @@ class _Plan:
         scores = product([problem.batch, problem.heads, problem.seen_pairs, times])
         flops = product([scores, 2 * (problem.depth + problem.value_depth) + 5])
         count = len(self.frame.region.operands)
-        read = product([_sum([buffer.bytes for buffer in self.frame.buffers[:count]]), times])
-        written = product([_sum([buffer.bytes for buffer in self.frame.results]), times])
+        read = product([total([buffer.bytes for buffer in self.frame.buffers[:count]]), times])
+        written = product([total([buffer.bytes for buffer in self.frame.results]), times])
         rows = product([problem.batch, problem.heads, problem.queries, times])
         blocks = product([going.blocks, times])
         numbers, types = list(range(len(self.frame.buffers))), pointer_types(self.frame)
@@ -110,10 +110,3 @@ class _Plan:
 
     def _kernel(self, source: str, types: tuple[str, ...], warps: int, stages: int) -> TritonKernel:
         return TritonKernel(self.family, source, types, self.frame.dims, warps, stages)
-
-
-def _sum(sizes: list[KernelExpr]) -> KernelExpr:
-    total: KernelExpr = 0
-    for size in sizes:
-        total = expression("add", total, size)
-    return total
