@@ -96,29 +96,9 @@ def planned_region(
         note: see :class:`PlannedRegion`.
         packings: operand number -> layout.
     """
-    kernels: dict[str, Kernel] = {}
-    described: list[Launch] = []
-    for each in launches:
-        name = kernel_name(each.kernel)
-        kernels[name] = FastKernel(each.kernel)
-        described.append(
-            Launch(
-                name,
-                list(each.pointers),
-                each.blocks,
-                32 * each.kernel.warps,
-                flops=each.flops,
-                read=each.read,
-                written=each.written,
-                exponentials=each.exponentials,
-                product=each.computes,
-            )
-        )
     operands = [buffer.bytes for buffer in frame.buffers[: len(frame.region.operands)]]
     results = [buffer.bytes for buffer in frame.results]
-    packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}
-    function = Function(operands, results, list(temporaries), frame.dims, described)
-    return PlannedRegion(function, kernels, launches[0].kernel.family, note, packed)
+    return _region(operands, results, temporaries, launches, note, packings)
 
 
 def one_kernel(
@@ -146,11 +126,31 @@ def one_kernel(
         flops, read, written: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
         packings: operand number -> layout.
     """
-    name = kernel_name(kernel)
-    launch = Launch(
-        name, list(range(len(buffers))), blocks, 32 * kernel.warps, flops=flops, read=read, written=written,
-        exponentials=exponentials, product=computes,
-    )  # fmt: skip
-    function = Function(list(buffers[:operands]), list(buffers[operands:]), [], kernel.dims, [launch])
+    launch = PlannedLaunch(kernel, range(len(buffers)), blocks, flops, read, written, exponentials, computes)
+    return _region(buffers[:operands], buffers[operands:], (), [launch], note, packings)
+
+
+def _region(
+    operands: Sequence[KernelExpr],
+    results: Sequence[KernelExpr],
+    temporaries: Sequence[KernelExpr],
+    launches: Sequence[PlannedLaunch],
+    note: str,
+    packings: Mapping[int, Packing] | None,
+) -> PlannedRegion:
+    """Returns the region of some launches, given the bytes of its buffers."""
+    kernels: dict[str, Kernel] = {}
+    described: list[Launch] = []
+    for each in launches:
+        name = kernel_name(each.kernel)
+        kernels[name] = FastKernel(each.kernel)
+        described.append(
+            Launch(
+                name, list(each.pointers), each.blocks, 32 * each.kernel.warps, flops=each.flops, read=each.read,
+                written=each.written, exponentials=each.exponentials, product=each.computes,
+            )
+        )  # fmt: skip
     packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}
-    return PlannedRegion(function, {name: FastKernel(kernel)}, kernel.family, note, packed)
+    dims = launches[0].kernel.dims
+    function = Function(list(operands), list(results), list(temporaries), dims, described)
+    return PlannedRegion(function, kernels, launches[0].kernel.family, note, packed)
