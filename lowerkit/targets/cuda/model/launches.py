@@ -17,7 +17,7 @@ from lowerkit.runtimes.manifest import ProgramSpec, Step
 from lowerkit.targets.cuda.model.arithmetic import arithmetic_of
 from lowerkit.targets.cuda.model.cards import Card, card_of
 from lowerkit.targets.cuda.model.estimate import TERMS, Prediction, Work, estimate
-from lowerkit.targets.cuda.model.products import ELEMENTS, GemmTile, Product, product_work
+from lowerkit.targets.cuda.model.products import ELEMENTS, GemmTile, Product, operand_bytes, product_work
 
 DEVICE = "cuda"
 
@@ -190,7 +190,8 @@ def _of_product(work: Work, launch: Launch, dims: Sequence[int], card: Card) -> 
     tiles = batch * -(-rows // launch.product.tile[0]) * -(-columns // launch.product.tile[1])
     split = max(1, work.blocks // max(tiles, 1))
     tile = GemmTile(*launch.product.tile, launch.block // 32, launch.product.stages, split)
-    planned = product_work(Product(rows, columns, depth, batch, launch.product.element), tile, card)
+    product = Product(rows, columns, depth, batch, launch.product.element)
+    planned = product_work(product, tile, card, min(operand_bytes(product), evaluate(launch.read, {}, dims)) or None)
     return msgspec.structs.replace(
         work,
         issued=planned.issued,

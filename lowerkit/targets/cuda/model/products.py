@@ -42,7 +42,6 @@ _NARROW = tuple(
 )
 _SPLITS = (2, 4, 8, 16)
 _LEAST_STEPS = 4  # of a part of the depth
-_SPLIT_WORTH = 8  # how many of the best tiles are looked at in parts
 
 
 class GemmTile(msgspec.Struct, frozen=True):
@@ -123,11 +122,23 @@ def registers(tile: GemmTile, element: str, card: Card) -> int:
     return 36 + sums * 6 // 5 + addresses + (rows + columns) * 16 * item // (32 * 4)
 
 
-def product_work(product: Product, tile: GemmTile, card: Card) -> Work:
-    """Returns the work of a product's launch; registers and shared memory are estimated."""
+def operand_bytes(product: Product) -> int:
+    """Returns bytes of A and B, each once."""
+    return product.batch * (product.rows + product.columns) * product.depth * _ITEMS[product.element]
+
+
+def product_work(product: Product, tile: GemmTile, card: Card, operands: int | None = None) -> Work:
+    """Returns the work of a product's launch; registers and shared memory are estimated.
+
+    Args:
+        product: it.
+        tile: of a block.
+        card: where it runs.
+        operands: bytes of A and B, where elements stand in several places of a matrix: windows of an image.
+    """
     item = _ITEMS[product.element]
     made_bytes = product.batch * product.rows * product.columns * item
-    once = product.batch * (product.rows + product.columns) * product.depth * item
+    once = operands or operand_bytes(product)
     tiles_m, tiles_n = -(-product.rows // tile.m), -(-product.columns // tile.n)
     blocks = product.batch * tiles_m * tiles_n * tile.split
     steps = max(1, -(-product.depth // (tile.k * tile.split)))
@@ -144,7 +155,7 @@ def product_work(product: Product, tile: GemmTile, card: Card) -> Work:
         flops=product.flops,
         issued=2 * blocks * steps * made * tile.k,
         moved=once + made_bytes,
-        fetched=_fetched(product, tile, card, tiles_m, tiles_n) + made_bytes * tile.split * result // item,
+        fetched=_fetched(product, tile, card, once) + made_bytes * tile.split * result // item,
         loaded=blocks * (steps * step_bytes + tile.m * tile.n * result),
         stored=tile.m * tile.n * result,
         staged=steps * (read + step_bytes),
@@ -158,16 +169,17 @@ def product_work(product: Product, tile: GemmTile, card: Card) -> Work:
     )
 
 
-def _fetched(product: Product, tile: GemmTile, card: Card, tiles_m: int, tiles_n: int) -> int:
+def _fetched(product: Product, tile: GemmTile, card: Card, once: int) -> int:
     """Returns bytes of A and B out of device memory: once where they stay in L2, else once for each wave of blocks."""
     item = _ITEMS[product.element]
-    once = product.batch * (product.rows + product.columns) * product.depth * item
+    tiles_m, tiles_n = -(-product.rows // tile.m), -(-product.columns // tile.n)
     if once <= card.l2 * _L2_KEPT * product.batch:
         return once
     tall = min(BAND, tiles_m)
     wide = min(-(-card.sms // tall), tiles_n)
     waves = -(-tiles_m * tiles_n // (tall * wide))
-    wave = min((tall * tile.m + wide * tile.n) * product.depth * item, once // product.batch)
+    dense = once / operand_bytes(product)  # less than 1 where elements stand in several places of a matrix
+    wave = min(int((tall * tile.m + wide * tile.n) * product.depth * item * dense), once // product.batch)
     return max(once, product.batch * waves * wave)
 
 
@@ -232,11 +244,11 @@ def shortlist(product: Product, level: str, split: bool = False) -> list[Candida
     Args:
         product: it.
         level: such as ``sm_90``.
-        split: whether the depth may be cut into parts: that of the best tiles is, where their blocks are few.
+        split: whether the depth may be cut into parts: that of tiles whose blocks are fewer than SMs is.
     """
     card = card_of(level)
     ranked = rank(product, candidates(product), card)
-    few = [each.tile for each in ranked[:_SPLIT_WORTH] if split and _blocks(product, each.tile) < card.sms]
+    few = [each.tile for each in ranked if split and _blocks(product, each.tile) < card.sms]
     parts = [
         msgspec.structs.replace(tile, split=count)
         for tile in few

@@ -153,13 +153,13 @@ def _predict(shape: _Shape, tile: ConvTile, card: Card, width: int) -> float | N
     if registers(as_gemm, shape.element, card) + addresses + behind > _MOST_REGISTERS:
         return None
     results = shape.groups * shape.rows * shape.outputs
-    moved = shape.groups * shape.depth * (shape.rows * shape.pixels + shape.outputs * shape.taps) + results
-    work = product_work(product, as_gemm, card)
+    operands = shape.groups * shape.depth * (shape.rows * shape.pixels + shape.outputs * shape.taps)
+    work = product_work(product, as_gemm, card, operands * width)
     staged = work.staged
     if not tile.whole_taps:
         vector = math.gcd(shape.depth, 16 // width)
         staged += tile.steps_each * tile.m * tile.k * (_INSTRUCTION // vector + _COORDINATES)
-    work = msgspec.structs.replace(work, moved=moved * width, staged=staged)
+    work = msgspec.structs.replace(work, staged=staged)
     seconds = estimate(card, work).total
     if tile.splits == 1:
         return seconds

@@ -74,6 +74,16 @@ def test_product_is_priced_by_its_tiles() -> None:
     assert after.prediction.latency > before.prediction.latency
 
 
+def test_windows_of_an_image_come_out_of_device_memory_once() -> None:
+    pixels, channels = 200_000, 64
+    product = Product(pixels, channels, 9 * channels, 1, "f32", (64, 64, 32), 3)
+    dram_of_image, dram_of_matrix = (
+        report([launch(flops=2, read=read, written=pixels * channels * 4, product=product)]).launches[0].prediction.dram
+        for read in (pixels * channels * 4, 9 * pixels * channels * 4)
+    )
+    assert 4 < dram_of_matrix / dram_of_image < 6  # ten times the bytes beside twice
+
+
 @pytest.mark.parametrize(
     ("product", "words"),
     [
