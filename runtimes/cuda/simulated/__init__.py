@@ -19,8 +19,8 @@ An opcode or a modifier that is not known is refused with its line (LK8018), nev
 ends its launch with LK8017.
 """
 
-from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
-from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import LaunchTensorMap, encode_tiled
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer, LaunchTensorMap
+from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import encode_tiled
 from lowerkit.runtimes.cuda.simulated.device import Module, SimulatedGpu
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
 from lowerkit.runtimes.cuda.simulated.launch import LaunchStatistics

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from lowerkit.runtimes.cuda.launch_buffer import StaleBytes
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, DType
 
 # The largest access: rows of every width divide the padded size.
@@ -77,6 +80,15 @@ class ByteStore:
         if self._written is not None:
             self._written[start : start + size] = 1
 
+    def without(self, start: int, stale: Sequence[StaleBytes]) -> ByteStore:
+        """Returns the same bytes, some of which must not be read.
+
+        Args:
+            start: the offset from which ``stale`` counts.
+            stale: which ones.
+        """
+        return _StaleStore(self, start, stale) if stale else self
+
     def forget(self, start: int, size: int) -> None:
         """Makes bytes what memory is that nothing has written."""
         self.data[start : start + size] = GARBAGE
@@ -95,3 +107,35 @@ class ByteStore:
         missing = (written.reshape(-1, width)[rows] == 0).any(-1)
         if missing.any():
             raise BadAccess("nothing has written there", missing)
+
+
+class _StaleStore(ByteStore):
+    """The bytes of another store, some of which hold what does not belong there."""
+
+    def __init__(self, store: ByteStore, start: int, stale: Sequence[StaleBytes]) -> None:
+        self.size, self.data, self._written = store.size, store.data, store._written
+        self._start, self._stale = start, stale
+
+    def load(self, offsets: Array, dtype: DType, count: int) -> Array:
+        """See :meth:`ByteStore.load`.
+
+        Raises:
+            BadAccess: bytes hold another value.
+        """
+        self._check_fresh(offsets, dtype.itemsize * count)
+        return super().load(offsets, dtype, count)
+
+    def require_written(self, offsets: Array, width: int) -> None:
+        """See :meth:`ByteStore.require_written`.
+
+        Raises:
+            BadAccess: bytes hold another value.
+        """
+        self._check_fresh(offsets, width)
+        super().require_written(offsets, width)
+
+    def _check_fresh(self, offsets: Array, width: int) -> None:
+        for each in self._stale:
+            bad = (offsets < self._start + each.end) & (offsets + width > self._start + each.start)
+            if bad.any():
+                raise BadAccess(f"it is {each.words}", bad)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.simulated.batch import WARP, WARPGROUP, Batch
+from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.opcodes.fences import check_fence
-from lowerkit.runtimes.cuda.simulated.opcodes.table import WARP_OPCODES, WARPGROUP_OPCODES, find_opcode
+from lowerkit.runtimes.cuda.simulated.opcodes.table import find_opcode, threads_together
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
-from lowerkit.runtimes.cuda.simulated.text.syntax import Instruction, Name, Scope
+from lowerkit.runtimes.cuda.simulated.text.syntax import Name, Scope
 from lowerkit.runtimes.cuda.simulated.text.tokens import shown
 
 _ORDERING = ("fence", "membar")
@@ -111,16 +111,9 @@ def _leaders(readers: Sequence[InstructionReader]) -> list[int]:
             scope = scope.parent
         if instruction.opcode in _ENDINGS:
             leaders.add(number + 1)
-        if _gathers(instruction):
+        if threads_together(instruction):
             leaders.add(number)
     return sorted(leader for leader in leaders if leader < len(readers))
-
-
-def _gathers(instruction: Instruction) -> int:
-    if instruction.opcode in WARPGROUP_OPCODES:
-        return WARPGROUP
-    whole = instruction.opcode in WARP_OPCODES or "cp_fenceproxy" in instruction.modifiers
-    return WARP if whole or (instruction.opcode == "bar" and "warp" in instruction.modifiers) else 0
 
 
 def _block(readers: Sequence[InstructionReader], start: int, end: int) -> BasicBlock:
@@ -128,7 +121,7 @@ def _block(readers: Sequence[InstructionReader], start: int, end: int) -> BasicB
     ending = _ending(last) if last.instruction.opcode in _ENDINGS else None
     plain = readers[start : end - 1] if ending is not None else readers[start:end]
     steps = [step for step in map(_step, plain) if step is not None]
-    return BasicBlock(start, end, steps, _gathers(readers[start].instruction), ending, readers[start], last)
+    return BasicBlock(start, end, steps, threads_together(readers[start].instruction), ending, readers[start], last)
 
 
 def _step(read: InstructionReader) -> Step | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer, LaunchTensorMap
 from lowerkit.runtimes.cuda.simulated.arithmetic import Arithmetic, TensorCores
-from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import LaunchTensorMap
+from lowerkit.runtimes.cuda.simulated.async_proxy.tensor_map import encoded
 from lowerkit.runtimes.cuda.simulated.batch import Geometry
 from lowerkit.runtimes.cuda.simulated.device_memory import Allocation, DeviceMemory
 from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
@@ -172,6 +172,8 @@ class SimulatedGpu:
         block: Sequence[int],
         arguments: Sequence[Argument | LaunchBuffer | LaunchTensorMap],
         shared_bytes: int = 0,
+        *,
+        early: bool = False,
     ) -> LaunchStatistics:
         """Runs a kernel to its end.
 
@@ -183,6 +185,8 @@ class SimulatedGpu:
                 a float for a float parameter, bytes for an array; a buffer, or the tensor map of one. With one of these
                 at least, buffers are all that the kernel may touch, at addresses of this launch alone.
             shared_bytes: dynamic shared memory of a block.
+            early: whether it may start before the launch in front of it has ended; each of its threads must wait for
+                that by griddepcontrol.wait before it touches global memory.
 
         Raises:
             KernelFault: LK8017, sizes or arguments do not fit the kernel, or a thread does what it must not.
@@ -202,7 +206,7 @@ class SimulatedGpu:
             places = iter(())
         for each in arguments:
             if isinstance(each, LaunchTensorMap):
-                plain.append(each.encoded(next(places)))
+                plain.append(encoded(each, next(places)))
             else:
                 plain.append(next(places) if isinstance(each, LaunchBuffer) else each)
         return run_launch(
@@ -215,6 +219,7 @@ class SimulatedGpu:
             self._arithmetic,
             check_races=self._check_races,
             record_coverage=self._record_coverage,
+            early=early,
         )
 
 

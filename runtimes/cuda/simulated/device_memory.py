@@ -120,6 +120,7 @@ class DeviceMemory:
         for buffer in buffers:
             store, start = self.span(buffer.address, buffer.size)
             base = -(-shown._top // _ALIGNMENT) * _ALIGNMENT + buffer.address % _ALIGNMENT
+            store = store.without(start, buffer.stale)
             shown._allocations.append(Allocation(base, buffer.size, store, buffer.name, buffer.writable, base - start))
             shown._top = base + buffer.size + _GAP
             addresses.append(base)

@@ -15,6 +15,7 @@ from lowerkit.runtimes.cuda.simulated.block_memory import BlockMemory
 from lowerkit.runtimes.cuda.simulated.device_memory import DeviceMemory
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.kernel import MOST_SHARED, Kernel
+from lowerkit.runtimes.cuda.simulated.queues.grid_dependency import GridDependency
 from lowerkit.runtimes.cuda.simulated.races.detector import Races
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, is_float
 from lowerkit.runtimes.cuda.simulated.scheduler import Scheduler
@@ -54,6 +55,7 @@ def run_launch(
     *,
     check_races: bool,
     record_coverage: bool,
+    early: bool = False,
 ) -> LaunchStatistics:
     """Runs all blocks.
 
@@ -67,6 +69,7 @@ def run_launch(
         arithmetic: of tensor cores and approximations.
         check_races: whether accesses that nothing orders are a fault.
         record_coverage: whether the kernel takes note of which instructions ran.
+        early: whether it may start before the launch in front of it has ended: its threads must wait for that.
 
     Raises:
         KernelFault: LK8017, sizes or arguments do not fit the kernel, or a thread does what it must not.
@@ -100,6 +103,8 @@ def run_launch(
             races=races,
             coverage=kernel.coverage if record_coverage else None,
         )
+        if early:
+            batch.state(GridDependency).begin_early(kernel.name)
         if races is not None:
             races.begin(batch)
         batch.registers = list(kernel.slots.template)

@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 DType = np.dtype[Any]
 
 _INTEGER_BYTES = {f"{letter}{8 * size}": size for letter in "bus" for size in (1, 2, 4, 8)}
-_FLOAT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4}
+_FLOAT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4, "f32x2": 8}
 # What a value takes of a register or of memory; a predicate is no bytes in PTX, and one here.
 BYTES: Mapping[str, int] = {**_INTEGER_BYTES, **_FLOAT_BYTES, "u16x2": 4, "s16x2": 4, "pred": 1}
 SIGNED = ("s16", "s32", "s64")
@@ -50,11 +50,11 @@ def is_float(kind: str) -> bool:
 
 
 def pairwise(half: Callable[..., Array], kind: str) -> Callable[..., Array]:
-    """Returns an operation on pairs in 32 bits (``kind``: f16x2, bf16x2, u16x2 or s16x2), from one on their halves."""
-    view = computed(kind.removesuffix("x2"))
+    """Returns an operation on pairs (``kind``: f16x2, bf16x2, u16x2, s16x2 or f32x2), from one on their halves."""
+    view, whole = computed(kind.removesuffix("x2")), stored(kind)
 
     def function(*pairs: Array) -> Array:
         halves = [np.ascontiguousarray(pair)[..., None].view(view) for pair in np.broadcast_arrays(*pairs)]
-        return np.ascontiguousarray(half(*halves)).view(np.uint32)[..., 0]
+        return np.ascontiguousarray(half(*halves)).view(whole)[..., 0]
 
     return function

@@ -56,8 +56,14 @@ class StreamOrder:
         self._starts: list[int] = [0]
         self._spans: list[_Span] = [_Span()]
 
-    def work(self, queue: int, what: str, touches: Sequence[Touch]) -> None:
+    def work(self, queue: int, what: str, touches: Sequence[Touch], op: str | None = None) -> None:
         """Puts a launch or a copy into a queue.
+
+        Args:
+            queue: the queue.
+            what: words for the work.
+            touches: what it reads and writes.
+            op: the kernel of a launch, for the fault.
 
         Raises:
             KernelFault: LK8017, nothing orders it behind earlier work of another queue with the same bytes.
@@ -69,7 +75,7 @@ class StreamOrder:
         for touch in touches:
             done = _Done(queue, time, f"{what} {'writes' if touch.writes else 'reads'} {touch.name}")
             for span in self._cut(touch.start, touch.end):
-                self._check(span, known, done, touch.writes)
+                self._check(span, known, done, touch.writes, op)
                 if touch.writes:
                     span.written, span.read = done, {}
                 else:
@@ -113,7 +119,7 @@ class StreamOrder:
         return self._spans[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     @staticmethod
-    def _check(span: _Span, known: Clock, done: _Done, writes: bool) -> None:
+    def _check(span: _Span, known: Clock, done: _Done, writes: bool, op: str | None) -> None:
         earlier = [span.written, *span.read.values()] if writes else [span.written]
         for other in earlier:
             if other is None or other.queue == done.queue or other.time <= known.get(other.queue, 0):
@@ -121,6 +127,7 @@ class StreamOrder:
             raise KernelFault(
                 f"launches and copies without an order between them: {done.what} in queue {done.queue}, after "
                 f"{other.what} in queue {other.queue}: neither an event nor a synchronize lies between",
+                op=op,
                 hint=f"record an event in queue {other.queue} behind the first, and let queue {done.queue} wait for it",
             )
 

@@ -31,6 +31,10 @@ class AccessWatcher(Protocol):
         """Phases of mbarriers of ``width`` bytes at offsets end: who sees that knows who has arrived, and no more."""
         ...
 
+    def watch(self, store: ByteStore, name: str, granule: int) -> None:
+        """A batch has other memory, whose blocks do not share it; accesses have at least ``granule`` bytes."""
+        ...
+
     def read(
         self, store: ByteStore, offsets: Array, width: int, threads: Array | None, instruction: Any, order: Order = WEAK
     ) -> None:

@@ -18,6 +18,7 @@ from lowerkit.runtimes.cuda.simulated.async_proxy.memory_barriers import MemoryB
 from lowerkit.runtimes.cuda.simulated.batch import Batch
 from lowerkit.runtimes.cuda.simulated.byte_store import BadAccess
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader
+from lowerkit.runtimes.cuda.simulated.queues.grid_dependency import NOT_WAITED, GridDependency
 from lowerkit.runtimes.cuda.simulated.races.keys import Order
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, unsigned
 
@@ -99,7 +100,14 @@ class BulkCopies:
         return values
 
     def store(self, read: InstructionReader, pieces: Pieces, operation: Operation | None) -> None:
-        """Begins a copy to global memory; with ``operation``, of what is there and the pieces."""
+        """Begins a copy to global memory; with ``operation``, of what is there and the pieces.
+
+        Raises:
+            KernelFault: LK8017, the launch is an early one, and the thread has not waited.
+        """
+        batch = self._batch
+        if batch.state(GridDependency).hinders:
+            raise read.fault(f"{batch.thread_name(pieces.thread)} begins a copy to global memory: {NOT_WAITED}")
         self._stores.append(_Store(read, pieces, operation))
 
     def commit(self) -> None:

@@ -21,7 +21,7 @@ from lowerkit.runtimes.cuda.simulated.waiting import Waiting
 MOST_ARRIVALS = (1 << 20) - 1
 _EXPECTED, _BYTES, _PARITY, _MARK = 20, 40, 61, 62
 _BIAS = 1 << 20
-# Delivers; returns how many bytes came.
+# Delivers, or arrives by itself; returns how many bytes came.
 Delivery = Callable[[], int]
 
 
@@ -132,11 +132,20 @@ class MemoryBarriers:
         parities_now = _parity(self._words(offsets))
         if self._deliveries and (parities_now == parities).any():
             for offset in np.unique(offsets[parities_now == parities]).tolist():
-                came = sum(deliver() for deliver in self._deliveries.pop(offset, ()))
-                if came:
-                    self.complete(np.array([offset]), np.array([came]))
+                self._deliver(np.array([offset]))
             parities_now = _parity(self._words(offsets))
         return parities_now != parities
+
+    def _deliver(self, place: Array) -> None:
+        """Delivers what is on its way to one mbarrier, until its phase is complete: the rest is of later phases."""
+        left = self._deliveries.pop(int(place[0]), [])
+        parity = _parity(self._words(place))[0]
+        while left and _parity(self._words(place))[0] == parity:
+            came = left.pop(0)()
+            if came:
+                self.complete(place, np.array([came]))
+        if left:
+            self._deliveries[int(place[0])] = left
 
     def describe(self, offset: int) -> str:
         """Returns what the open phase of an mbarrier waits for, in words."""

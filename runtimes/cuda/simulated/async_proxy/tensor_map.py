@@ -15,14 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchTensorMap
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
+from lowerkit.runtimes.cuda.tensor_maps import ELEMENT_BYTES, ELEMENTS_OF_PTX, LARGEST_BOX, MOST_DIMENSIONS, PIECE
 
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT = 64
-MOST_DIMENSIONS = 5
-PIECE = 16  # bytes that every swizzle keeps together
 # Where each field lies, the bytes of one value, and how many there are.
 FIELDS: Mapping[str, tuple[int, int, int]] = {
     "global_address": (0, 8, 1),
@@ -36,17 +35,9 @@ FIELDS: Mapping[str, tuple[int, int, int]] = {
     "swizzle_mode": (116, 4, 1),
     "fill_mode": (120, 4, 1),
 }
-# By the numbers that tensormap.replace takes; what rounds on its way (f32.ftz, tf32) and packed types are not known.
-ELEMENT_TYPES: Mapping[int, str] = {
-    0: "u8", 1: "u16", 2: "u32", 3: "s32", 4: "u64", 5: "s64", 6: "f16", 7: "f32", 9: "f64", 10: "bf16",
-}  # fmt: skip
-_ELEMENT_BYTES: Mapping[str, int] = {
-    "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2,
-}  # fmt: skip
 # The driver numbers these two otherwise; the others are the same there.
 _FROM_DRIVER: Mapping[int, int] = {8: 9, 9: 10, 10: 8}
 _SPANS: Mapping[int, int] = {0: PIECE, 1: 32, 2: 64, 3: 128}
-_LARGEST_BOX = 256
 _LARGEST_STRIDE = 1 << 40
 _LARGEST_ADDRESS = 1 << 57
 
@@ -61,7 +52,7 @@ class TensorMap:
 
     Attributes:
         address: of its first element in global memory.
-        element: the type, a value of :data:`ELEMENT_TYPES`.
+        element: the type, a value of :data:`ELEMENTS_OF_PTX`.
         sizes: of the tensor, in elements.
         strides: bytes from one index to the next; that of the innermost dimension is the element's size.
         box: its sizes, in elements.
@@ -78,7 +69,7 @@ class TensorMap:
     @property
     def element_bytes(self) -> int:
         """Bytes of an element."""
-        return _ELEMENT_BYTES[self.element]
+        return ELEMENT_BYTES[self.element]
 
 
 def swizzled(addresses: Array, span: Array | int) -> Array:
@@ -155,10 +146,12 @@ def decode(raw: Array) -> TensorMap:
         start, size, count = FIELDS[name]
         return [int(value) for value in raw[start : start + size * count].view(f"u{size}")]
 
+    if not raw.any():
+        raise BadTensorMap("a map of no tensor: one of its sizes is 0")
     rank = values("rank")[0] + 1
     if rank > MOST_DIMENSIONS:
         raise BadTensorMap(f"{rank} dimensions")
-    element = ELEMENT_TYPES.get(values("elemtype")[0])
+    element = ELEMENTS_OF_PTX.get(values("elemtype")[0])
     if element is None:
         raise BadTensorMap(f"element type {values('elemtype')[0]} is not known")
     span = _SPANS.get(values("swizzle_mode")[0])
@@ -166,7 +159,7 @@ def decode(raw: Array) -> TensorMap:
         raise BadTensorMap("its swizzle, its interleaving or its fill is not known")
     if any(step != 1 for step in values("element_stride")[:rank]):
         raise BadTensorMap("element strides other than 1 are not known")
-    size = _ELEMENT_BYTES[element]
+    size = ELEMENT_BYTES[element]
     strides = (size, *values("global_stride")[: rank - 1])
     sizes, box = values("global_dim")[:rank], values("box_dim")[:rank]
     address = values("global_address")[0]
@@ -174,7 +167,7 @@ def decode(raw: Array) -> TensorMap:
         raise BadTensorMap(f"address 0x{address:x} is not a multiple of {PIECE}")
     if any(stride % PIECE or stride >= _LARGEST_STRIDE for stride in strides[1:]):
         raise BadTensorMap(f"strides {strides[1:]} are not multiples of {PIECE} below 2^40")
-    if any(not 0 < extent <= _LARGEST_BOX for extent in box) or 0 in sizes:
+    if any(not 0 < extent <= LARGEST_BOX for extent in box) or 0 in sizes:
         raise BadTensorMap(f"a box of {tuple(box)} in a tensor of {tuple(sizes)}")
     row = box[0] * size
     if row % PIECE or (span > PIECE and row != span):
@@ -182,24 +175,22 @@ def decode(raw: Array) -> TensorMap:
     return TensorMap(address, element, tuple(sizes), strides, tuple(box), span)
 
 
-@dataclass(frozen=True)
-class LaunchTensorMap:
-    """An argument of a launch: the tensor map of a buffer, which the kernel sees at an address of that launch alone.
+def encoded(described: LaunchTensorMap, address: int) -> bytes:
+    """Returns a tensor map with its buffer at ``address``, which the kernel sees in that launch alone.
 
-    The other attributes are those of :func:`encode_tiled`.
+    Raises:
+        KernelFault: LK8017, the values fit no tensor map.
     """
-
-    buffer: LaunchBuffer
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    element: int
-    swizzle: int = 0
-
-    def encoded(self, address: int) -> bytes:
-        """Returns the tensor map with the buffer at ``address``.
-
-        Raises:
-            KernelFault: LK8017, the values fit no tensor map.
-        """
-        return encode_tiled(address, self.sizes, self.strides, self.box, element=self.element, swizzle=self.swizzle)
+    if 0 in described.sizes:
+        return bytes(TENSOR_MAP_BYTES)
+    try:
+        return encode_tiled(
+            address + described.offset,
+            described.sizes,
+            described.strides,
+            described.box,
+            element=described.element,
+            swizzle=described.swizzle,
+        )
+    except KernelFault as fault:
+        raise KernelFault(f"{described}: {fault.message}") from None

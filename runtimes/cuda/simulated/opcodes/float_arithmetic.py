@@ -92,28 +92,45 @@ def _finished(function: Function, kind: str, *, ftz: bool = False, sat: bool = F
 
 
 def _arithmetic(read: InstructionReader) -> Step:
-    """add, sub, mul, fma; mad of floats is fma."""
+    """add, sub, mul, fma; mad of floats is fma. All but the last operand of ``f32.bf16`` and ``f32.f16`` are narrow."""
     opcode = "fma" if read.instruction.opcode == "mad" else read.instruction.opcode
     mode = read.choice("rn", "rz", "rm", "rp") or "rn"
     ftz, sat = read.flag("ftz"), read.flag("sat")
     relu = opcode == "fma" and read.flag("relu")
-    kind = read.kind(*_FLOATS)
+    kind = read.kind(*_FLOATS, "f32x2")
     half = kind.removesuffix("x2")
-    if mode != "rn" and kind not in ("f32", "f64"):
+    narrow_kind = read.choice(*_HALVES) if kind == "f32" and opcode != "mul" else None
+    if mode != "rn" and half not in ("f32", "f64"):
         raise read.unknown(f"modifier .{mode}")
     if (half in ("f64", "bf16") and (ftz or sat)) or (relu and half not in _HALVES):
         raise read.unknown("a modifier")
+    if (kind == "f32x2" and sat) or (narrow_kind and ftz):
+        raise read.unknown("a modifier")
     function = _finished(_rounded(opcode, half, mode), half, ftz=ftz, sat=sat, relu=relu)
     count = 3 if opcode == "fma" else 2
+    if narrow_kind is not None:
+        return read.compute(_of_narrow(function), [narrow_kind] * (count - 1) + [kind], kind)
     return read.compute(pairwise(function, kind) if kind != half else function, [kind] * count, kind)
+
+
+def _of_narrow(function: Function) -> Function:
+    """Returns a function of f32 whose arguments but the last one are f16, or the bits of bf16."""
+
+    def of_narrow(*values: Array) -> Array:
+        wide = [from_bf16(x) if x.dtype == np.uint16 else x.astype(np.float32) for x in values[:-1]]
+        return function(*wide, values[-1])
+
+    return of_narrow
 
 
 def _extreme(read: InstructionReader) -> Step:
     """min and max: a number wins over a NaN, with .NaN a NaN wins; -0 is less than +0.
 
-    With .xorsign.abs sizes are compared, and the result has the sign of the product.
+    With .xorsign.abs sizes are compared, and the result has the sign of the product. Of f32 there may be three values.
     """
     largest = read.instruction.opcode == "max"
+    if len(read.instruction.operands) == 4:
+        return _extreme_of_three(read, largest)
     ftz, nan_wins = read.flag("ftz"), read.flag("NaN")
     sizes = read.flag("xorsign")
     kind = read.kind(*_FLOATS)
@@ -124,6 +141,19 @@ def _extreme(read: InstructionReader) -> Step:
     if sizes:
         function_of_one = _with_sign_of_product(function_of_one, half)
     return read.compute(pairwise(function_of_one, kind) if kind != half else function_of_one, [kind, kind], kind)
+
+
+def _extreme_of_three(read: InstructionReader, largest: bool) -> Step:
+    """With .abs sizes are compared, and the result is one."""
+    ftz, nan_wins, sizes = read.flag("ftz"), read.flag("NaN"), read.flag("abs")
+    kind = read.kind("f32")
+    function = _finished(_extreme_of_one(kind, largest, nan_wins), kind, ftz=ftz)
+
+    def of_three(*values: Array) -> Array:
+        a, b, c = (np.abs(value) for value in values) if sizes else values
+        return function(function(a, b), c)
+
+    return read.compute(of_three, [kind] * 3, kind)
 
 
 def _with_sign_of_product(function: Function, half: str) -> Function:
@@ -138,10 +168,13 @@ def _with_sign_of_product(function: Function, half: str) -> Function:
     return of_sizes
 
 
-def extreme(kind: str, *, largest: bool) -> Function:
-    """Returns the larger or the smaller of two values of a type, packed ones included; a number wins over a NaN."""
+def extreme(kind: str, *, largest: bool, nan_wins: bool = False) -> Function:
+    """Returns the larger or the smaller of two values of a type, packed ones included.
+
+    A number wins over a NaN, but with ``nan_wins``.
+    """
     half = kind.removesuffix("x2")
-    function = _extreme_of_one(half, largest, False)
+    function = _extreme_of_one(half, largest, nan_wins)
     return pairwise(function, kind) if kind != half else function
 
 

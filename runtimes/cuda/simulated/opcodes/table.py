@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lowerkit.runtimes.cuda.simulated.batch import Batch
+from lowerkit.runtimes.cuda.simulated.batch import WARP, WARPGROUP, Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.opcodes import (
     approximations,
@@ -16,6 +16,7 @@ from lowerkit.runtimes.cuda.simulated.opcodes import (
     comparisons,
     conversions,
     float_arithmetic,
+    grid_control,
     integer_arithmetic,
     matrix_memory,
     matrix_multiply,
@@ -28,7 +29,9 @@ from lowerkit.runtimes.cuda.simulated.opcodes import (
     warp_exchange,
     warpgroup_multiply,
 )
+from lowerkit.runtimes.cuda.simulated.opcodes.tcgen05 import forms as tensor_memory
 from lowerkit.runtimes.cuda.simulated.scalar_types import is_float
+from lowerkit.runtimes.cuda.simulated.text.syntax import Instruction
 
 Build = Callable[[InstructionReader], Step]
 
@@ -56,18 +59,27 @@ _OPCODES: Mapping[str, Build] = {
     **memory_barrier.OPCODES,
     **tensor_maps.OPCODES,
     **warp_control.OPCODES,
+    **grid_control.OPCODES,
     **warpgroup_multiply.OPCODES,
+    **tensor_memory.OPCODES,
     "cp": async_copy.build_async_copy,
     "trap": _trap,
 }
 # Opcodes of floats, most of which integers have too.
 _FLOATS: Mapping[str, Build] = {**float_arithmetic.OPCODES, **approximations.OPCODES}
-# Opcodes that need the threads of a warp at one place.
-WARP_OPCODES = frozenset(
+_WARP_OPCODES = frozenset(
     {**warp_exchange.OPCODES, **warp_control.OPCODES, **matrix_memory.OPCODES, **matrix_multiply.OPCODES}
 )
-# Opcodes that need the threads of four warps at one place.
-WARPGROUP_OPCODES = frozenset(warpgroup_multiply.OPCODES)
+
+
+def threads_together(instruction: Instruction) -> int:
+    """Returns how many neighbouring threads an instruction needs at one place: 0, a warp, or a group of warps."""
+    opcode, modifiers = instruction.opcode, instruction.modifiers
+    if opcode in warpgroup_multiply.OPCODES:
+        return WARPGROUP
+    whole = opcode in _WARP_OPCODES or "cp_fenceproxy" in modifiers
+    whole = whole or (opcode in tensor_memory.OPCODES and "sync" in modifiers)
+    return WARP if whole or (opcode == "bar" and "warp" in modifiers) else 0
 
 
 def find_opcode(read: InstructionReader) -> Build:

@@ -8,6 +8,7 @@ import numpy as np
 
 from lowerkit.runtimes.cuda.simulated.batch import WARP, Batch
 from lowerkit.runtimes.cuda.simulated.decoder import Function, InstructionReader, Step
+from lowerkit.runtimes.cuda.simulated.opcodes.float_arithmetic import extreme
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array, computed
 
 _LANES = np.arange(WARP)
@@ -139,18 +140,37 @@ def _reduce(read: InstructionReader) -> Step:
     """redux.sync: one value of those of the threads that the member mask names."""
     read.required("sync")
     name = read.required(*_REDUCTIONS)
+    if "f32" in read.instruction.modifiers:
+        return _reduce_floats(read, largest=name == "max", known=name in ("min", "max"))
     function, kinds = _REDUCTIONS[name]
     kind = read.kind(*kinds)
+    limits = np.iinfo(computed(kind))
+    neutral = {"min": limits.max, "max": limits.min, "and": limits.max}.get(name, 0)
+    return _reduction(read, kind, function, neutral)
+
+
+def _reduce_floats(read: InstructionReader, *, largest: bool, known: bool) -> Step:
+    """A number wins over a NaN, with .NaN a NaN wins; .abs compares sizes."""
+    sizes, nan_wins = read.flag("abs"), read.flag("NaN")
+    kind = read.kind(*(("f32",) if known else ()))
+    function = extreme(kind, largest=largest, nan_wins=nan_wins)
+    neutral = (-np.inf if largest else np.inf) if nan_wins else np.nan
+    return _reduction(read, kind, function, neutral, np.abs if sizes else None)
+
+
+def _reduction(
+    read: InstructionReader, kind: str, function: Function, neutral: float, before: Function | None = None
+) -> Step:
+    """Returns the step of a reduction; ``neutral`` stands for lanes that are left out, ``before`` is of each value."""
     read.finish()
     read.count(3)
     target, source, member = read.target(read.operand(0), kind), read.source(1, kind), read.source(2, "b32")
     view = computed(kind)
-    limits = np.iinfo(view)
-    neutral = {"min": limits.max, "max": limits.min, "and": limits.max}.get(name, 0)
 
     def run(batch: Batch) -> None:
         named = members_of(read, batch, member)
         values = np.ascontiguousarray(batch.warps(batch.registers[source])).view(view)
+        values = values if before is None else before(values)
         if named is None:
             result = np.broadcast_to(_folded(function, values)[:, None], values.shape)
         else:

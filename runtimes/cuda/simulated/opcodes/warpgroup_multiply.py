@@ -20,9 +20,7 @@ from lowerkit.runtimes.cuda.simulated.async_proxy.matrix_descriptors import read
 from lowerkit.runtimes.cuda.simulated.batch import WARPGROUP, Batch
 from lowerkit.runtimes.cuda.simulated.decoder import InstructionReader, Step
 from lowerkit.runtimes.cuda.simulated.scalar_types import Array
-from lowerkit.runtimes.cuda.simulated.tensor_core.rules import sum_rule
-from lowerkit.runtimes.cuda.simulated.tensor_core.sums import exact_sum_of_products, sum_of_products
-from lowerkit.runtimes.cuda.simulated.tensor_core.terms import Terms, terms_of
+from lowerkit.runtimes.cuda.simulated.tensor_core.products import add_product
 from lowerkit.runtimes.cuda.simulated.text.syntax import Vector
 
 _ROWS = 64
@@ -246,33 +244,13 @@ def _write(batch: Batch, targets: Sequence[int], groups: Array, values: Array) -
 
 def _sum(read: InstructionReader, batch: Batch, form: _Form, factors: tuple[Array, Array], old: Array) -> Array:
     """Returns old + A B, [groups, rows, columns]; A is [groups, rows, k], B [groups, columns, k]."""
-    a, b = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in factors)
-    a, b = a[..., None], b[:, :, None]
-    if form.result == "s32":
-        return _integer_sum(form, a, b, old)
-    x, y = _terms(a, form.a, form.negated[0]), _terms(b, form.b, form.negated[1])
     how = batch.arithmetic
-    if how.tensor_cores == "float64":
-        return exact_sum_of_products(x, y, old)
-    rule = None if how.generation is None else sum_rule(how.generation, form.a, form.result, "wgmma")
-    if rule is None:
+    found = add_product(
+        how, (form.a, form.b), factors, old, negated=form.negated, saturates=form.saturates, instruction="wgmma"
+    )
+    if found is None:
         raise read.fault(f"the arithmetic of wgmma for {form.a} on {how.generation or 'this target'} is not known")
-    return sum_of_products(x, y, old, rule)
-
-
-def _terms(bits: Array, kind: str, negated: bool) -> Terms:
-    terms = terms_of(bits, kind)
-    return Terms(-terms.values, terms.exponents, terms.finite) if negated else terms
-
-
-def _integer_sum(form: _Form, a: Array, b: Array, old: Array) -> Array:
-    views = {"s8": np.int8, "u8": np.uint8}
-    # f32 holds the sum of 32 such products, and is multiplied fastest.
-    x, y = a.view(views[form.a]).astype(np.float32)[..., 0], b.view(views[form.b]).astype(np.float32)[:, :, 0]
-    total = np.matmul(np.moveaxis(x, 0, 2), np.moveaxis(y, 0, 1)).astype(np.int32)
-    if not form.saturates:
-        return old + total
-    return np.clip(old.astype(np.int64) + total, -(1 << 31), (1 << 31) - 1).astype(np.int32)
+    return found
 
 
 OPCODES: Mapping[str, Callable[[InstructionReader], Step]] = {"wgmma": _wgmma}

@@ -30,7 +30,8 @@ class BarrierInits(PendingRule):
         instruction = self.instructions[number]
         modifiers = instruction.modifiers
         copies = instruction.opcode == "cp" and "mbarrier::complete_tx::bytes" in modifiers
-        if copies or (instruction.opcode == "mbarrier" and modifiers[0] in _USES):
+        commits = instruction.opcode == "tcgen05" and modifiers[0] == "commit"
+        if copies or commits or (instruction.opcode == "mbarrier" and modifiers[0] in _USES):
             for init in sorted(state):
                 yield (
                     init,

@@ -60,6 +60,8 @@ def has_result(instruction: Instruction) -> bool:
     """Returns whether the first operand is the result."""
     if not instruction.operands or instruction.opcode in _WITHOUT_RESULT:
         return False
+    if instruction.opcode == "tcgen05" and instruction.modifiers[0] != "ld":
+        return False
     return isinstance(instruction.operands[0], Name | Vector | Pair)
 
 

@@ -16,6 +16,7 @@ _NEAR = 128  # bytes; copies begin at multiples of them
 _TENSOR_MAP_BYTES = 128
 _ROW_BYTES = 16  # that one lane writes by stmatrix
 _SHARED = ("shared", "shared::cta", "shared::cluster")
+_TENSOR_CORES = ("wgmma", "tcgen05")  # find matrices by descriptors
 
 
 class _Writes(NamedTuple):
@@ -30,7 +31,8 @@ class SharedWrites(Rule[_Writes]):
     bytes to others: up to ``fence.proxy.async``.
 
     What a store writes to a fixed address is a word of the program's own, such as the one by which warps are told what
-    to do, and no part of a tile: like an mbarrier it counts only where a copy begins at the very place.
+    to do, and no part of a tile: like an mbarrier it counts only where a copy begins at the very place. The word that
+    ``tcgen05.alloc`` writes is not looked at: all warps have read it, behind a barrier, before anything lies there.
     """
 
     name = "shared_writes"
@@ -104,7 +106,7 @@ class SharedWrites(Rule[_Writes]):
         word = self._origin(write) if self.instructions[write].opcode in ("st", "mbarrier") else None
         if word is None or not word.fixed:
             return self.instructions[write].opcode == "mbarrier"
-        place = None if self.instructions[use].opcode == "wgmma" else self._origin(use)
+        place = None if self.instructions[use].opcode in _TENSOR_CORES else self._origin(use)
         return place is None or place.base != word.base or not 0 <= word.offset - place.offset < _NEAR
 
     def _written(self, number: int) -> Region | None:
@@ -114,7 +116,7 @@ class SharedWrites(Rule[_Writes]):
 
     def _used(self, number: int) -> Region | None:
         """Returns what a bulk copy may touch: to shared memory no more than the mbarrier expects."""
-        if self.instructions[number].opcode == "wgmma":
+        if self.instructions[number].opcode in _TENSOR_CORES:
             return None
         loads = "mbarrier::complete_tx::bytes" in self.instructions[number].modifiers
         return self._region(number, self._largest if loads else None)
@@ -192,6 +194,8 @@ def _user(instruction: Instruction) -> str:
     """Returns the words for an instruction that uses shared memory by the async proxy; none for another one."""
     if instruction.opcode == "wgmma" and instruction.modifiers[0] == "mma_async":
         return "wgmma"
+    if instruction.opcode == "tcgen05" and instruction.modifiers[0] == "mma":
+        return "tcgen05.mma"
     modifiers = instruction.modifiers
     if instruction.opcode != "cp" or "bulk" not in modifiers or not any(each in modifiers for each in _SHARED):
         return ""

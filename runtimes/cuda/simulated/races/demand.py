@@ -22,7 +22,7 @@ from lowerkit.runtimes.cuda.simulated.text.syntax import Address, Instruction, N
 _USES = frozenset({
     "activemask", "atom", "bar", "barrier", "bra", "brx", "call", "cp", "elect", "exit", "fence", "isspacep", "ld",
     "ldmatrix", "match", "mbarrier", "membar", "mma", "prefetch", "red", "redux", "ret", "setmaxnreg", "shfl", "st",
-    "stmatrix", "tensormap", "trap", "vote", "wgmma",
+    "stmatrix", "tcgen05", "tensormap", "trap", "vote", "wgmma",
 })  # fmt: skip
 _GIVES_FIRST = frozenset({"ld", "ldmatrix", "atom", "mma", "shfl", "vote", "match", "redux", "activemask", "elect"})
 

@@ -57,13 +57,19 @@ class Races:
         store = batch.shared.store
         granule = self._use.granule("shared")
         shadow = Shadow(0, store.size, granule, self._warps, "shared memory", 0, shared=True)
-        self._shared = store
+        self._own = [store]  # that its blocks alone have
         self._pieces[id(store)] = [shadow] if store.size else []
+
+    def watch(self, store: ByteStore, name: str, granule: int) -> None:
+        """Looks from now to the end of the batch for races in other memory that belongs to its blocks alone."""
+        self._own.append(store)
+        self._pieces[id(store)] = [Shadow(0, store.size, granule, self._warps, name, 0, shared=True)]
 
     def end(self) -> None:
         """Ends a batch."""
-        for shadow in self._pieces.pop(id(self._shared)):
-            self._ordering.end(shadow)
+        for store in self._own:
+            for shadow in self._pieces.pop(id(store)):
+                self._ordering.end(shadow)
 
     # --- what orders accesses ---------------------------------------------------------------------------------
 

@@ -15,15 +15,15 @@ from lowerkit.runtimes.cuda.simulated import LaunchStatistics, SimulatedGpu
 
 Array = np.ndarray[Any, Any]
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
-BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "pred": 1} | {
+BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32x2": 8, "pred": 1} | {
     f"{letter}{bits}": bits // 8 for letter in "bus" for bits in (8, 16, 32, 64)
 }
 BLOCK = 64
 
 
-def kernel(body: str, parameters: str = "", name: str = "k") -> str:
+def kernel(body: str, parameters: str = "", name: str = "k", target: str = "sm_90a") -> str:
     """A module of one kernel."""
-    return f"{HEADER}.visible .entry {name}({parameters})\n{{\n{body}\n}}\n"
+    return f"{HEADER.replace('sm_90a', target)}.visible .entry {name}({parameters})\n{{\n{body}\n}}\n"
 
 
 def assemble(ptx: str) -> None:
@@ -33,12 +33,13 @@ def assemble(ptx: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "a.ptx"
         source.write_text(ptx)
-        command = ["ptxas", "-arch=sm_90a", "-O0", str(source), "-o", f"{folder}/a.cubin"]
+        target = ptx.partition(".target ")[2].split()[0]
+        command = ["ptxas", f"-arch={target}", "-O0", str(source), "-o", f"{folder}/a.cubin"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
-def instruction_text(instructions: str, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+def instruction_text(instructions: str, inputs: Sequence[str], outputs: Sequence[str], target: str = "sm_90a") -> str:
     """A kernel that runs instructions on %a0, %a1, ... of the types ``inputs``, and stores %d0, ... of ``outputs``."""
     lines = ["  .reg .pred %out;", "  .reg .b32 %i<4>;", "  .reg .b64 %at<2>;", "  .reg .b16 %small;"]
     for prefix, kinds in (("%a", inputs), ("%d", outputs)):
@@ -75,12 +76,15 @@ def instruction_text(instructions: str, inputs: Sequence[str], outputs: Sequence
             lines.append(f"  st.global.b{8 * size} [%at0], %d{number};")
     lines.append("$done:\n  ret;")
     names = [f"in{number}" for number in range(len(inputs))] + [f"out{number}" for number in range(len(outputs))]
-    return kernel("\n".join(lines), ", ".join([*(f".param .u64 {name}" for name in names), ".param .u32 n"]))
+    parameters = ", ".join([*(f".param .u64 {name}" for name in names), ".param .u32 n"])
+    return kernel("\n".join(lines), parameters, target=target)
 
 
-def run_instructions(instructions: str, inputs: Sequence[tuple[str, Array]], outputs: Sequence[str]) -> list[Array]:
+def run_instructions(
+    instructions: str, inputs: Sequence[tuple[str, Array]], outputs: Sequence[str], target: str = "sm_90a"
+) -> list[Array]:
     """Runs instructions on arrays of bits, one thread for each element; returns the bits of the results."""
-    ptx = instruction_text(instructions, [kind for kind, _ in inputs], outputs)
+    ptx = instruction_text(instructions, [kind for kind, _ in inputs], outputs, target)
     assemble(ptx)
     gpu = SimulatedGpu(refuse_unwritten=True)
     count = inputs[0][1].size

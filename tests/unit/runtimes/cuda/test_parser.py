@@ -110,7 +110,7 @@ def test_names_of_a_scope_hide_those_around_it() -> None:
 REGISTERS = ".reg .pred %p<3>; .reg .b16 %h<3>; .reg .b32 %r<3>; .reg .b64 %d<3>;\n"
 REFUSED = {
     "frobnicate.u32 %r0, %r1;": "the opcode of 'frobnicate.u32'",
-    "tcgen05.fence::before_thread_sync;": "the opcode of 'tcgen05.fence::before_thread_sync'",
+    "tcgen05.shift.cta_group::1.down [%r0];": "one of .alloc .dealloc",
     "call foo;": "function 'foo' is not in the module",
     "@%p0 call foo;": "a call behind a predicate",
     "add.rz.f64x %d0, %d1, %d2;": "type None",

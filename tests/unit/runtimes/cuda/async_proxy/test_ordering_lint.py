@@ -19,6 +19,7 @@ WITH_REGISTERS = f"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {_D}, {{%
 FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 WHOLE = f"{FENCE} {PRODUCT} {COMMIT} {WAIT}"
+BLACKWELL = "tcgen05.mma.cta_group::1.kind::f16 [%r5], %d0, %d1, %r6, %p0;"
 STORE = "st.shared.u32 [%r3], %r0;"
 PROXY = "fence.proxy.async.shared::cta;"
 BULK = "cp.async.bulk.global.shared::cta.bulk_group [%d2], [%r1], 512;"
@@ -31,7 +32,7 @@ def rules(body: str) -> list[str]:
     return [finding.rule for finding in check(kernel(HEAD + body + "\n ret;"))]
 
 
-@pytest.mark.parametrize("use", [BULK, WHOLE, LOAD])
+@pytest.mark.parametrize("use", [BULK, WHOLE, LOAD, BLACKWELL])
 @pytest.mark.parametrize(
     "write",
     [
@@ -160,7 +161,13 @@ def test_products_of_one_shape_may_follow_one_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [LOAD, "mbarrier.arrive.shared.b64 _, [%r4];", "mbarrier.try_wait.parity.shared.b64 %p1, [%r4], 0;"]
+    "use",
+    [
+        LOAD,
+        "mbarrier.arrive.shared.b64 _, [%r4];",
+        "mbarrier.try_wait.parity.shared.b64 %p1, [%r4], 0;",
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4];",
+    ],
 )
 def test_an_mbarrier_is_ordered_behind_its_making(use: str) -> None:
     make = "mov.u32 %r4, bar; @%p0 mbarrier.init.shared.b64 [%r4], 1;"

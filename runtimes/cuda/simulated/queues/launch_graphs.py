@@ -5,31 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer, LaunchTensorMap
 from lowerkit.runtimes.cuda.simulated.device_memory import Allocation
 from lowerkit.runtimes.cuda.simulated.kernel import Kernel
+from lowerkit.runtimes.on_device.values import NamedCall
 
 
 @dataclass(frozen=True)
 class CapturedLaunch:
-    """A launch as it was captured; ``held`` has the allocation of each of its buffers at that time."""
+    """A launch as it was captured.
+
+    Attributes:
+        buffers: that it takes, also by tensor maps; held: the allocation of each at that time.
+        named: the step that it is a part of, where that is known.
+    """
 
     kernel: Kernel
     blocks: int
     threads: int
     shared: int
-    arguments: Sequence[LaunchBuffer | int]
+    arguments: Sequence[LaunchBuffer | LaunchTensorMap | int]
+    buffers: Sequence[LaunchBuffer]
     held: Sequence[Allocation | None]
+    early: bool = False
+    named: NamedCall | None = None
 
 
 @dataclass(frozen=True)
 class CapturedCopy:
-    """A copy within the device's memory; ``held`` has the allocations of the two addresses when it was captured."""
+    """A copy within the device's memory; ``held`` has the allocations of the two addresses when it was captured.
+
+    ``named`` is the step that it is, where that is known; of its values the source is the first.
+    """
 
     target: int
     source: int
     size: int
     held: Sequence[Allocation | None]
+    named: NamedCall | None = None
 
 
 @dataclass(frozen=True)

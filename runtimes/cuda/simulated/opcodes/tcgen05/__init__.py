@@ -1,0 +1,1 @@
+"""tcgen05: tensor memory and the matrix products of Blackwell; ``forms`` finds the file of an instruction."""
