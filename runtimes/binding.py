@@ -242,7 +242,7 @@ class Binder:
         contexts: list[int] = []
         for number in range(len(self.program.steps)) if numbers is None else numbers:
             step = self.program.steps[number]
-            context = self._call_context(step)
+            context = self._call_context(number, step)
             contexts.append(context)
             if step.kernel == COPY_KERNEL:
                 self._check_copy(number, step)
@@ -297,7 +297,7 @@ class Binder:
         if source != target:
             raise ValueError(f"step {number} copies {source} bytes to a buffer of {target}")
 
-    def _call_context(self, step: Step) -> int:
+    def _call_context(self, number: int, step: Step) -> int:
         """What the executor hands to the call that ``step`` is; -1 where the step is none."""
         calls = self.calls
         if step.kernel == COLLECTIVE_KERNEL:
@@ -306,11 +306,11 @@ class Binder:
             source, target = (self.program.buffers[buffer].memory for buffer in step.buffers)
             if source == target == HOST:
                 return -1
-            return calls.copy(source, target, self.sizes[step.buffers[0]]) if calls else 0
+            return calls.copy(source, target, self.sizes[step.buffers[0]], number) if calls else 0
         kernel = self.program.kernels[step.kernel] if step.kernel >= 0 else None
         if kernel is None or kernel.device == HOST:
             return -1
-        return calls.launch(step.kernel, kernel, len(step.buffers), len(step.dims)) if calls else 0
+        return calls.launch(step.kernel, kernel, len(step.buffers), len(step.dims), number) if calls else 0
 
 
 def _int64(values: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
 from lowerkit.runtimes.device import Bytes, open_device, stand_ins
 from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
 from lowerkit.runtimes.on_device.memory import DeviceFailure, DeviceMemory, raise_failure
+from lowerkit.runtimes.on_device.values import FollowsValues, NamedCall, named_call
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
@@ -82,8 +83,8 @@ class DeviceCalls:
         self._function = _CALL(self._enter)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
-    def launch(self, number: int, kernel: KernelEntry, buffers: int, dims: int) -> int:
-        """Returns the context of a call that launches kernel ``number`` with so many buffers and dims.
+    def launch(self, number: int, kernel: KernelEntry, buffers: int, dims: int, step: int) -> int:
+        """Returns the context of a call that launches kernel ``number`` with so many buffers and dims, at a step.
 
         Raises:
             RuntimeFault: LK8016, the device does not take the code.
@@ -99,28 +100,37 @@ class DeviceCalls:
         program = self._programs[number]
 
         def run(addresses: list[int], extents: list[int]) -> None:
-            memory.sequences.launch(number, program, addresses, extents)
+            memory.sequences.launch(number, program, addresses, extents, named)
 
-        return self._context(("launch", number, buffers, dims), _Action(run, buffers, dims))
+        named = self._named(step, kernel.device)
+        at = -1 if named is None else step
+        return self._context(("launch", number, buffers, dims, at), _Action(run, buffers, dims))
 
-    def copy(self, source: str, target: str, size: int) -> int:
-        """Returns the context of a call that copies ``size`` bytes from one memory to another."""
+    def copy(self, source: str, target: str, size: int, step: int) -> int:
+        """Returns the context of a call that copies ``size`` bytes from one memory to another, at a step."""
+        named = self._named(step, source, target)
 
         def run(addresses: list[int], _dims: list[int]) -> None:
             if not size:
                 return
             if source == HOST:
-                self.memories[target].write(addresses[1], host_bytes(addresses[0], size))
+                self.memories[target].write(addresses[1], host_bytes(addresses[0], size), named)
             elif target == HOST:
-                self.memories[source].read(host_bytes(addresses[1], size), addresses[0])
+                self.memories[source].read(host_bytes(addresses[1], size), addresses[0], named)
             elif source == target:
-                self.memories[source].sequences.copy(addresses[1], addresses[0], size)
+                self.memories[source].sequences.copy(addresses[1], addresses[0], size, named)
             else:
                 data = np.empty(size, np.uint8)
-                self.memories[source].read(data, addresses[0])
-                self.memories[target].write(addresses[1], data)
+                self.memories[source].read(data, addresses[0], named)
+                self.memories[target].write(addresses[1], data, named)
 
-        return self._context(("copy", source, target, size), _Action(run, 2, 0))
+        at = -1 if named is None else step
+        return self._context(("copy", source, target, size, at), _Action(run, 2, 0))
+
+    def _named(self, step: int, *memories: str) -> NamedCall | None:
+        """Returns what a step is, where a device among ``memories`` follows values."""
+        devices = (self.memories[name].device for name in memories if name != HOST)
+        return named_call(self._program, step) if any(isinstance(each, FollowsValues) for each in devices) else None
 
     def finish(self) -> None:
         """Makes what is left of a run.

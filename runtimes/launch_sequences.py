@@ -23,27 +23,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowerkit.runtimes.device import Device
+from lowerkit.runtimes.on_device.values import NamedCall, naming
 
 _MOST_KEPT = 64
 _LEAST_CALLS = 2
 _COPY = -1  # stands for the number of a kernel
 
 Ask = Callable[..., Any]
-Key = tuple[int, tuple[int, ...], tuple[int, ...]]
+Key = tuple[int, tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A launch, where ``number`` is that of the kernel, by which programs are equal; or a copy: addresses, bytes."""
+    """A launch, where ``number`` is that of the kernel, by which programs are equal; or a copy: addresses, bytes.
+
+    ``named`` is the step that it is, for devices that follow values: there steps of one kernel are not equal.
+    """
 
     number: int
     program: Any
     addresses: tuple[int, ...]
     dims: tuple[int, ...]
+    named: NamedCall | None = None
 
     @property
     def key(self) -> Key:
-        return self.number, self.addresses, self.dims
+        return self.number, self.addresses, self.dims, -1 if self.named is None else self.named.number
 
 
 @dataclass
@@ -72,13 +77,15 @@ class LaunchSequences:
         self._waiting: list[_Call] = []
         self._made: list[_Call] = []
 
-    def launch(self, number: int, program: Any, addresses: Sequence[int], dims: Sequence[int]) -> None:
+    def launch(
+        self, number: int, program: Any, addresses: Sequence[int], dims: Sequence[int], named: NamedCall | None = None
+    ) -> None:
         """Makes a launch, now or as part of a graph."""
-        self._put(_Call(number, program, tuple(addresses), tuple(dims)))
+        self._put(_Call(number, program, tuple(addresses), tuple(dims), named))
 
-    def copy(self, target: int, source: int, size: int) -> None:
+    def copy(self, target: int, source: int, size: int, named: NamedCall | None = None) -> None:
         """Copies bytes from one address of the device to another, now or as part of a graph."""
-        call = _Call(_COPY, None, (target, source), (size,))
+        call = _Call(_COPY, None, (target, source), (size,), named)
         if self._copies_in_graphs:
             self._put(call)
         else:
@@ -125,6 +132,10 @@ class LaunchSequences:
         self._made.append(call)
 
     def _do(self, call: _Call) -> None:
+        with naming(self._device, call.named):
+            self._ask_for(call)
+
+    def _ask_for(self, call: _Call) -> None:
         if call.number == _COPY:
             self._ask(self._device.copy, *call.addresses, *call.dims, self._queue)
         else:

@@ -9,7 +9,7 @@ import numpy as np
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.artifact_reader import WeightPlace
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import ProgramSpec
+from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec
 
 ARENA_ALIGNMENT = 64
 DEVICE_ALIGNMENT = 256
@@ -59,6 +59,66 @@ def arena_lives(program: ProgramSpec, roots: Sequence[int]) -> dict[int, tuple[i
     return lives
 
 
+def plan_problems(program: ProgramSpec, dims: Mapping[str, int]) -> list[str]:
+    """Returns a line for each two values that lie at the same bytes of an arena while both are needed.
+
+    How long a value is needed is read off the steps and jumps here, apart from what the planner is told: from the first
+    step that names its buffer to the last one; what is made before a loop and named inside, to the end of the loop.
+
+    Args:
+        program: it.
+        dims: the value of each dim; where a guard does not hold for them nothing runs, and there is no plan.
+
+    Raises:
+        ArtifactError: LK8001, the manifest contradicts itself for these dims.
+    """
+    from lowerkit.runtimes.binding import Binder
+    from lowerkit.runtimes.conditions import holds
+    from lowerkit.runtimes.on_device.values import root_of, step_text
+    from lowerkit.runtimes.validation import contradictions
+
+    with contradictions(dims):
+        if not all(holds(guard.condition, dims) for guard in program.signature.guards):
+            return []
+        binder = Binder(program, dims, _weight_places(program, dims), None, None, {}, None)
+        places, _ = binder.places()
+    buffers, steps = program.buffers, program.steps
+    lives = _needed(program, [root_of(buffers, number) for number in range(len(buffers))])
+    problems: list[str] = []
+    live: list[int] = []  # of the values that began, those that are needed still
+    for root in sorted(lives, key=lambda root: lives[root]):
+        first, _ = lives[root]
+        live = [other for other in live if lives[other][1] >= first]
+        base, begin = places[root]
+        for other in live:
+            its_base, its_begin = places[other]
+            if base == its_base and begin < its_begin + binder.sizes[other] and its_begin < begin + binder.sizes[root]:
+                maker, last = (step_text(number, steps[number]) for number in lives[other])
+                writer = step_text(first, steps[first])
+                problems.append(f"{writer} writes over the value of {maker}, which is needed until {last}")
+        live.append(root)
+    return problems
+
+
+def _needed(program: ProgramSpec, roots: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Returns the first and last step at which each arena buffer is needed, as :func:`plan_problems` says."""
+    lives: dict[int, tuple[int, int]] = {}
+    for number, step in enumerate(program.steps):
+        for root in {roots[buffer] for buffer in step.buffers}:
+            if program.buffers[root].kind == "arena":
+                lives[root] = (lives.get(root, (number, number))[0], number)
+    loops = [
+        (step.target, number)
+        for number, step in enumerate(program.steps)
+        if step.kernel == JUMP_KERNEL and step.target <= number
+    ]
+    for begin, end in loops:  # a loop ends at its jump back, so inner ones come first
+        for root, (first, last) in lives.items():
+            if first < begin <= last < end:
+                lives[root] = (first, end)
+    return lives
+
+
 def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     """Returns the size of the host's arena for these values of the symbolic dims, without loading the artifact.
 
@@ -67,10 +127,14 @@ def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     """
     from lowerkit.runtimes.binding import bind_model
 
+    return bind_model(program, dims, _weight_places(program, dims)).arena_size
+
+
+def _weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[str, WeightPlace]:
+    """Places of weights to measure with, without the artifact that holds them."""
     ranks = {"": 1, **{axis.name: axis.size for axis in program.mesh}}
-    places = {
+    return {
         buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * ranks[buffer.shard])
         for buffer in program.buffers
         if buffer.weight
     }
-    return bind_model(program, dims, places).arena_size

@@ -16,6 +16,7 @@ from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.cpu.requirements import choose_program, missing_features, programs_for
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.manifest import GOLDEN_INPUTS_ENTRY, GoldenSpec, ProgramSpec, TensorSpec
+from lowerkit.runtimes.memory_plan import plan_problems
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.session import Session
 
@@ -103,7 +104,8 @@ def verify_artifact(
         device: as for :meth:`~lowerkit.runtimes.session.Session.load`.
 
     Raises:
-        ArtifactError: as :func:`~lowerkit.runtimes.session.load`; LK8001 names every entry whose hash differs.
+        ArtifactError: as :func:`~lowerkit.runtimes.session.load`; LK8001 names every entry whose hash differs, and all
+            values that lie at one place of memory while both are needed.
         RuntimeFault: LK8003, this machine can run none of the programs; LK8005, there is none for ``target``.
     """
     path = Path(path)
@@ -113,6 +115,9 @@ def verify_artifact(
         if mismatches:
             raise damaged(path, "entries differ from the manifest", mismatches)
         manifest = artifact.manifest
+        overlaps = [line for program in manifest.programs for line in plan_problems(program, _least_dims(program))]
+        if overlaps:
+            raise damaged(path, "values lie at one place of memory while both are needed", overlaps)
         programs = programs_for(manifest, target, None)
         if target is not None or all(missing_features(program) for program in programs):
             choose_program(manifest, target, programs[0].name)  # raises, and names what is missing
@@ -124,6 +129,10 @@ def verify_artifact(
         )
     finally:
         artifact.close()
+
+
+def _least_dims(program: ProgramSpec) -> dict[str, int]:
+    return {dim.name: dim.minimum for dim in program.signature.dims}
 
 
 def _check_program(artifact: Artifact, program: ProgramSpec, threads: int, device: str | None) -> ProgramCheck:

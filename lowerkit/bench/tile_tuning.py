@@ -1,6 +1,7 @@
-"""Measures tiles of a model's products on a card: the model is compiled with one candidate after the other.
+"""Measures tiles of a model on a card: products, convolutions, attention. It is compiled with one candidate after the
+other.
 
-Each round gives every product its next candidate, so that kernels are measured as they are: with the layouts, batches
+Each round gives everything its next candidate, so that kernels are measured as they are: with the layouts, batches
 and epilogues of the model. Open extents have the size that tiles are chosen for.
 """
 
@@ -19,10 +20,10 @@ from lowerkit.runtimes.cuda.image import Function, unpack
 from lowerkit.runtimes.cuda.levels import choose_level
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import ProgramSpec, Step
-from lowerkit.targets.cuda.families.gemm_tiles import OPEN, asked_product
+from lowerkit.targets.cuda.families.gemm_tiles import OPEN
 from lowerkit.targets.cuda.model.launches import DEVICE
-from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile, using_tiles
-from lowerkit.targets.cuda.model.products import Candidate, GemmTile, Product, shortlist
+from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile, asked_of, using_tiles
+from lowerkit.targets.cuda.model.shortlists import AnyCandidate, Asked, Tile, candidates_of
 
 if TYPE_CHECKING:
     from lowerkit.codegen.assemble import CompiledParts
@@ -33,35 +34,37 @@ _LEAST, _MOST = 3, 200  # launches of a round
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A tile of a product, measured; ``seconds`` is 0 where it did not run, ``problem`` says why."""
+    """A tile, measured; ``seconds`` is 0 where it did not run, ``problem`` says why; ``predicted`` is 0 for none."""
 
     level: str
-    product: Product
-    tile: GemmTile
+    asked: Asked
+    tile: Tile
     predicted: float
     seconds: float
     problem: str = ""
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """A function of a product: its code, its launches, and its dims."""
+    """A function: its code, its launches, and its dims."""
 
     code: bytes
     function: Function
     dims: tuple[int, ...]
-    split: bool
 
 
-def tune_products(
+_Key = tuple[str, Asked]
+
+
+def tune_tiles(
     program: Program, options: CompileOptions, device: CudaDevice, count: int, show: Callable[[str], None]
 ) -> list[Trial]:
-    """Measures candidates of each product of a program.
+    """Measures candidates for each product, convolution and attention of a program.
 
     Args:
         program: captured; it is lowered in place.
         options: how to compile; the accelerators hold CUDA.
         device: where to measure.
-        count: candidates of a product, the predicted best included.
+        count: candidates of each, the one that is taken without measuring included.
         show: told what runs.
 
     Raises:
@@ -75,16 +78,16 @@ def tune_products(
     hosts, accelerators = options.spec.host_targets, options.spec.accelerator_targets
     settings = LinkSettings(options.workers, options.use_cache, show)
 
-    def compiled(tiles: Mapping[tuple[str, Product], GemmTile]) -> dict[tuple[str, Product], _Place]:
+    def compiled(tiles: Mapping[_Key, Tile]) -> dict[_Key, _Place]:
         with using_tiles(tiles):
             return _places(compile_parts(program, hosts, accelerators, settings, context.placements), device)
 
     places = compiled({})
-    lists = {key: shortlist(key[1], key[0], place.split)[:count] for key, place in places.items()}
+    lists = {key: candidates_of(key[1], key[0])[:count] for key in places}
     trials: list[Trial] = []
     for number in range(max(map(len, lists.values()), default=0)):
         chosen = {key: entries[number] for key, entries in lists.items() if number < len(entries)}
-        show(f"candidate {number + 1} of {count} for {len(chosen)} products")
+        show(f"candidate {number + 1} of {count} for {len(chosen)} kernels")
         try:
             places = compiled({key: each.tile for key, each in chosen.items()})
         except CodegenError as error:
@@ -95,29 +98,27 @@ def tune_products(
 
 
 def best_of(trials: list[Trial]) -> list[MeasuredTile]:
-    """Returns the fastest tile of each product that ran at all."""
-    found: dict[tuple[str, Product], Trial] = {}
+    """Returns the fastest tile of each that ran at all."""
+    found: dict[_Key, Trial] = {}
     for trial in trials:
-        key = trial.level, trial.product
+        key = trial.level, trial.asked
         if not trial.problem and (key not in found or trial.seconds < found[key].seconds):
             found[key] = trial
-    return [MeasuredTile(each.level, each.product, each.tile, each.seconds, each.predicted) for each in found.values()]
+    return [MeasuredTile(each.level, each.asked, each.tile, each.seconds, each.predicted) for each in found.values()]
 
 
-def _failed(key: tuple[str, Product], each: Candidate, problem: str) -> Trial:
+def _failed(key: _Key, each: AnyCandidate, problem: str) -> Trial:
     return Trial(*key, each.tile, each.seconds, 0.0, problem)
 
 
-def _measured(key: tuple[str, Product], each: Candidate, place: _Place, device: CudaDevice) -> Trial:
+def _measured(key: _Key, each: AnyCandidate, place: _Place, device: CudaDevice) -> Trial:
     try:
-        return Trial(
-            *key, each.tile, each.seconds, seconds_of(device, place.code, place.function, place.dims, each.seconds)
-        )
+        return Trial(*key, each.tile, each.seconds, seconds_of(device, place.code, place.function, place.dims))
     except MemoryError as error:
         return _failed(key, each, f"its buffers do not fit on the card: {error}")
 
 
-def seconds_of(device: CudaDevice, code: bytes, function: Function, dims: tuple[int, ...], predicted: float) -> float:
+def seconds_of(device: CudaDevice, code: bytes, function: Function, dims: tuple[int, ...]) -> float:
     """Returns the seconds of one run of a function: the least mean of three rounds.
 
     Args:
@@ -125,7 +126,6 @@ def seconds_of(device: CudaDevice, code: bytes, function: Function, dims: tuple[
         code: of the function, as the device loads it.
         function: its launches.
         dims: its open extents.
-        predicted: how long a run takes, about.
 
     Raises:
         MemoryError: its buffers do not fit.
@@ -139,27 +139,27 @@ def seconds_of(device: CudaDevice, code: bytes, function: Function, dims: tuple[
             addresses.append(device.allocate(max(size, 1)))
             if number < len(function.operands):  # bytes that are finite numbers of every type
                 device.copy_in(addresses[-1], random.integers(0, 0x40, size, np.uint8), 0)
-        for _ in range(_WARM):
-            device.launch(loaded, addresses, dims, 0)
-        launches = max(_LEAST, min(_MOST, int(_ROUND_SECONDS / predicted)))
-        rounds: list[float] = []
-        for _ in range(_ROUNDS):
+
+        def mean(launches: int) -> float:
             first = device.driver.mark(0)
             for _ in range(launches):
                 device.launch(loaded, addresses, dims, 0)
-            rounds.append(device.driver.seconds_between(first, device.driver.mark(0)) / launches)
-        return min(rounds)
+            return device.driver.seconds_between(first, device.driver.mark(0)) / launches
+
+        device.launch(loaded, addresses, dims, 0)
+        launches = max(_LEAST, min(_MOST, int(_ROUND_SECONDS / max(mean(_WARM), 1e-9))))
+        return min(mean(launches) for _ in range(_ROUNDS))
     finally:
         device.synchronize(0)
         for address in addresses:
             device.free(address)
 
 
-def _places(parts: CompiledParts, device: CudaDevice) -> dict[tuple[str, Product], _Place]:
-    """Returns a function for each product of a compiled program."""
+def _places(parts: CompiledParts, device: CudaDevice) -> dict[_Key, _Place]:
+    """Returns a function for each choice of a compiled program."""
     program = parts.program
     values = {dim.name: max(dim.minimum, min(OPEN, dim.maximum or OPEN)) for dim in program.signature.dims}
-    found: dict[tuple[str, Product], _Place] = {}
+    found: dict[_Key, _Place] = {}
     for step in program.steps:
         if step.kernel >= 0 and program.kernels[step.kernel].device == DEVICE:
             for key, place in _places_of(program, step, parts.code[program.code[DEVICE]], values, device):
@@ -169,7 +169,7 @@ def _places(parts: CompiledParts, device: CudaDevice) -> dict[tuple[str, Product
 
 def _places_of(
     program: ProgramSpec, step: Step, data: bytes, values: Mapping[str, int], device: CudaDevice
-) -> list[tuple[tuple[str, Product], _Place]]:
+) -> list[tuple[_Key, _Place]]:
     entry = program.kernels[step.kernel]
     code = data[entry.offset : entry.offset + entry.size]
     read = unpack(code, {})
@@ -177,11 +177,6 @@ def _places_of(
     level = choose_level(bound, device.driver.capability)
     function = next(each.function for each in read.variants if each.level == level)
     dims = tuple(evaluate(each, values) for each in step.dims)
-    products = [launch.product for launch in function.launches if launch.product is not None]
-    return [
-        (
-            (level, asked_product(each.element, each.rows, each.columns, each.depth, each.batch)),
-            _Place(code, function, dims, isinstance(each.depth, int)),
-        )
-        for each in products
-    ]
+    place = _Place(code, function, dims)
+    started = (each for each in function.launches if each.asked and evaluate(each.blocks, {}, dims) > 0)
+    return [((level, asked_of(each.asked)), place) for each in started]

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from lowerkit.bench.tile_tuning import Trial
     from lowerkit.runtimes.cuda.device import CudaDevice
     from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile
-    from lowerkit.targets.cuda.model.products import GemmTile
 
 
 @click.command("tune")
 @model_options
 @click.option("--target", default="cuda:sm_90", show_default=True, metavar="cuda:LEVEL", help="The card's level.")
-@click.option("--candidates", default=8, show_default=True, help="Tiles that are measured for each product.")
+@click.option("--candidates", default=8, show_default=True, help="Tiles that are measured for each.")
 @click.option(
     "--database",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -43,15 +42,16 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Measure tiles of MODEL's products on this card, for `compile --tiles`.
+    """Measure tiles of MODEL's products, convolutions and attention on this card, for `compile --tiles`.
 
-    JSON fields: card, file (null: `--dry-run`), products [{level, rows, columns, depth, batch, element, tile, trials
-    [{tile, predicted_seconds, seconds, problem}]}]; tile is null where no candidate ran.
+    JSON fields: card, file (null: `--dry-run`), kernels [{level, asked {type: gemm, conv or attention; its sizes},
+    tile, trials [{tile, predicted_seconds, seconds, problem}]}]; tile is null where no candidate ran,
+    predicted_seconds is null where none are predicted.
     """
     if candidates < 1:
         raise UsageError("LK1009", f"--candidates is {candidates}, expected at least 1")
 
-    from lowerkit.bench.tile_tuning import best_of, tune_products
+    from lowerkit.bench.tile_tuning import best_of, tune_tiles
     from lowerkit.compiled import CompileOptions
     from lowerkit.targets.cuda.model.launches import DEVICE
     from lowerkit.targets.cuda.model.measured_tiles import TileFile, default_path
@@ -68,16 +68,16 @@ def command(
         if known.card != card:
             raise UsageError("LK1009", f"{path} was measured on {known.card}, this card is {card}", hint="name another")
         with progress(quiet) as show:
-            trials = tune_products(capture_model(model, inputs, dynamic, seed), options, device, candidates, show)
+            trials = tune_tiles(capture_model(model, inputs, dynamic, seed), options, device, candidates, show)
     finally:
         device.close()
     best = best_of(trials)
     if not dry_run:
         known.with_entries(best).save(path)
     if as_json:
-        print_json("tune", {"card": card, "file": None if dry_run else str(path), "products": _json(trials, best)})
+        print_json("tune", {"card": card, "file": None if dry_run else str(path), "kernels": _json(trials, best)})
         return
-    print_table(f"products on {card}", _COLUMNS, _rows(trials, best))
+    print_table(f"kernels on {card}", _COLUMNS, _rows(trials, best))
     click.echo("nothing was written (--dry-run)" if dry_run else f"wrote {path}: lowerkit compile --tiles takes it")
 
 
@@ -95,50 +95,45 @@ def open_card(level: str) -> CudaDevice:
         raise RuntimeFault(error.code, error.message, hint="tiles are measured on a card: run it there") from error
 
 
-_COLUMNS = ("level", "rows x columns x depth", "batch", "element", "tile", "predicted us", "us", "")
+_COLUMNS = ("level", "kernel", "tile", "predicted us", "us", "")
 
 
 def _rows(trials: Sequence[Trial], best: Sequence[MeasuredTile]) -> list[list[object]]:
-    chosen = {(each.level, each.product): each.tile for each in best}
+    from lowerkit.targets.cuda.model.shortlists import asked_words, tile_words
+
+    chosen = {(each.level, each.asked): each.tile for each in best}
     return [
         [
             each.level,
-            f"{each.product.rows} x {each.product.columns} x {each.product.depth}",
-            each.product.batch,
-            each.product.element,
-            _text(each.tile),
-            f"{each.predicted * 1e6:.2f}",
+            asked_words(each.asked),
+            tile_words(each.tile),
+            f"{each.predicted * 1e6:.2f}" if each.predicted else "-",
             "-" if each.problem else f"{each.seconds * 1e6:.2f}",
-            each.problem or ("taken" if chosen.get((each.level, each.product)) == each.tile else ""),
+            each.problem or ("taken" if chosen.get((each.level, each.asked)) == each.tile else ""),
         ]
-        for each in sorted(trials, key=lambda each: (each.level, str(each.product)))
+        for each in sorted(trials, key=lambda each: (each.level, str(each.asked)))
     ]
-
-
-def _text(tile: GemmTile) -> str:
-    split = f", {tile.split} parts" if tile.split > 1 else ""
-    return f"{tile.m} x {tile.n} x {tile.k}, {tile.warps} warps, {tile.stages} stages{split}"
 
 
 def _json(trials: Sequence[Trial], best: Sequence[MeasuredTile]) -> list[dict[str, Any]]:
     import msgspec
 
-    chosen = {(each.level, each.product): msgspec.to_builtins(each.tile) for each in best}
+    chosen = {(each.level, each.asked): msgspec.to_builtins(each.tile) for each in best}
     return [
         {
             "level": level,
-            **msgspec.to_builtins(product),
-            "tile": chosen.get((level, product)),
+            "asked": msgspec.to_builtins(asked),
+            "tile": chosen.get((level, asked)),
             "trials": [
                 {
                     "tile": msgspec.to_builtins(each.tile),
-                    "predicted_seconds": each.predicted,
+                    "predicted_seconds": each.predicted or None,
                     "seconds": each.seconds,
                     "problem": each.problem,
                 }
                 for each in trials
-                if (each.level, each.product) == (level, product)
+                if (each.level, each.asked) == (level, asked)
             ],
         }
-        for level, product in dict.fromkeys((each.level, each.product) for each in trials)
+        for level, asked in dict.fromkeys((each.level, each.asked) for each in trials)
     ]

@@ -13,9 +13,12 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
 from lowerkit.runtimes.cuda.driver_faults import DriverFaults
 from lowerkit.runtimes.cuda.image import Function, ImageError, Launch, unpack
+from lowerkit.runtimes.cuda.launch_arguments import arguments_of, shaped_maps
 from lowerkit.runtimes.cuda.levels import choose_level
+from lowerkit.runtimes.cuda.tensor_maps import ShapedMap
 from lowerkit.runtimes.device import Bytes, Device
 from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.on_device.values import FollowsValues, NamedCall
 
 _ALIGNMENT = 256
 _MOST_BLOCKS = 2**31 - 1
@@ -28,6 +31,7 @@ class _Call:
     kernel: Any
     blocks: int
     launch: Launch
+    maps: tuple[ShapedMap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class CudaDevice(Device):
         self._blobs: dict[str, bytes] = {}
         self._kernels: dict[tuple[str, tuple[int, int]], Any] = {}
         self._temporaries = self._temporary_bytes = 0
+        self._named: NamedCall | None = None
 
     def _open_driver(self) -> Driver:
         from lowerkit.runtimes.cuda.libcuda import LibCuda
@@ -139,6 +144,7 @@ class CudaDevice(Device):
                 size,
                 f"operand {number}" if number < operands else f"result {number - operands}",
                 number >= operands,
+                None if self._named is None else self._named.values[number],
             )
             for number, (address, size) in enumerate(zip(addresses, shaped.buffers, strict=True))
         ]
@@ -152,8 +158,10 @@ class CudaDevice(Device):
                 self.driver.forget(buffer.address, buffer.size)
         for call in shaped.calls:
             launch = call.launch
-            arguments = [*(buffers[pointer] for pointer in launch.pointers), *key, *[0] * launch.nulls]
-            self.driver.launch(call.kernel, call.blocks, launch.block, launch.shared, arguments, queue)
+            arguments = arguments_of(launch, buffers, call.maps, key, self.driver.prepared)
+            self.driver.launch(
+                call.kernel, call.blocks, launch.block, launch.shared, arguments, queue, early=launch.early
+            )
 
     def record(self, queue: int) -> Any:
         """See :meth:`Device.record`."""
@@ -205,8 +213,8 @@ class CudaDevice(Device):
         self._temporaries, self._temporary_bytes = self.driver.allocate(size), size
 
 
-class SimulatedCudaDevice(CudaDevice):
-    """The same without a card: every level runs on it."""
+class SimulatedCudaDevice(CudaDevice, FollowsValues):
+    """The same without a card: every level runs on it, and it holds a session to its memory plan."""
 
     def __init__(self, level: str = "", number: int = 0, *, faults: DriverFaults | None = None) -> None:
         """Opens a device; ``faults`` are what goes wrong with it, for tests of what is done about it.
@@ -216,6 +224,10 @@ class SimulatedCudaDevice(CudaDevice):
         """
         self._faults = faults
         super().__init__(level, number)
+
+    def name_call(self, call: NamedCall | None) -> None:
+        """See :meth:`FollowsValues.name_call`."""
+        self._named = self.driver.named = call
 
     def _open_driver(self) -> Driver:
         from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
@@ -227,15 +239,17 @@ def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
     """Returns a function with the dims known.
 
     Raises:
-        ImageError: it has another number of dims, or needs more blocks than a grid can have.
+        ImageError: it has another number of dims, needs more blocks than a grid can have, or a tensor map that reaches
+            out of its buffer.
     """
     function = program.function
     if len(dims) != function.dims:
         raise ImageError(f"the function takes {function.dims} dims, {len(dims)} are given")
     sizes = [evaluate(size, {}, dims) for size in (*function.operands, *function.results)]
+    temporaries = [evaluate(size, {}, dims) for size in function.temporaries]
     places: list[tuple[int, int]] = []
     end = 0
-    for size in (evaluate(each, {}, dims) for each in function.temporaries):
+    for size in temporaries:
         places.append((end, size))
         end += -(-size // _ALIGNMENT) * _ALIGNMENT
     calls: list[_Call] = []
@@ -244,5 +258,6 @@ def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
         if blocks > 0:
             if blocks > _MOST_BLOCKS:
                 raise ImageError(f"kernel {launch.kernel!r} needs {blocks} blocks, a grid has {_MOST_BLOCKS} at most")
-            calls.append(_Call(program.kernels[launch.kernel], blocks, launch))
+            maps = shaped_maps(launch, dims, [*sizes, *temporaries])
+            calls.append(_Call(program.kernels[launch.kernel], blocks, launch, maps))
     return _Shaped(tuple(sizes), tuple(places), end, tuple(calls))

@@ -10,10 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer
+from lowerkit.runtimes.cuda.launch_buffer import LaunchBuffer, LaunchTensorMap
 from lowerkit.runtimes.device import Bytes
+from lowerkit.runtimes.on_device.values import NamedCall
 
-__all__ = ["Driver", "LaunchBuffer"]
+__all__ = ["Driver", "LaunchBuffer", "LaunchTensorMap"]
 
 
 class Driver(ABC):
@@ -21,9 +22,11 @@ class Driver(ABC):
 
     Attributes:
         capability: compute capability of the device, major and minor; None where it runs code of every level.
+        named: the step that the next calls are a part of, where somebody says it; for messages.
     """
 
     capability: tuple[int, int] | None = None
+    named: NamedCall | None = None
 
     @abstractmethod
     def allocate(self, size: int) -> int:
@@ -60,9 +63,21 @@ class Driver(ABC):
     def kernel(self, module: Any, name: str) -> Any:
         """Returns a kernel of a module."""
 
+    def prepared(self, described: LaunchTensorMap) -> LaunchTensorMap:
+        """Returns a tensor map as launches take it at once, again and again; here as it is."""
+        return described
+
     @abstractmethod
     def launch(
-        self, kernel: Any, blocks: int, threads: int, shared: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self,
+        kernel: Any,
+        blocks: int,
+        threads: int,
+        shared: int,
+        arguments: Sequence[LaunchBuffer | LaunchTensorMap | int],
+        queue: int,
+        *,
+        early: bool = False,
     ) -> None:
         """Puts a launch into a queue.
 
@@ -71,8 +86,10 @@ class Driver(ABC):
             blocks: of the grid, 1 or more.
             threads: of a block.
             shared: bytes of dynamic shared memory of a block.
-            arguments: each of 64 bits.
+            arguments: buffers are their addresses, of 64 bits; numbers have up to 64, tensor maps 128 bytes.
             queue: where to.
+            early: whether it may start before the launch in front of it in the queue has ended: its kernel waits for
+                that by itself, before it touches memory.
         """
 
     @abstractmethod

@@ -70,6 +70,11 @@ def _hint(call: str, number: int) -> str | None:
             "the device is lost to this session: close it and open another one; "
             "--device cuda-sim runs the same code and names the instruction"
         )
+    if number == INVALID_VALUE and call == "cuTensorMapEncodeTiled":
+        return (
+            "address and strides must be multiples of 16 bytes, a box has up to 256 elements in each dimension, and up "
+            "to the span of its swizzle in the innermost one; --device cuda-sim says which of them it is"
+        )
     if number == INVALID_VALUE and "cpy" in call:
         return "is the address one that the device gave? one of the host is none"
     if number == OUT_OF_RESOURCES:

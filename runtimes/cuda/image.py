@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import force_setattr
 
+from lowerkit.runtimes.cuda.tensor_maps import BadMap, TensorMap, check_maps
 from lowerkit.runtimes.expressions import Expr, normalize, symbols
 
-_MAGIC = b"lkcu\x02\0\0\0"
+_MAGIC = b"lkcu\x03\0\0\0"
 _HEAD = len(_MAGIC) + 8
 
 
@@ -58,11 +59,12 @@ class Product(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """One launch of a kernel.
+    """One launch of a kernel, which takes pointers, then tensor maps, then the dims, then null pointers.
 
     Attributes:
         kernel: its name.
         pointers: which buffers its first parameters are: operands, then results, then temporaries of the function.
+        maps: the tensor maps that follow, each with its sizes and strides behind it.
         blocks: of the grid, an expression over the function's dims; nothing is started for 0.
         block: threads of a block, a multiple of 32.
         shared: bytes of dynamic shared memory of a block.
@@ -70,6 +72,8 @@ class Launch(msgspec.Struct, frozen=True):
         flops, read, written: operations, and bytes of device memory, at least; expressions likewise.
         exponentials: of softmax between products; an expression likewise.
         product: what it computes, where that is one product in tiles.
+        asked: what its tile was chosen for, JSON, for tuning.
+        early: whether it may start before the launch in front of it has ended: its kernel waits by itself.
     """
 
     kernel: str
@@ -83,14 +87,22 @@ class Launch(msgspec.Struct, frozen=True):
     written: Expr = 0
     exponentials: Expr = 0
     product: Product | None = None
+    asked: str = ""
+    maps: list[TensorMap] = []
+    early: bool = False
 
     def __post_init__(self) -> None:
         for name in ("blocks", "flops", "read", "written", "exponentials"):
             force_setattr(self, name, normalize(getattr(self, name)))
 
+    @property
+    def buffers(self) -> set[int]:
+        """The numbers of all buffers that it takes."""
+        return {*self.pointers, *(each.buffer for each in self.maps)}
+
 
 class Function(msgspec.Struct, frozen=True):
-    """A function as launches in order. Every kernel takes its pointers, then all ``dims``, as 64 bits each.
+    """A function as launches in order. All ``dims`` are 64 bits each.
 
     Attributes:
         operands, results, temporaries: their bytes, expressions over the dims.
@@ -270,6 +282,10 @@ def _check(variant: Variant, blob: int) -> None:
             raise ImageError(f"there is no kernel {launch.kernel!r}")
         if any(not 0 <= pointer < len(sizes) for pointer in launch.pointers):
             raise ImageError(f"kernel {launch.kernel!r} takes buffers {launch.pointers} of {len(sizes)}")
+        try:
+            check_maps(launch.maps, len(sizes))
+        except BadMap as error:
+            raise ImageError(f"kernel {launch.kernel!r} takes {error}") from None
         if launch.block % 32 or not 0 < launch.block <= 1024:
             raise ImageError(f"kernel {launch.kernel!r} has blocks of {launch.block} threads")
         if launch.product is not None and min(*launch.product.tile, launch.product.stages) < 1:

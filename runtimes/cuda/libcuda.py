@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass, field
-from typing import Any
 
 from lowerkit.errors import RuntimeFault
-from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
-from lowerkit.runtimes.cuda.driver_errors import (
-    OUT_OF_MEMORY,
-    CudaError,
-    check_driver,
-    no_card,
-    no_library,
-    no_symbol,
-    words_of,
-)
+from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer, LaunchTensorMap
+from lowerkit.runtimes.cuda.driver_errors import OUT_OF_MEMORY, CudaError, check_driver, no_card
+from lowerkit.runtimes.cuda.driver_library import DriverLibrary
+from lowerkit.runtimes.cuda.launch_memory import ArgumentMemory, encoded, launch
 from lowerkit.runtimes.cuda.levels import capability_of, levels_of
 from lowerkit.runtimes.device import Bytes
 
@@ -37,6 +30,7 @@ _ERROR_LOG, _ERROR_LOG_SIZE = c_int(5), c_int(6)  # options of the compiler in t
 _LOG_BYTES = 1 << 14
 _OF_THIS_THREAD = 1  # a capture: what other threads do does not end it
 _SHARED_UNASKED = 48 << 10  # bytes of dynamic shared memory that a kernel may have without asking
+_EARLY_FROM = (12, 3)  # drivers of which a graph can hold launches that start early
 _MOST_DYNAMIC_SHARED = 8  # the attribute of a kernel by which it asks
 
 
@@ -84,16 +78,13 @@ class LibCuda(Driver):
         Raises:
             RuntimeFault: LK8020, there is no driver, no card, or one older than ``level``.
         """
-        try:
-            self._library = ctypes.CDLL(library)
-        except OSError as error:
-            raise no_library(library, error) from error
-        self._path = library
+        self._call = DriverLibrary(library).call
         self._thread = 0
         self._streams: dict[int, int] = {}
         self._modules: list[_Module] = []
         self._allocations: set[int] = set()
         self._shared: dict[int, int] = {}
+        self._after_launch: set[int] = set()  # queues whose last entry is a launch
         count, device, context = c_int(), c_int(), c_void_p()
         try:
             self._call("cuInit", c_uint(0))
@@ -200,23 +191,36 @@ class LibCuda(Driver):
             module.kernels[name] = function.value or 0
         return module.kernels[name]
 
+    def prepared(self, described: LaunchTensorMap) -> LaunchTensorMap:
+        """See :meth:`Driver.prepared`.
+
+        Raises:
+            RuntimeFault: LK8020, the driver knows no tensor maps.
+            CudaError: it takes none of this form.
+        """
+        self._enter()
+        return encoded(self._call, described)
+
     def launch(
-        self, kernel: int, blocks: int, threads: int, shared: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self,
+        kernel: int,
+        blocks: int,
+        threads: int,
+        shared: int,
+        arguments: Sequence[LaunchBuffer | LaunchTensorMap | int],
+        queue: int,
+        *,
+        early: bool = False,
     ) -> None:
-        """See :meth:`Driver.launch`."""
-        stream = self._stream(queue)
-        numbers = [each.address if isinstance(each, LaunchBuffer) else each for each in arguments]
-        values = (c_uint64 * max(len(numbers), 1))(*(number & (1 << 64) - 1 for number in numbers))
-        start = ctypes.addressof(values)
-        places = (c_void_p * max(len(numbers), 1))(*(start + 8 * number for number in range(len(numbers))))
-        one = c_uint(1)
+        """See :meth:`Driver.launch`; behind anything but a launch, none is early."""
+        stream = self._stream(queue, launches=True)
+        memory = ArgumentMemory(arguments, self._call)
         if shared > self._shared.get(kernel, _SHARED_UNASKED):  # more has to be asked for, once for each kernel
             self._call("cuFuncSetAttribute", c_void_p(kernel), c_int(_MOST_DYNAMIC_SHARED), c_int(shared))
             self._shared[kernel] = shared
-        self._call(
-            "cuLaunchKernel", c_void_p(kernel), c_uint(blocks), one, one, c_uint(threads), one, one, c_uint(shared),
-            stream, places, None,
-        )  # fmt: skip
+        early = early and queue in self._after_launch and self.driver_version >= _EARLY_FROM
+        launch(self._call, kernel, (blocks, threads, shared), stream, memory, early=early)
+        self._after_launch.add(queue)
 
     def record(self, queue: int) -> int:
         """See :meth:`Driver.record`."""
@@ -299,19 +303,13 @@ class LibCuda(Driver):
             self._call("cuCtxSetCurrent", self._context)
             self._thread = thread
 
-    def _stream(self, queue: int) -> c_void_p:
+    def _stream(self, queue: int, *, launches: bool = False) -> c_void_p:
+        """Returns the stream of a queue for one call, of a launch or of anything else."""
         self._enter()
+        if not launches:
+            self._after_launch.discard(queue)
         if queue not in self._streams:
             stream = c_void_p()
             self._call("cuStreamCreate", byref(stream), c_uint(1))  # 1: waits for no other stream
             self._streams[queue] = stream.value or 0
         return c_void_p(self._streams[queue])
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        try:
-            function: Callable[..., int] = getattr(self._library, name)
-        except AttributeError as error:
-            raise no_symbol(self._path, name) from error
-        number = function(*arguments)
-        if number:
-            raise CudaError(name, number, words_of(self._library, number))

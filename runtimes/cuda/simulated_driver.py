@@ -2,8 +2,8 @@
 
 A launch may touch its own buffers and nothing beside them, may not write its operands, may not read what nothing has
 written, and may not access one place by two threads that nothing orders: each is a fault (LK8017) that names the
-instruction and the buffer. So are launches and copies of different queues that nothing orders, and a graph of launches
-whose memory is gone.
+instruction and the buffer. So are launches and copies of different queues that nothing orders, a graph of launches
+whose memory is gone, and reads of a value over which another one was written (:mod:`simulated_values`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowerkit.errors import ResourceError
-from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer, LaunchTensorMap
 from lowerkit.runtimes.cuda.driver_faults import DriverFaults, FaultyCalls
 from lowerkit.runtimes.cuda.simulated import Kernel, Module, SimulatedGpu
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
-from lowerkit.runtimes.cuda.simulated.launch_graphs import CapturedCopy, CapturedGraph, CapturedLaunch, Forgotten
+from lowerkit.runtimes.cuda.simulated.queues.launch_graphs import CapturedCopy, CapturedGraph, CapturedLaunch, Forgotten
 from lowerkit.runtimes.cuda.simulated.stream_order import Clock, StreamOrder, Touch
+from lowerkit.runtimes.cuda.simulated_values import ValuePlaces, words_of
 from lowerkit.runtimes.device import Bytes
 
 
@@ -54,6 +55,7 @@ class SimulatedDriver(Driver):
         self.launches = 0
         self.thread_instructions = 0
         self._order = StreamOrder()
+        self._values = ValuePlaces()
         self._captures: dict[int, CapturedGraph] = {}
 
     def allocate(self, size: int) -> int:
@@ -74,6 +76,7 @@ class SimulatedDriver(Driver):
         self._order.synchronize_all()
         if allocation is not None:
             self._order.forget(allocation.base, allocation.end)
+            self._values.forget(allocation.base, allocation.end)
 
     def write(self, address: int, data: Bytes, queue: int) -> None:
         """See :meth:`Driver.write`."""
@@ -81,21 +84,24 @@ class SimulatedDriver(Driver):
         self._refuse_in_capture("a copy from the host", queue)
         touch = Touch(address, address + data.size, writes=True, name=self._named(address, data.size))
         self.gpu.write(address, data)
-        self._order.work(queue, "a copy from the host", [touch])
+        self._order.work(queue, f"a copy from the host{words_of(self.named)}", [touch])
+        self._values.copy_to(address, data.size, self.named)
 
     def read(self, data: Bytes, address: int, queue: int) -> None:
         """See :meth:`Driver.read`."""
         self._calls.call("cuMemcpyDtoHAsync_v2")
         self._refuse_in_capture("a copy to the host", queue)
         touch = Touch(address, address + data.size, writes=False, name=self._named(address, data.size))
+        self._values.copy_from(address, data.size, "a copy to the host", self.named)
         data[...] = self.gpu.read(address, data.size)
-        self._order.work(queue, "a copy to the host", [touch])
+        self._order.work(queue, f"a copy to the host{words_of(self.named)}", [touch])
         self._order.synchronize(queue)
 
     def copy(self, target: int, source: int, size: int, queue: int) -> None:
         """See :meth:`Driver.copy`."""
         self._calls.call("cuMemcpyDtoDAsync_v2")
-        copy = CapturedCopy(target, source, size, [self.gpu.allocation(each) for each in (target, source)])
+        held = [self.gpu.allocation(each) for each in (target, source)]
+        copy = CapturedCopy(target, source, size, held, self.named)
         if queue in self._captures:
             self._captures[queue].steps.append(copy)
         else:
@@ -106,7 +112,7 @@ class SimulatedDriver(Driver):
         for graph in self._captures.values():
             graph.steps.append(Forgotten(address, size))
         if not self._captures:
-            self.gpu.forget(address, size)
+            self._forget(address, size)
 
     def load(self, ptx: bytes, cubin: bytes, level: str) -> Module:
         """See :meth:`Driver.load`; machine code is of no use here.
@@ -128,21 +134,22 @@ class SimulatedDriver(Driver):
         blocks: int,
         threads: int,
         shared: int,
-        arguments: Sequence[LaunchBuffer | int],
+        arguments: Sequence[LaunchBuffer | LaunchTensorMap | int],
         queue: int,
+        *,
+        early: bool = False,
     ) -> None:
-        """See :meth:`Driver.launch`.
+        """See :meth:`Driver.launch`; what an early launch must do holds for it wherever it stands in its queue.
 
         Raises:
             KernelFault: LK8017, a thread does what it must not, or nothing orders the launch behind what another queue
                 does with its buffers.
         """
         self._calls.launch("cuLaunchKernel")
-        held = [
-            self.gpu.allocation(each.address) if isinstance(each, LaunchBuffer) and each.size else None
-            for each in arguments
-        ]
-        launch = CapturedLaunch(kernel, blocks, threads, shared, tuple(arguments), held)
+        taken = [each.buffer if isinstance(each, LaunchTensorMap) else each for each in arguments]
+        buffers = [each for each in taken if isinstance(each, LaunchBuffer) and each.size]
+        held = [self.gpu.allocation(each.address) for each in buffers]
+        launch = CapturedLaunch(kernel, blocks, threads, shared, tuple(arguments), buffers, held, early, self.named)
         if queue in self._captures:
             self._captures[queue].steps.append(launch)
         else:
@@ -211,7 +218,7 @@ class SimulatedDriver(Driver):
             elif isinstance(step, CapturedCopy):
                 self._copy(step, queue)
             else:
-                self.gpu.forget(step.address, step.size)
+                self._forget(step.address, step.size)
 
     def destroy_graph(self, graph: CapturedGraph) -> None:
         """See :meth:`Driver.destroy_graph`.
@@ -228,17 +235,23 @@ class SimulatedDriver(Driver):
         """See :meth:`Driver.close`."""
         self.gpu = SimulatedGpu(capacity=0)
         self._calls = FaultyCalls(DriverFaults())
-        self._order, self._captures = StreamOrder(), {}
+        self._order, self._values, self._captures = StreamOrder(), ValuePlaces(), {}
 
     def _run(self, launch: CapturedLaunch, queue: int) -> None:
-        buffers = [each for each in launch.arguments if isinstance(each, LaunchBuffer) and each.size]
         touches = [
             Touch(each.address, each.address + each.size, each.writable, f"{each.name} ({each.size} bytes)")
-            for each in buffers
+            for each in launch.buffers
         ]
-        self._order.work(queue, f"a launch of {launch.kernel.name}", touches)
+        kernel = launch.kernel.name
+        self._order.work(queue, f"a launch of {kernel}{words_of(launch.named)}", touches, f"kernel {kernel}")
+        arguments = self._values.launch(launch.arguments, launch.buffers, launch.named)
         statistics = self.gpu.launch(
-            launch.kernel, (launch.blocks,), (launch.threads,), launch.arguments, launch.shared
+            launch.kernel,
+            (launch.blocks,),
+            (launch.threads,),
+            arguments,
+            launch.shared,
+            early=launch.early,
         )
         self.launches += 1
         self.thread_instructions += statistics.thread_instructions
@@ -251,15 +264,19 @@ class SimulatedDriver(Driver):
         ]
         if max(copy.target, copy.source) < min(copy.target, copy.source) + copy.size:
             raise KernelFault(f"a copy from {names[1]} to {names[0]}, which overlap")
+        self._values.copy_from(copy.source, copy.size, "a copy within the device", copy.named)
         self.gpu.write(copy.target, self.gpu.read(copy.source, copy.size))
-        self._order.work(queue, "a copy within the device", touches)
+        self._order.work(queue, f"a copy within the device{words_of(copy.named)}", touches)
+        self._values.copy_to(copy.target, copy.size, copy.named)
+
+    def _forget(self, address: int, size: int) -> None:
+        self.gpu.forget(address, size)
+        self._values.forget(address, address + size)
 
     def _check_held(self, step: CapturedLaunch | CapturedCopy) -> None:
         if isinstance(step, CapturedLaunch):
             what = f"launches {step.kernel.name}"
-            places = [
-                (each.address, each.name) if isinstance(each, LaunchBuffer) else (0, "") for each in step.arguments
-            ]
+            places = [(each.address, each.name) for each in step.buffers]
         else:
             what = f"copies {step.size} bytes"
             places = [(step.target, "the target"), (step.source, "the source")]

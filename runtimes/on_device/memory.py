@@ -10,6 +10,7 @@ from lowerkit.errors import ResourceError, RuntimeFault
 from lowerkit.runtimes.device import Bytes, Device, package_of
 from lowerkit.runtimes.launch_sequences import LaunchSequences
 from lowerkit.runtimes.manifest import Step
+from lowerkit.runtimes.on_device.values import NamedCall, naming
 from lowerkit.runtimes.supervised.record import foreign_call
 
 QUEUE = 0
@@ -79,23 +80,25 @@ class DeviceMemory:
         except DeviceFailure as failure:
             raise_failure(failure)
 
-    def read(self, data: Bytes, address: int) -> None:
-        """Copies bytes of the device into ``data``, after all that it has to do.
+    def read(self, data: Bytes, address: int, named: NamedCall | None = None) -> None:
+        """Copies bytes of the device into ``data``, after all that it has to do; ``named`` is the step that asks.
 
         Raises:
             DeviceFailure: the device fails.
         """
         self.sequences.flush()
-        self.ask(self.device.copy_out, data, address, QUEUE)
+        with naming(self.device, named):
+            self.ask(self.device.copy_out, data, address, QUEUE)
 
-    def write(self, address: int, data: Bytes) -> None:
-        """Copies bytes to the device, after all that it has to do.
+    def write(self, address: int, data: Bytes, named: NamedCall | None = None) -> None:
+        """Copies bytes to the device, after all that it has to do; ``named`` is the step that asks.
 
         Raises:
             DeviceFailure: the device fails.
         """
         self.sequences.flush()
-        self.ask(self.device.copy_in, address, data, QUEUE)
+        with naming(self.device, named):
+            self.ask(self.device.copy_in, address, data, QUEUE)
 
     def store(self, weights: Mapping[tuple[str, str], Bytes]) -> None:
         """Copies weights to the device, each at a multiple of 256 bytes.

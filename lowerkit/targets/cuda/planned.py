@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lowerkit.runtimes.cuda.image import Function, Launch, Product
+from lowerkit.runtimes.cuda.tensor_maps import TensorMap
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.tensors import Frame
 from lowerkit.targets.packing import Packing
@@ -47,6 +48,12 @@ class PlannedRegion(msgspec.Struct, frozen=True):
     note: str = ""
     packings: Mapping[int, tuple[str, tuple[tuple[str, int], ...]]] = {}
 
+    def asking(self, asked: str) -> PlannedRegion:
+        """Returns the region with ``asked`` in its first launch: what its tile was chosen for."""
+        first, *others = self.function.launches
+        launches = [msgspec.structs.replace(first, asked=asked), *others]
+        return msgspec.structs.replace(self, function=msgspec.structs.replace(self.function, launches=launches))
+
     def layouts(self) -> dict[int, Packing]:
         """Returns the layouts of weights."""
         return {number: Packing(kind, parameters) for number, (kind, parameters) in self.packings.items()}
@@ -67,6 +74,8 @@ class PlannedLaunch:
         blocks: of the grid.
         flops, read, written, exponentials: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
         computes: its ``product``.
+        maps: a tensor for each descriptor of the kernel; what the compiler says of them is known when it is linked.
+        asked: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
     """
 
     kernel: TritonKernel
@@ -77,6 +86,8 @@ class PlannedLaunch:
     written: KernelExpr = 0
     exponentials: KernelExpr = 0
     computes: Product | None = None
+    asked: str = ""
+    maps: Sequence[TensorMap] = ()
 
 
 def planned_region(
@@ -142,12 +153,14 @@ def _region(
     kernels: dict[str, Kernel] = {}
     described: list[Launch] = []
     for each in launches:
+        assert len(each.maps) == len(each.kernel.descriptors), "a tensor for each descriptor"
         name = kernel_name(each.kernel)
         kernels[name] = FastKernel(each.kernel)
         described.append(
             Launch(
                 name, list(each.pointers), each.blocks, 32 * each.kernel.warps, flops=each.flops, read=each.read,
-                written=each.written, exponentials=each.exponentials, product=each.computes,
+                written=each.written, exponentials=each.exponentials, product=each.computes, asked=each.asked,
+                maps=list(each.maps),
             )
         )  # fmt: skip
     packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}

@@ -19,9 +19,11 @@ def fast_families() -> tuple[KernelFamily, ...]:
         return ()
     from lowerkit.targets.cuda.families.attention.attention import AttentionFamily
     from lowerkit.targets.cuda.families.elementwise import ElementwiseFamily
+    from lowerkit.targets.cuda.families.gemv import GemvFamily
     from lowerkit.targets.cuda.families.matmul import MatmulFamily
     from lowerkit.targets.cuda.families.movement.copies import CopyFamily
     from lowerkit.targets.cuda.families.movement.gather import GatherFamily
+    from lowerkit.targets.cuda.families.movement.insert import InsertFamily
     from lowerkit.targets.cuda.families.movement.scatter import ScatterFamily
     from lowerkit.targets.cuda.families.rope import RopeFamily
     from lowerkit.targets.cuda.families.rowwise.cumulative import CumulativeFamily
@@ -32,11 +34,15 @@ def fast_families() -> tuple[KernelFamily, ...]:
     from lowerkit.targets.cuda.families.windows.conv import ConvFamily
     from lowerkit.targets.cuda.families.windows.depthwise import DepthwiseFamily
     from lowerkit.targets.cuda.families.windows.pool import PoolFamily
+    from lowerkit.targets.cuda.families.windows.resize import ResizeFamily
+    from lowerkit.targets.cuda.families.windows.transposed import TransposedFamily
+    from lowerkit.targets.cuda.families.windows.transposed_depthwise import TransposedDepthwiseFamily
 
     return (
-        MatmulFamily(), AttentionFamily(), RopeFamily(), ConvFamily(), DepthwiseFamily(), PoolFamily(),
-        RowNormFamily(), SoftmaxFamily(), ReduceFamily(), CumulativeFamily(), OrderingFamily(), GatherFamily(),
-        ScatterFamily(), ElementwiseFamily(), CopyFamily(),
+        GemvFamily(), MatmulFamily(), AttentionFamily(), RopeFamily(), ConvFamily(), DepthwiseFamily(), PoolFamily(),
+        TransposedFamily(), TransposedDepthwiseFamily(), ResizeFamily(), RowNormFamily(), SoftmaxFamily(),
+        ReduceFamily(), CumulativeFamily(), OrderingFamily(), GatherFamily(), ScatterFamily(), ElementwiseFamily(),
+        InsertFamily(), CopyFamily(),
     )  # fmt: skip
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from lowerkit.runtimes.cuda.image import unpack
-from lowerkit.targets.cuda.families.gemm_tiles import choose_tile
+from lowerkit.targets.cuda.families.gemm_tiles import asked_product, choose_tile
 from lowerkit.targets.cuda.model.arithmetic import arithmetic_of
 from lowerkit.targets.cuda.model.cards import card_of
 from lowerkit.targets.cuda.model.products import Product, product_work
+from lowerkit.targets.cuda.model.tma_tiles import PIECE_BYTES
 from lowerkit.targets.region_view import RegionView
 from tests.support.region_kernels import anchored, tensor
 from tests.support.targets.cuda_kernels import compile_cuda
 
-SHAPES = ((8192, 8192, 8192), (1024, 1024, 1024), (16, 4096, 14336), (128, 768, 3072))
+SHAPES = ((8192, 8192, 8192), (1024, 1024, 1024), (16, 4096, 14336), (128, 768, 3072), (4096, 4096, 4096))
 ATTRIBUTES = "accumulate = f32, transpose_lhs = false, transpose_rhs = {}"
 
 
@@ -30,14 +31,18 @@ def test_estimates_are_what_the_compilers_say(level: str, element: str) -> None:
         (variant,) = code.variants
         launch = variant.function.launches[0]
         kernel = variant.kernels[launch.kernel].kernel
-        tile = choose_tile(element, rows, columns, depth, 1, level)
+        described = level == "sm_90" and element == "bf16"
+        tile = choose_tile(asked_product(element, rows, columns, depth, 1, described=described), level)
         work = product_work(Product(rows, columns, depth, 1, element), tile, card)
+        assert tile.tma == (described and rows > 16)
         assert launch.product is not None
         assert (launch.product.tile, launch.product.stages) == ((tile.m, tile.n, tile.k), tile.stages)
-        assert (launch.blocks, launch.block) == (work.blocks, work.threads)
+        blocks = min(work.blocks, card.sms) if tile.persistent else work.blocks
+        assert (launch.blocks, launch.block) == (blocks, work.threads)
         assert len(variant.function.launches) == 1 + (tile.split > 1)
         assert (kernel.spills, kernel.registers) == (0, pytest.approx(work.registers, rel=0.45)), tile
         # What is exchanged at the end may need more than the loop of a small tile.
-        assert work.shared - 16 <= kernel.shared + launch.shared <= max(work.shared, tile.m * tile.n * 4 + 1024), tile
+        least = work.shared - (PIECE_BYTES if tile.persistent else 16)
+        assert least <= kernel.shared + launch.shared <= max(work.shared, tile.m * tile.n * 4 + 1024), tile
         ptx = code.compiled(variant, launch.kernel).ptx.decode()
         assert arithmetic_of(ptx) == (work.kind, work.old_matrix), tile

@@ -18,10 +18,10 @@ from tests.support.targets.cuda_kernels import compile_cuda, run_cuda
 Array = np.ndarray[Any, Any]
 Operand = tuple[Sequence[int | None], str]
 
-ROUNDING = {"f32": 2.0**-22, "f16": 2.0**-10, "bf16": 2.0**-7}
+ROUNDING = {"f64": 2.0**-51, "f32": 2.0**-22, "f16": 2.0**-10, "bf16": 2.0**-7}
 """Two roundings of the type, to the size of a result."""
-SUMS = 1e-6
-"""Of sums in f32 of some thousand products, to the size of the largest result."""
+SUMS, WIDE_SUMS = 1e-6, 1e-14
+"""Of sums in f32 and in f64 of some thousand products, to the size of the largest result."""
 
 
 def with_weights(operands: Sequence[Operand], build: Build, weights: Sequence[int]) -> RegionView:
@@ -59,5 +59,6 @@ def hold(
         else:
             found, exact = actual.astype(np.float64), wanted.astype(np.float64)
             size = float(np.abs(exact[np.isfinite(exact)]).max(initial=1.0))
-            np.testing.assert_allclose(found, exact, rtol=limit, atol=SUMS * size)
+            sums = WIDE_SUMS if str(type_.element_type) == "f64" else SUMS
+            np.testing.assert_allclose(found, exact, rtol=limit, atol=sums * size)
     return compiled.planned

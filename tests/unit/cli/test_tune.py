@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lowerkit.cli import tune_command
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.cuda.device import CudaDevice
-from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer
+from lowerkit.runtimes.cuda.driver import Driver, LaunchBuffer, LaunchTensorMap
 from lowerkit.runtimes.device import Bytes
-from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile, TileFile, measured_tile, using_tiles
+from lowerkit.targets.cuda.model.attentions import AttentionShape
+from lowerkit.targets.cuda.model.convolutions import ConvShape
+from lowerkit.targets.cuda.model.measured_tiles import MeasuredTile, TileFile, asked_of, measured_tile, using_tiles
 from lowerkit.targets.cuda.model.products import GemmTile, Product, shortlist
+from lowerkit.targets.cuda.model.shortlists import candidates_of, tile_words
 from tests.unit.cli.conftest import RunCommand
 
 MODEL = """
@@ -70,7 +74,15 @@ class TimingDriver(Driver):
         return name
 
     def launch(
-        self, kernel: Any, blocks: int, threads: int, shared: int, arguments: Sequence[LaunchBuffer | int], queue: int
+        self,
+        kernel: Any,
+        blocks: int,
+        threads: int,
+        shared: int,
+        arguments: Sequence[LaunchBuffer | LaunchTensorMap | int],
+        queue: int,
+        *,
+        early: bool = False,
     ) -> None:
         self.launches += 1
         self.now += 1e-6 * blocks
@@ -145,11 +157,13 @@ def test_from_a_model_to_tiles_that_a_compilation_takes(
     assert done.code == 0, done.err
     document = json.loads(done.out)
     assert (document["card"], document["file"]) == ("Fake 9000", str(file))
-    sizes = {(each["rows"], each["columns"], each["depth"]) for each in document["products"]}
+    asked = [each["asked"] for each in document["kernels"]]
+    assert {each["type"] for each in asked} == {"gemm"}
+    sizes = {(each["rows"], each["columns"], each["depth"]) for each in asked}
     assert sizes == {(64, 512, 256), (64, 64, 512), (64, 64, 64)}  # equal ones are measured once
     assert card.fake.closed and not card.fake.sizes and card.fake.launches > 100
     better = 0
-    for each in document["products"]:
+    for each in document["kernels"]:
         assert len({json.dumps(trial["tile"]) for trial in each["trials"]}) == len(each["trials"]) == 6
         seconds = [trial["seconds"] for trial in each["trials"]]
         assert each["tile"] == each["trials"][seconds.index(min(seconds))]["tile"]
@@ -167,6 +181,58 @@ def test_from_a_model_to_tiles_that_a_compilation_takes(
     plain, tuned = (blocks_of(tmp_path / f"{name}.lk", lowerkit_command) for name in ("plain", "tuned"))
     assert plain.keys() == tuned.keys()
     assert all(tuned[step] <= plain[step] for step in plain) and plain != tuned
+
+
+WINDOWS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(32, 64, 3, padding=1)
+
+    def forward(self, x):
+        x = F.relu(self.conv(x)).flatten(2).unflatten(1, (2, 32)).transpose(2, 3)
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def model():
+    torch.manual_seed(3)
+    return Mixed().eval().bfloat16(), (torch.randn(2, 32, 16, 16).bfloat16(),)
+"""
+
+
+def test_convolutions_and_attention_are_measured_too(
+    card: TimingCard, tmp_path: Path, lowerkit_command: RunCommand
+) -> None:
+    (tmp_path / "mixed.py").write_text(WINDOWS)
+    model, file = f"{tmp_path / 'mixed.py'}:model", tmp_path / "tiles.json"
+    done = lowerkit_command("tune", model, "--candidates", "4", "--database", file, "--json")
+    assert done.code == 0, done.err
+    kernels = {each["asked"]["type"]: each for each in json.loads(done.out)["kernels"]}
+    assert kernels.keys() == {"conv", "attention"}
+    assert (kernels["conv"]["asked"]["rows"], kernels["conv"]["asked"]["taps"]) == (512, 9)
+    assert (kernels["attention"]["asked"]["keys"], kernels["attention"]["asked"]["features"]) == (256, 32)
+    for each in kernels.values():
+        assert [trial["problem"] for trial in each["trials"]] == [""] * 4
+        assert each["tile"] in [trial["tile"] for trial in each["trials"]]
+    assert kernels["attention"]["trials"][0]["predicted_seconds"] is None
+    assert kernels["conv"]["trials"][0]["predicted_seconds"] > 0
+
+    tiles = TileFile.load(file).tiles
+    assert len(tiles) == 2
+    slow = {key: candidates_of(key[1], key[0])[3].tile for key in tiles}
+    entries = [MeasuredTile(level, asked, tile, 1.0, 0.0) for (level, asked), tile in slow.items()]
+    TileFile("Fake 9000", entries).save(file)
+    target = ("--target", "cuda:sm_90", "-q", "--tiles", file)
+    assert lowerkit_command("compile", model, *target, "-o", tmp_path / "slow.lk").code == 0
+    done = lowerkit_command("inspect", tmp_path / "slow.lk", "--json")
+    threads = {each["family"]: each["threads"] for each in json.loads(done.out)["cuda"]["launches"]}
+    for (_, asked), tile in slow.items():
+        assert threads[msgspec.to_builtins(asked)["type"]] == 32 * tile.warps
 
 
 def test_a_table_and_a_file_that_grows(
@@ -193,7 +259,10 @@ def test_what_does_not_fit_on_the_card_is_said(
     monkeypatch.setattr(tune_command, "open_card", lambda level: TimingCard(room=40_000))
     done = lowerkit_command("tune", model, "--candidates", "1", "--database", tmp_path / "tiles.json", "--json")
     assert done.code == 0, done.err
-    found = {each["rows"] * each["columns"] * each["depth"]: each for each in json.loads(done.out)["products"]}
+    found = {
+        each["asked"]["rows"] * each["asked"]["columns"] * each["asked"]["depth"]: each
+        for each in json.loads(done.out)["kernels"]
+    }
     assert found[64 * 64 * 64]["tile"] is not None
     assert found[64 * 512 * 256]["tile"] is None
     assert "do not fit on the card" in found[64 * 512 * 256]["trials"][0]["problem"]
@@ -214,37 +283,82 @@ def test_without_a_card_and_with_wrong_options(model: str, tmp_path: Path, lower
     assert done.code == 3 and "LK1001" in done.err and "lowerkit tune" in done.err
 
 
-TILE: dict[str, int] = {"m": 64, "n": 64, "k": 64, "warps": 4, "stages": 3, "split": 1}
-PRODUCT: dict[str, Any] = {"rows": 64, "columns": 64, "depth": 64, "batch": 1, "element": "bf16"}
-GOOD: dict[str, Any] = {"level": "sm_90", "product": PRODUCT, "tile": TILE, "seconds": 1.0, "predicted": 1.0}
+TILE: dict[str, Any] = {"type": "gemm", "m": 64, "n": 64, "k": 64, "warps": 4, "stages": 3, "split": 1}
+PRODUCT: dict[str, Any] = {"type": "gemm", "rows": 64, "columns": 64, "depth": 64, "batch": 1, "element": "bf16"}
+CONVOLUTION, ATTENTION = (
+    msgspec.to_builtins(each)
+    for each in (ConvShape("bf16", 64, 64, 1, 9, 64, 1, True, 0), AttentionShape("bf16", 512, 512, 8, 64, False))
+)
+CONV_TILE, ATTENTION_TILE = (
+    msgspec.to_builtins(candidates_of(asked_of(json.dumps(each)), "sm_90")[1].tile) for each in (CONVOLUTION, ATTENTION)
+)
+GOOD: dict[str, Any] = {"level": "sm_90", "asked": PRODUCT, "tile": TILE, "seconds": 1.0, "predicted": 1.0}
+
+
+def test_tiles_of_the_tma_unit_are_kept_and_older_files_read(tmp_path: Path) -> None:
+    """A file has no word of the unit, or all that is said of a tile."""
+    path = tmp_path / "tiles.json"
+    described = PRODUCT | {"described": True}
+    entries = [
+        GOOD,
+        GOOD | {"asked": described | {"rows": 4096}, "tile": TILE | {"n": 192, "tma": True}},
+        GOOD | {"asked": described, "tile": TILE | {"n": 32, "tma": True, "persistent": True}},
+    ]
+    path.write_text(json.dumps({"schema": "lowerkit.cuda_tiles", "version": 2, "card": "x", "entries": entries}))
+    read = TileFile.load(path)
+    read.save(path)
+    assert TileFile.load(path) == read
+    first, second, third = read.entries
+    assert first.tile == GemmTile(64, 64, 64, 4, 3)
+    assert tile_words(second.tile) == "64 x 192 x 64, 4 warps, 3 stages, TMA"
+    assert tile_words(third.tile) == "64 x 32 x 64, 4 warps, 3 stages, TMA, persistent"
+    with using_tiles(read.tiles):
+        assert measured_tile(Product(64, 64, 64, 1, "bf16"), "sm_90") == first.tile
+        assert measured_tile(Product(64, 64, 64, 1, "bf16", described=True), "sm_90") == third.tile
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"level": "sm_70"}, "no card for 'sm_70'"),
-        ({"tile": TILE | {"m": 48}}, "no tile"),
-        ({"tile": TILE | {"m": 8}}, "no tile"),
-        ({"tile": TILE | {"warps": 32}}, "no tile"),
-        ({"tile": TILE | {"split": 128}}, "no tile"),
-        ({"tile": TILE | {"m": 256, "n": 256, "k": 256}}, "does not fit"),
-        ({"product": PRODUCT | {"element": "f64"}}, "no product"),
-        ({"product": PRODUCT | {"rows": 0}}, "no product"),
+        ({"tile": TILE | {"m": 48}}, "no kernel with"),
+        ({"tile": TILE | {"m": 8}}, "no kernel with"),
+        ({"tile": TILE | {"warps": 32}}, "no kernel with"),
+        ({"tile": TILE | {"split": 128}}, "no kernel with"),
+        ({"tile": TILE | {"tma": True}}, "no kernel with"),
+        ({"tile": TILE | {"persistent": True}}, "no kernel with"),
+        ({"asked": PRODUCT | {"described": True}, "tile": TILE | {"tma": True, "n": 80}}, "no kernel with"),
+        ({"asked": PRODUCT | {"described": True}, "tile": TILE | {"tma": True}, "level": "sm_100"}, "no kernel with"),
+        ({"tile": TILE | {"m": 256, "n": 256, "k": 256}}, "no kernel with"),
+        ({"asked": PRODUCT | {"element": "f7"}}, "no kernel with"),
+        ({"asked": PRODUCT | {"rows": 0}}, "no kernel with"),
+        ({"asked": CONVOLUTION}, "no kernel with"),
+        ({"tile": ATTENTION_TILE}, "no kernel with"),
+        ({"asked": CONVOLUTION, "tile": CONV_TILE | {"m": 48}}, "no kernel with"),
+        ({"asked": CONVOLUTION | {"rows": -1}, "tile": CONV_TILE}, "no kernel with"),
+        ({"asked": ATTENTION, "tile": ATTENTION_TILE | {"keys": 4096}}, "no kernel with"),
+        ({"asked": ATTENTION | {"element": "i8"}, "tile": ATTENTION_TILE}, "no kernel with"),
         ({"seconds": "long"}, "Expected `float`"),
         ({"more": 1}, "unknown field"),
     ],
 )
 def test_files_with_tiles_that_are_none(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "tiles.json"
-    document = {"schema": "lowerkit.cuda_tiles", "version": 1, "card": "x", "entries": [GOOD]}
+    document = {"schema": "lowerkit.cuda_tiles", "version": 2, "card": "x", "entries": [GOOD]}
     path.write_text(json.dumps(document))
     assert len(TileFile.load(path).entries) == 1
+    others = [
+        GOOD | {"asked": CONVOLUTION, "tile": CONV_TILE},
+        GOOD | {"asked": ATTENTION, "tile": ATTENTION_TILE},
+    ]
+    path.write_text(json.dumps(document | {"entries": others}))
+    assert len(TileFile.load(path).tiles) == 2
     path.write_text(json.dumps(document | {"entries": [GOOD | change]}))
     with pytest.raises(LowerkitError, match=words) as caught:
         TileFile.load(path)
     assert caught.value.code == "LK1002"
-    path.write_text(json.dumps(document | {"version": 2}))
-    with pytest.raises(LowerkitError, match="version 1"):
+    path.write_text(json.dumps(document | {"version": 1}))
+    with pytest.raises(LowerkitError, match="version 2: it is lowerkit.cuda_tiles 1"):
         TileFile.load(path)
 
 

@@ -13,9 +13,11 @@ from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.epilogue import read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
+from lowerkit.targets.cuda.triton.scalars import constant
 from lowerkit.targets.cuda.triton.tensors import (
     Axis,
     Frame,
+    Splat,
     Tensor,
     load,
     offset_text,
@@ -31,7 +33,7 @@ ACROSS = 32
 
 
 class ElementwiseFamily(KernelFamily):
-    """Regions of elementwise ops, and of nothing but a copy in another order."""
+    """Regions of elementwise ops, and of nothing but copies in another order or one number in every place."""
 
     name: ClassVar[str] = "elementwise"
 
@@ -42,7 +44,7 @@ class ElementwiseFamily(KernelFamily):
         frame = Frame(region)
         copied = _copies(region, frame)
         if copied is not None:
-            accesses = [(tensor.strides, tensor.element) for tensor, _ in copied]
+            accesses = [(each.strides, each.element) for each, _ in copied if isinstance(each, Tensor)]
             sizes = copied[0][1].sizes
             if any(result.sizes != sizes for _, result in copied):
                 return Refusal("copies of several shapes")
@@ -63,8 +65,11 @@ class ElementwiseFamily(KernelFamily):
             epilogue.write(writer, "0", axes, mask)
         else:
             assert copied is not None, "one of both was read"
-            for tensor, result in copied:
-                value = load(writer, tensor, offset_text(writer, tensor.strides, tensor.offset, axes), mask)
+            for each, result in copied:
+                if isinstance(each, Tensor):
+                    value = load(writer, each, offset_text(writer, each.strides, each.offset, axes), mask)
+                else:
+                    value = writer.let(constant(each.number, each.element))
                 store(writer, result, offset_text(writer, result.strides, 0, axes), value, mask)
         source = writer.source(len(frame.buffers), frame.dims)
         kernel = TritonKernel(self.name, source, pointer_types(frame), frame.dims, 4, 1)
@@ -75,12 +80,14 @@ class ElementwiseFamily(KernelFamily):
         )
 
 
-def _copies(region: RegionView, frame: Frame) -> list[tuple[Tensor, Tensor]] | None:
-    """The operand, as it is seen, that each result is a copy of; None where something is computed."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+def _copies(region: RegionView, frame: Frame) -> list[tuple[Tensor | Splat, Tensor]] | None:
+    """The operand, as it is seen, or the number that each result is a copy of; None where something is computed."""
+    pairs: list[tuple[Tensor | Splat, Tensor]] = []
     for value, result in zip(region.returned, frame.results, strict=True):
         source = frame.source(value)
-        if not isinstance(source, Tensor) or len(source.sizes) != len(result.sizes):
+        if isinstance(source, Tensor) and len(source.sizes) != len(result.sizes):
+            return None
+        if not isinstance(source, Tensor | Splat):
             return None
         pairs.append((source, result))
     return pairs

@@ -2,9 +2,7 @@
 
 Vocabulary
     tile     ``m x n`` of the result, one block's work
-    band     tiles that follow one another in the order of blocks share rows of A or columns of B: ``BAND`` tiles of
-             rows, then the next column, so that what they share stays in the L2 cache
-    part     a range of K, where K is split
+    band, part   see :mod:`~lowerkit.targets.cuda.families.gemm_places`
 
 Bytes: A and B once from device memory where a band fits into L2, each ``N / n`` and ``M / m`` times through L2; the
 result once, operands of the epilogue once; with K split the parts are written and read once.
@@ -15,8 +13,7 @@ that takes from each product, 128 times the column of B, is added again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lowerkit.targets.cuda.families.gemm_places import Place, find_place
 from lowerkit.targets.cuda.families.gemm_problem import Gemm
 from lowerkit.targets.cuda.families.gemm_tiles import GemmTile
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
@@ -26,22 +23,7 @@ from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, offset_tex
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, expression, product
 
-BAND = 8
 SUM_BLOCK = 512
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a block is: axes of the batch, coordinates of its tile, and which part of K it sums."""
-
-    batch: list[Axis]
-    row: Axis
-    column: Axis
-    part: str
-
-    @property
-    def axes(self) -> list[Axis]:
-        return [*self.batch, self.row, self.column]
 
 
 def write_gemm(
@@ -49,9 +31,10 @@ def write_gemm(
 ) -> TritonKernel:
     """Writes the kernel of a product whose K is not split."""
     writer = KernelWriter()
-    place = _place(writer, frame, problem, tile)
-    sums = _sums(writer, frame, problem, tile, place)
-    epilogue.write(writer, writer.let(converted(sums, problem.accumulator, result), "value"), place.axes)
+    place, row, column = _place(writer, frame, problem, tile)
+    sums = _sums(writer, frame, problem, tile, place, row, column)
+    axes = [*place.batch, row, column]
+    epilogue.write(writer, writer.let(converted(sums, problem.accumulator, result), "value"), axes)
     source = writer.source(len(frame.buffers), frame.dims)
     return TritonKernel(family, source, pointer_types(frame), frame.dims, tile.warps, tile.stages)
 
@@ -59,18 +42,23 @@ def write_gemm(
 def write_parts(family: str, frame: Frame, problem: Gemm, tile: GemmTile) -> TritonKernel:
     """Writes the kernel that sums each part of K into a temporary [part, batch, rows, columns] behind the buffers."""
     writer = KernelWriter()
-    place = _place(writer, frame, problem, tile)
-    sums = _sums(writer, frame, problem, tile, place)
-    rows, columns = problem.rows, problem.columns
-    matrix = expression("mul", rows, columns)
-    at = [f"{place.row.text} * {render(columns)} + {place.column.text}"]
+    place, row, column = _place(writer, frame, problem, tile)
+    sums = _sums(writer, frame, problem, tile, place, row, column)
+    store_part(writer, frame, place, row, column, sums)
+    return with_temporary(family, writer, frame, problem, tile.warps, tile.stages)
+
+
+def store_part(writer: KernelWriter, frame: Frame, place: Place, row: Axis, column: Axis, sums: str) -> None:
+    """Writes the store of sums of a part of K into the temporary behind the buffers."""
+    problem = place.problem
+    matrix = expression("mul", problem.rows, problem.columns)
+    at = [f"{row.text} * {render(problem.columns)} + {column.text}"]
     if place.batch:
         at.append(f"{place.batch[0].text} * {render(matrix)}")
     at.append(f"{place.part} * {render(product([*problem.batch, matrix]))}")
-    masks = " & ".join(axis.mask for axis in (place.row, place.column) if axis.mask is not None)
+    masks = " & ".join(axis.mask for axis in (row, column) if axis.mask is not None)
     guard = f", mask={masks}" if masks else ""
     writer.line(f"tl.store(p{len(frame.buffers)} + ({' + '.join(at)}), {sums}{guard})")
-    return _with_temporary(family, writer, frame, problem, tile.warps, tile.stages)
 
 
 def write_sum_of_parts(
@@ -92,13 +80,14 @@ def write_sum_of_parts(
         writer.line(f"{sums} += tl.load(p{len(frame.buffers)} + {flat} + {step} * {render(count)}{guard})")
     value = writer.let(converted(sums, problem.accumulator, result), "value")
     epilogue.write(writer, value, [Axis(flat, tuple(range(len(sizes))), sizes, mask)])
-    kernel = _with_temporary(f"{family}_sum", writer, frame, problem, 4, 2)
+    kernel = with_temporary(f"{family}_sum", writer, frame, problem, 4, 2)
     return kernel, expression("ceildiv", count, SUM_BLOCK)
 
 
-def _with_temporary(
+def with_temporary(
     family: str, writer: KernelWriter, frame: Frame, problem: Gemm, warps: int, stages: int
 ) -> TritonKernel:
+    """Returns a kernel that takes the temporary of the parts behind the buffers."""
     pointers = (*pointer_types(frame), POINTERS[problem.accumulator])
     return TritonKernel(family, writer.source(len(pointers), frame.dims), pointers, frame.dims, warps, stages)
 
@@ -107,44 +96,21 @@ def _wide(frame: Frame) -> str:
     return ".to(tl.int64)" if frame.wide else ""
 
 
-def _place(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile) -> _Place:
-    """Writes which tile a block makes."""
-    wide = _wide(frame)
-    rows, columns = problem.rows, problem.columns
-    tiles_m, tiles_n = expression("ceildiv", rows, tile.m), expression("ceildiv", columns, tile.n)
-    pid = writer.let(f"tl.program_id(0){wide}", "pid")
-    part = "0"
-    if tile.split > 1:
-        part, pid = writer.let(f"{pid} % {tile.split}", "part"), writer.let(f"{pid} // {tile.split}", "pid")
-    batch: list[Axis] = []
-    if problem.batch:
-        each = writer.let(render(expression("mul", tiles_m, tiles_n)), "tiles")
-        batch = [Axis(writer.let(f"{pid} // {each}", "batch"), tuple(range(len(problem.batch))), problem.batch)]
-        pid = writer.let(f"{pid} % {each}", "pid")
-    tile_m, tile_n = _order(writer, pid, tiles_m, tiles_n)
-    row = writer.let(f"({tile_m} * {tile.m} + tl.arange(0, {tile.m}){wide})[:, None]", "row")
-    column = writer.let(f"({tile_n} * {tile.n} + tl.arange(0, {tile.n}){wide})[None, :]", "column")
-    row_mask, column_mask = (
-        None if _divides(size, by) else writer.let(f"{at} < {render(size)}", "inside")
-        for at, size, by in ((row, rows, tile.m), (column, columns, tile.n))
-    )
-    rank = len(problem.batch)
-    row_dims = tuple(range(rank, rank + len(problem.row_sizes)))
-    return _Place(
-        batch,
-        Axis(row, row_dims, problem.row_sizes, row_mask),
-        Axis(column, (rank + len(row_dims),), (columns,), column_mask),
-        part,
-    )
+def _place(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile) -> tuple[Place, Axis, Axis]:
+    """Writes where a block is; returns that, and the axes of its rows and columns."""
+    place = find_place(writer, frame, problem, tile, writer.let(f"tl.program_id(0){_wide(frame)}", "pid"))
+    return place, place.rows(writer, tile.m), place.columns(writer, tile.n)
 
 
-def _sums(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile, place: _Place) -> str:
+def _sums(
+    writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile, place: Place, row: Axis, column: Axis
+) -> str:
     """Writes the loop over K; returns the name of the sums."""
     wide, depth = _wide(frame), problem.depth
     a = _operand(writer, problem.a, problem.a_batch, place.batch)
     b = _operand(writer, problem.b, problem.b_batch, place.batch)
-    a_at = writer.let(f"{a} + {place.row.text} * {render(problem.a_strides[0])}", "a")
-    b_at = writer.let(f"{b} + {place.column.text} * {render(problem.b_strides[1])}", "b")
+    a_at = writer.let(f"{a} + {row.text} * {render(problem.a_strides[0])}", "a")
+    b_at = writer.let(f"{b} + {column.text} * {render(problem.b_strides[1])}", "b")
     step = writer.let(f"tl.arange(0, {tile.k}){wide}", "step")
     sums, columns = writer.fresh("sums"), writer.fresh("columns")
     writer.line(f"{sums} = tl.zeros(({tile.m}, {tile.n}), {TYPES[problem.accumulator]})")
@@ -164,8 +130,8 @@ def _sums(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile, pla
         inside = None if whole else writer.let(f"{inner} < {render(depth)}", "inside")
         stride_a, stride_b = render(problem.a_strides[1]), render(problem.b_strides[0])
         other = "0" if problem.accumulator == "i32" else "0.0"
-        left = _load(writer, f"{a_at} + {inner}[None, :] * {stride_a}", place.row.mask, inside, "[None, :]", other)
-        right = _load(writer, f"{b_at} + {inner}[:, None] * {stride_b}", place.column.mask, inside, "[:, None]", other)
+        left = _load(writer, f"{a_at} + {inner}[None, :] * {stride_a}", row.mask, inside, "[None, :]", other)
+        right = _load(writer, f"{b_at} + {inner}[:, None] * {stride_b}", column.mask, inside, "[:, None]", other)
         if problem.unsigned:
             left = writer.let(f"({left} ^ -128).to(tl.int8)", "signed")
             writer.line(f"{columns} += tl.sum({right}.to(tl.int32), 0)")
@@ -175,20 +141,6 @@ def _sums(writer: KernelWriter, frame: Frame, problem: Gemm, tile: GemmTile, pla
     if problem.unsigned:
         return writer.let(f"{sums} + ({columns} * 128)[None, :]", "sums")
     return sums
-
-
-def _order(writer: KernelWriter, pid: str, tiles_m: KernelExpr, tiles_n: KernelExpr) -> tuple[str, str]:
-    """Returns which tile a block makes, bands of rows after one another."""
-    if tiles_m == 1:
-        return "0", pid
-    if tiles_n == 1:
-        return pid, "0"
-    m, n = render(tiles_m), render(tiles_n)
-    per_band = writer.let(f"{BAND} * {n}", "band")
-    first = writer.let(f"{pid} // {per_band} * {BAND}", "first")
-    height = writer.let(f"tl.minimum({m} - {first}, {BAND})", "height")
-    inside = writer.let(f"{pid} % {per_band}", "inside")
-    return writer.let(f"{first} + {inside} % {height}", "tile"), writer.let(f"{inside} // {height}", "tile")
 
 
 def _operand(writer: KernelWriter, tensor: Tensor, strides: tuple[KernelExpr, ...], axes: list[Axis]) -> str:

@@ -8,7 +8,7 @@ from lowerkit.mlir import ir
 from lowerkit.targets.cuda.triton.tensors import Frame, Tensor
 from lowerkit.targets.plan import KernelExpr, Refusal, product
 
-FLOATS = ("f32", "f16", "bf16")
+FLOATS = ("f32", "f16", "bf16", "f64")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Gemm:
     @property
     def accumulator(self) -> str:
         """The type of sums."""
-        return "i32" if self.a.element == "i8" else "f32"
+        return {"i8": "i32", "f64": "f64"}.get(self.a.element, "f32")
 
     @property
     def flops(self) -> KernelExpr:
@@ -62,7 +62,7 @@ def read_gemm(frame: Frame, anchor: ir.Operation) -> Gemm | Refusal:
         accumulate = str(ir.TypeAttr(anchor.attributes["accumulate"]).value)
         if len(elements) != 1 or not elements <= set(FLOATS):
             return Refusal(f"elements of {', '.join(sorted(elements))}: one of {', '.join(FLOATS)} is taken")
-        if accumulate != "f32":
+        if accumulate != ("f64" if "f64" in elements else "f32"):
             return Refusal(f"sums in {accumulate}")
     left, right = (frame.source(value) for value in anchor.operands)
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):

@@ -10,21 +10,26 @@ OPEN = 4096
 """The size that an open extent counts as."""
 
 
-def choose_tile(
-    element: str, rows: KernelExpr, columns: KernelExpr, depth: KernelExpr, batch: KernelExpr, level: str
-) -> GemmTile:
-    """Returns the tile for a product of ``rows x columns x depth``, ``batch`` times; open extents count as many.
+def asked_product(
+    element: str,
+    rows: KernelExpr,
+    columns: KernelExpr,
+    depth: KernelExpr,
+    batch: KernelExpr,
+    *,
+    described: bool = False,
+) -> Product:
+    """Returns what a tile is chosen for: ``rows x columns x depth``, ``batch`` times; open extents count as many.
 
-    An open depth is never split.
+    An open depth is never split. ``described`` says whether the TMA unit can load both operands.
     """
-    asked = asked_product(element, rows, columns, depth, batch)
-    return measured_tile(asked, level) or best_tile(asked, level, split=isinstance(depth, int))
-
-
-def asked_product(element: str, rows: KernelExpr, columns: KernelExpr, depth: KernelExpr, batch: KernelExpr) -> Product:
-    """Returns the product that a tile is chosen for."""
     m, n, k, many = (max(size, 1) if isinstance(size, int) else OPEN for size in (rows, columns, depth, batch))
-    return Product(m, n, k, many, element)
+    return Product(m, n, k, many, element, isinstance(depth, int), described)
 
 
-__all__ = ["GemmTile", "asked_product", "choose_tile"]
+def choose_tile(asked: Product, level: str) -> GemmTile:
+    """Returns the tile of a product."""
+    return measured_tile(asked, level) or best_tile(asked, level)
+
+
+__all__ = ["OPEN", "GemmTile", "asked_product", "choose_tile"]

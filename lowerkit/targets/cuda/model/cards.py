@@ -65,7 +65,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ValueError: the card has no such arithmetic.
         """
-        rates = {"f32": self.f32, "f64": self.f64, **{f"matrix {name}": rate for name, rate in self.matrix.items()}}
+        # Products of f64 are there on every card; one without tensor cores for them makes them without.
+        rates = {"f32": self.f32, "f64": self.f64, "matrix f64": self.f64}
+        rates |= {f"matrix {name}": rate for name, rate in self.matrix.items()}
         if kind not in rates:
             raise ValueError(f"{self.title} has no arithmetic of {kind}; there is {', '.join(rates)}")
         return rates[kind]

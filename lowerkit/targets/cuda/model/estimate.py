@@ -56,6 +56,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         steps: trips of the main loop of a block; stages: loads of it under way.
         serial: whether each thread does its operations one after the other: plain loops.
         old_matrix: whether tensor cores are used by ``mma.sync``.
+        persistent: whether ``blocks`` are tiles that as many blocks as there are SMs make one after the other: loads
+            of the next one are under way while one is stored, so that only the first waits for them; its warps store
+            what they multiplied, so that they do not multiply meanwhile.
     """
 
     kind: str
@@ -75,6 +78,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     stages: int = 1
     serial: bool = False
     old_matrix: bool = False
+    persistent: bool = False
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +136,8 @@ def estimate(card: Card, work: Work) -> Prediction:
     Raises:
         ValueError: the card has no such arithmetic, or a block does not fit on an SM.
     """
-    filled = occupancy(card, work.blocks, work.threads, work.registers, work.shared)
+    started = min(work.blocks, card.sms) if work.persistent else work.blocks
+    filled = occupancy(card, started, work.threads, work.registers, work.shared)
     if not filled.resident:
         raise ValueError(f"a block does not fit on an SM of {card.title}: {filled.limit}")
     floor = floor_seconds(card, work.kind, work.flops, work.moved)
@@ -144,13 +149,17 @@ def estimate(card: Card, work: Work) -> Prediction:
         others = work.exponentials / blocks * (1 / EXPONENTIALS_CLOCK + _SOFTMAX_OPERATIONS / _LANES)
         clocks += others - _OVERLAP * min(clocks, others)
     work_clocks = max(clocks, work.staged / SHARED_CLOCK)
-    alone = _alone(work, work_clocks, blocks)
-    whole, rest = divmod(blocks, filled.resident * card.sms)
-    last = min(filled.resident, -(-rest // card.sms))
-    shared_out = work_clocks + TURN * work.steps * (work.steps > 1)
-    busy = whole * max(filled.resident * shared_out, alone) + (max(last * shared_out, alone) if rest else 0.0)
+    alone = FILL + _alone(work, work_clocks, blocks)
+    if work.persistent:
+        turns = -(-blocks // card.sms)
+        busy = FILL + turns * (alone - FILL)
+    else:
+        whole, rest = divmod(blocks, filled.resident * card.sms)
+        last = min(filled.resident, -(-rest // card.sms))
+        shared_out = work_clocks + TURN * work.steps * (work.steps > 1)
+        busy = whole * max(filled.resident * shared_out, alone) + (max(last * shared_out, alone) if rest else 0.0)
+        turns = whole * filled.resident + last  # blocks that the busiest SM runs
     even = blocks * work_clocks / card.sms  # clocks where all SMs work to the end
-    turns = whole * filled.resident + last  # blocks that the busiest SM runs
     uneven = turns * work_clocks - even
     active = min(card.sms, blocks)
     loaded = work.loaded or work.moved
@@ -173,9 +182,9 @@ def estimate(card: Card, work: Work) -> Prediction:
 
 
 def _alone(work: Work, clocks: float, blocks: int) -> float:
-    """Returns the clocks of a block that has its SM for itself."""
+    """Returns the clocks of a block that has its SM for itself, behind its first loads."""
     each = clocks / work.steps + STEP * (work.steps > 1)
     if work.stages > 1:
         each = max(each, LOAD / (work.stages - 1))
     serial = work.flops / (blocks * work.threads) / 2 * DEPENDENT if work.serial else 0.0
-    return FILL + max(each * work.steps, serial) + work.stored / PORT_CLOCK
+    return max(each * work.steps, serial) + work.stored / PORT_CLOCK

@@ -189,11 +189,15 @@ def _of_product(work: Work, launch: Launch, dims: Sequence[int], card: Card) -> 
     rows, columns, depth, batch = (evaluate(size, {}, dims) for size in launch.product.sizes)
     tiles = batch * -(-rows // launch.product.tile[0]) * -(-columns // launch.product.tile[1])
     split = max(1, work.blocks // max(tiles, 1))
-    tile = GemmTile(*launch.product.tile, launch.block // 32, launch.product.stages, split)
+    described, several = bool(launch.maps), bool(launch.maps) and work.blocks < tiles
+    tile = GemmTile(
+        *launch.product.tile, launch.block // 32, launch.product.stages, split, tma=described, persistent=several
+    )
     product = Product(rows, columns, depth, batch, launch.product.element)
     planned = product_work(product, tile, card, min(operand_bytes(product), evaluate(launch.read, {}, dims)) or None)
     return msgspec.structs.replace(
         work,
+        blocks=planned.blocks if several else work.blocks,
         issued=planned.issued,
         fetched=max(planned.fetched, work.moved),
         loaded=max(planned.loaded, work.moved),
@@ -201,9 +205,10 @@ def _of_product(work: Work, launch: Launch, dims: Sequence[int], card: Card) -> 
         staged=planned.staged,
         steps=planned.steps,
         stages=planned.stages,
+        persistent=planned.persistent,
     )
 
 
 def _buffer_bytes(function: Function, launch: Launch, dims: Sequence[int]) -> list[int]:
     sizes = [*function.operands, *function.results, *function.temporaries]
-    return [evaluate(sizes[number], {}, dims) for number in sorted(set(launch.pointers))]
+    return [evaluate(sizes[number], {}, dims) for number in sorted(launch.buffers)]

@@ -1,8 +1,8 @@
-"""Tiles of products that were measured on a card: the file that ``lowerkit tune`` writes and ``--tiles`` reads.
+"""Tiles that were measured on a card: the file that ``lowerkit tune`` writes and ``--tiles`` reads.
 
-One JSON file: ``schema`` (``lowerkit.cuda_tiles``), ``version`` 1, ``card`` (the name that the driver gives) and
-``entries``. A compilation takes them only when it is told to; a product that is not in the file gets the tile that is
-predicted to be the fastest.
+One JSON file: ``schema`` (``lowerkit.cuda_tiles``), ``version`` 2, ``card`` (the name that the driver gives) and
+``entries``. A compilation takes them only when it is told to; what is not in the file gets the tile that is predicted
+to be the fastest.
 """
 
 from __future__ import annotations
@@ -13,31 +13,42 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import overload
 
 import msgspec
 import platformdirs
 
 from lowerkit.errors import InputError, UsageError
-from lowerkit.targets.cuda.model.cards import card_of
-from lowerkit.targets.cuda.model.products import ELEMENTS, GemmTile, Product, rank
+from lowerkit.targets.cuda.model.attentions import AttentionShape, AttentionTile
+from lowerkit.targets.cuda.model.convolutions import ConvShape, ConvTile
+from lowerkit.targets.cuda.model.products import GemmTile, Product
+from lowerkit.targets.cuda.model.shortlists import Asked, Tile, fits
 
 SCHEMA = "lowerkit.cuda_tiles"
+VERSION = 2
 _MOST_FILE_BYTES = 16 << 20
 
-Tiles = Mapping[tuple[str, Product], GemmTile]
-"""Level and product -> tile."""
+Tiles = Mapping[tuple[str, Asked], Tile]
+"""Level and what is asked -> tile."""
 
 _TILES: ContextVar[Tiles | None] = ContextVar("tiles", default=None)
 
 
 class MeasuredTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fastest tile of a product at a level, the seconds that were measured and those that were predicted."""
+    """The fastest tile at a level, the seconds that were measured and those that were predicted, 0 for none."""
 
     level: str
-    product: Product
-    tile: GemmTile
+    asked: Asked
+    tile: Tile
     seconds: float
     predicted: float
+
+
+class _Head(msgspec.Struct):
+    """Of a file of any version."""
+
+    schema: str
+    version: int
 
 
 class TileFile(msgspec.Struct, frozen=True):
@@ -46,16 +57,16 @@ class TileFile(msgspec.Struct, frozen=True):
     card: str
     entries: list[MeasuredTile]
     schema: str = SCHEMA
-    version: int = 1
+    version: int = VERSION
 
     @property
-    def tiles(self) -> dict[tuple[str, Product], GemmTile]:
-        """The tiles by level and product."""
-        return {(each.level, each.product): each.tile for each in self.entries}
+    def tiles(self) -> dict[tuple[str, Asked], Tile]:
+        """The tiles by level and what they are for."""
+        return {(each.level, each.asked): each.tile for each in self.entries}
 
     def with_entries(self, entries: Sequence[MeasuredTile]) -> TileFile:
-        """Returns the file with entries in the place of older ones of the same products."""
-        known = {(each.level, each.product): each for each in (*self.entries, *entries)}
+        """Returns the file with entries in the place of older ones for the same."""
+        known = {(each.level, each.asked): each for each in (*self.entries, *entries)}
         return TileFile(self.card, list(known.values()))
 
     def save(self, path: Path) -> None:
@@ -89,26 +100,16 @@ class TileFile(msgspec.Struct, frozen=True):
         try:
             if len(data) > _MOST_FILE_BYTES:
                 raise ValueError(f"it has more than {_MOST_FILE_BYTES} bytes")
+            head = msgspec.json.decode(data, type=_Head)
+            if (head.schema, head.version) != (SCHEMA, VERSION):
+                raise ValueError(f"it is {head.schema} {head.version}; lowerkit tune measures again")
             read = msgspec.json.decode(data, type=TileFile)
-            if (read.schema, read.version) != (SCHEMA, 1):
-                raise ValueError(f"it is {read.schema} {read.version}")
             for entry in read.entries:
-                _check(entry)
+                if not fits(entry.asked, entry.tile, entry.level):
+                    raise ValueError(f"there is no kernel with {entry.tile} for {entry.asked} at {entry.level}")
         except (ValueError, RecursionError) as error:
-            raise InputError("LK1002", f"{path} is no file of tiles of version 1: {error}") from error
+            raise InputError("LK1002", f"{path} is no file of tiles of version {VERSION}: {error}") from error
         return read
-
-
-def _check(entry: MeasuredTile) -> None:
-    tile, product = entry.tile, entry.product
-    sizes = (tile.m, tile.n, tile.k, tile.warps, tile.split)
-    if product.element not in ELEMENTS or min(product.rows, product.columns, product.depth, product.batch) < 1:
-        raise ValueError(f"there is no product {product}")
-    fits = all(size > 0 and size & (size - 1) == 0 for size in sizes) and min(sizes[:3]) >= 16
-    if not fits or not 1 <= tile.warps <= 8 or not 1 <= tile.stages <= 8 or tile.split > product.depth:
-        raise ValueError(f"there is no tile {tile}")
-    if not rank(product, [tile], card_of(entry.level)):
-        raise ValueError(f"{tile} does not fit on a card of {entry.level}")
 
 
 def default_path(card: str) -> Path:
@@ -119,7 +120,7 @@ def default_path(card: str) -> Path:
 
 @contextmanager
 def using_tiles(tiles: Tiles) -> Generator[None]:
-    """Gives products these tiles, within and in this thread."""
+    """Takes these tiles, within and in this thread."""
     token = _TILES.set(tiles)
     try:
         yield
@@ -127,7 +128,27 @@ def using_tiles(tiles: Tiles) -> Generator[None]:
         _TILES.reset(token)
 
 
-def measured_tile(product: Product, level: str) -> GemmTile | None:
-    """Returns the tile that a product is to have; None where none is known."""
+@overload
+def measured_tile(asked: Product, level: str) -> GemmTile | None: ...
+@overload
+def measured_tile(asked: ConvShape, level: str) -> ConvTile | None: ...
+@overload
+def measured_tile(asked: AttentionShape, level: str) -> AttentionTile | None: ...
+def measured_tile(asked: Asked, level: str) -> Tile | None:
+    """Returns the tile that is to be taken; None where none is known."""
     tiles = _TILES.get()
-    return None if tiles is None else tiles.get((level, product))
+    return None if tiles is None else tiles.get((level, asked))
+
+
+def asked_text(asked: Asked) -> str:
+    """Returns what is asked as JSON, for the description of a launch."""
+    return msgspec.json.encode(asked).decode()
+
+
+def asked_of(text: str) -> Asked:
+    """Returns what :func:`asked_text` wrote.
+
+    Raises:
+        msgspec.ValidationError: it wrote something else.
+    """
+    return msgspec.json.decode(text, type=Asked)

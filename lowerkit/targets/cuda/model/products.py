@@ -16,12 +16,23 @@ import msgspec
 
 from lowerkit.targets.cuda.model.cards import Card, card_of
 from lowerkit.targets.cuda.model.estimate import Work, estimate
+from lowerkit.targets.cuda.model.gemm_tile import ITEMS, GemmTile, Product, tiles_of
+from lowerkit.targets.cuda.model.tma_tiles import (
+    TMA_LEVEL,
+    runs_of,
+    tma_candidates,
+    tma_fits,
+    tma_registers,
+    tma_shared_bytes,
+)
 
 BAND = 8
 _MOST_REGISTERS = 255
-_ITEMS = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
-ELEMENTS = frozenset(_ITEMS)
-_KINDS = {"f32": "f32", "f16": "matrix bf16", "bf16": "matrix bf16", "i8": "matrix int8", "u8": "matrix int8"}
+ELEMENTS = frozenset(ITEMS)
+_KINDS = {
+    "f64": "matrix f64", "f32": "f32", "f16": "matrix bf16", "bf16": "matrix bf16", "i8": "matrix int8",
+    "u8": "matrix int8",
+}  # fmt: skip
 _L2_KEPT = 0.5  # share of L2 in which operands stay while a product runs
 
 
@@ -31,6 +42,10 @@ _L2_KEPT = 0.5  # share of L2 in which operands stay while a product runs
 _SINGLE = (
     (16, 32, 32, 4), (16, 64, 32, 4), (32, 32, 32, 4), (64, 64, 32, 4), (64, 128, 16, 8), (128, 64, 32, 8),
     (128, 128, 16, 8),
+)  # fmt: skip
+_DOUBLE = (
+    (16, 16, 16, 4), (16, 32, 16, 4), (32, 32, 16, 4), (64, 32, 16, 4), (64, 64, 16, 4), (64, 64, 16, 8),
+    (128, 64, 16, 8),
 )  # fmt: skip
 _SPILL = {(16, 32, 128, 4), (64, 256, 64, 8), (32, 128, 128, 4), (32, 128, 128, 8)}
 _NARROW = tuple(
@@ -44,32 +59,6 @@ _SPLITS = (2, 4, 8, 16)
 _LEAST_STEPS = 4  # of a part of the depth
 
 
-class GemmTile(msgspec.Struct, frozen=True):
-    """Sizes of a tile, warps of a block, how many steps of K are loaded ahead, and parts of K."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    split: int = 1
-
-
-class Product(msgspec.Struct, frozen=True):
-    """``batch`` products of ``rows x depth`` and ``depth x columns``; ``element`` as lk names it."""
-
-    rows: int
-    columns: int
-    depth: int
-    batch: int
-    element: str
-
-    @property
-    def flops(self) -> int:
-        """Operations, a product and a sum each."""
-        return 2 * self.batch * self.rows * self.columns * self.depth
-
-
 class Candidate(msgspec.Struct, frozen=True):
     """A tile and its predicted seconds."""
 
@@ -81,9 +70,11 @@ def shared_bytes(tile: GemmTile, element: str, card: Card) -> int:
     """Returns bytes of shared memory of a block: what is loaded ahead.
 
     A step that registers are loaded from makes room before the next load; one that is read in place does not, and has
-    16 bytes of barriers.
+    16 bytes of barriers. Those of the TMA unit: see :func:`~.tma_tiles.tma_shared_bytes`.
     """
-    step = (tile.m + tile.n) * tile.k * _ITEMS[element]
+    if tile.tma:
+        return tma_shared_bytes(tile, element)
+    step = (tile.m + tile.n) * tile.k * ITEMS[element]
     return tile.stages * step + 16 if asynchronous(tile, element, card) else (tile.stages - 1) * step
 
 
@@ -111,8 +102,12 @@ def asynchronous(tile: GemmTile, element: str, card: Card) -> bool:
 
 def registers(tile: GemmTile, element: str, card: Card) -> int:
     """Returns the registers of a thread, estimated: sums, operands of a step, an address for each 16 bytes loaded."""
-    item = _ITEMS[element]
+    if tile.tma:
+        return tma_registers(tile)
+    item = ITEMS[element]
     sums = tile.m * tile.n // (32 * tile.warps)
+    if element == "f64":  # two registers each, what else there is in 64 bits, too
+        return 48 + 2 * sums * 5 // 4
     addresses = 2 * (tile.m + tile.n) * tile.k * item // (16 * 32 * tile.warps)
     if element == "f32":  # operands of several steps of the depth lie in registers beside the sums
         return 40 + sums * 11 // 4
@@ -124,7 +119,7 @@ def registers(tile: GemmTile, element: str, card: Card) -> int:
 
 def operand_bytes(product: Product) -> int:
     """Returns bytes of A and B, each once."""
-    return product.batch * (product.rows + product.columns) * product.depth * _ITEMS[product.element]
+    return product.batch * (product.rows + product.columns) * product.depth * ITEMS[product.element]
 
 
 def product_work(product: Product, tile: GemmTile, card: Card, operands: int | None = None) -> Work:
@@ -136,18 +131,18 @@ def product_work(product: Product, tile: GemmTile, card: Card, operands: int | N
         card: where it runs.
         operands: bytes of A and B, where elements stand in several places of a matrix: windows of an image.
     """
-    item = _ITEMS[product.element]
+    item = ITEMS[product.element]
     made_bytes = product.batch * product.rows * product.columns * item
     once = operands or operand_bytes(product)
-    tiles_m, tiles_n = -(-product.rows // tile.m), -(-product.columns // tile.n)
-    blocks = product.batch * tiles_m * tiles_n * tile.split
+    blocks = tiles_of(product, tile) * tile.split
     steps = max(1, -(-product.depth // (tile.k * tile.split)))
     step_bytes = (tile.m + tile.n) * tile.k * item
-    result = 4 if tile.split > 1 else item
+    result = max(4, item) if tile.split > 1 else item
     rows, columns = warp_tile(tile)
     grouped = asynchronous(tile, product.element, card)
-    if grouped:  # each 64 rows are an instruction of their own, which reads all columns
-        read, made = (tile.m + tile.m // 64 * tile.n) * tile.k * item, tile.m * tile.n
+    if grouped:  # each 64 rows are an instruction of their own for each run, which reads all columns of that
+        runs = len(runs_of(tile.n)) if tile.tma else 1
+        read, made = (tile.m * runs + tile.m // 64 * tile.n) * tile.k * item, tile.m * tile.n
     else:
         read, made = tile.warps * (rows + columns) * tile.k * item, max(tile.m * tile.n, tile.warps * rows * columns)
     return Work(
@@ -166,12 +161,13 @@ def product_work(product: Product, tile: GemmTile, card: Card, operands: int | N
         steps=steps,
         stages=tile.stages,
         old_matrix=product.element != "f32" and not grouped,
+        persistent=tile.persistent,
     )
 
 
 def _fetched(product: Product, tile: GemmTile, card: Card, once: int) -> int:
     """Returns bytes of A and B out of device memory: once where they stay in L2, else once for each wave of blocks."""
-    item = _ITEMS[product.element]
+    item = ITEMS[product.element]
     tiles_m, tiles_n = -(-product.rows // tile.m), -(-product.columns // tile.n)
     if once <= card.l2 * _L2_KEPT * product.batch:
         return once
@@ -201,19 +197,41 @@ def predict(product: Product, tile: GemmTile, card: Card) -> float:
 def rank(product: Product, candidates: Sequence[GemmTile], card: Card) -> list[Candidate]:
     """Returns the candidates that fit on an SM without spills, fastest first.
 
-    Of equal ones that with longer steps, whose lines are whole, then the smaller one comes first.
+    Of equal ones that of the TMA unit, which takes the fewest instructions, then that with longer steps, whose lines
+    are whole, then that with more of them loaded ahead, where that costs nothing, then the smaller one comes first.
     """
     found: list[Candidate] = []
     for tile in candidates:
         # Room for all stages, whatever the compiler makes of them, and the barriers.
-        most = tile.stages * (tile.m + tile.n) * tile.k * _ITEMS[product.element] + 16
-        fits = most <= card.block_shared
+        most = tile.stages * (tile.m + tile.n) * tile.k * ITEMS[product.element] + 16
+        fits = max(most, shared_bytes(tile, product.element, card)) <= card.block_shared
         if fits and registers(tile, product.element, card) <= _MOST_REGISTERS:
             found.append(Candidate(tile, predict(product, tile, card)))
     return sorted(
         found,
-        key=lambda each: (each.seconds, -each.tile.k, each.tile.m * each.tile.n, msgspec.structs.astuple(each.tile)),
+        key=lambda each: (
+            each.seconds,
+            not each.tile.tma,
+            -each.tile.k,
+            -each.tile.stages if each.tile.tma else 0,
+            each.tile.m * each.tile.n,
+            msgspec.structs.astuple(each.tile),
+        ),
     )
+
+
+def product_fits(product: Product, tile: GemmTile, level: str) -> bool:
+    """Returns whether there is a kernel for a tile of a product."""
+    sizes = (tile.m, tile.n, tile.k, tile.warps, tile.split)
+    known = product.element in ELEMENTS and min(product.rows, product.columns, product.depth, product.batch) >= 1
+    powers = all(size > 0 and size & (size - 1) == 0 for size in sizes) and min(sizes[:3]) >= 16
+    if tile.tma:
+        powers = level == TMA_LEVEL and min(sizes) > 0 and tma_fits(product, tile)
+    elif tile.persistent:
+        return False
+    parts = tile.split == 1 or (product.parts and tile.split <= product.depth)
+    inside = tile.warps <= 8 and 1 <= tile.stages <= 8 and parts
+    return known and powers and inside and bool(rank(product, [tile], card_of(level)))
 
 
 @lru_cache(maxsize=1024)
@@ -222,10 +240,11 @@ def candidates(product: Product) -> tuple[GemmTile, ...]:
     least = 32 if product.element in ("i8", "u8") else 16  # what one instruction takes of the depth
     rows, columns = _power(product.rows, 16), _power(product.columns, 16)
     depth = _power(product.depth, least)
-    single = product.element == "f32"
+    single = product.element in ("f32", "f64")
+    table = {"f32": _SINGLE, "f64": _DOUBLE}.get(product.element, _NARROW)
     found = [
         GemmTile(m, min(n, columns), min(k, depth), warps, stages)
-        for m, n, k, warps in (_SINGLE if single else _NARROW)
+        for m, n, k, warps in table
         if m <= rows and n <= max(columns, 64) and k <= max(depth, 64)
         for stages in ((3,) if single else (4, 6) if m <= 32 else (3, 4))
     ]
@@ -233,22 +252,19 @@ def candidates(product: Product) -> tuple[GemmTile, ...]:
 
 
 @lru_cache(maxsize=1024)
-def best_tile(product: Product, level: str, split: bool = False) -> GemmTile:
+def best_tile(product: Product, level: str) -> GemmTile:
     """Returns the tile that is predicted to be the fastest; see :func:`shortlist`."""
-    return shortlist(product, level, split)[0].tile
+    return shortlist(product, level)[0].tile
 
 
-def shortlist(product: Product, level: str, split: bool = False) -> list[Candidate]:
+def shortlist(product: Product, level: str) -> list[Candidate]:
     """Returns the tiles for the card that stands for a level, fastest first.
 
-    Args:
-        product: it.
-        level: such as ``sm_90``.
-        split: whether the depth may be cut into parts: that of tiles whose blocks are fewer than SMs is.
+    Where the depth may be cut into parts, that of tiles whose blocks are fewer than SMs is.
     """
     card = card_of(level)
-    ranked = rank(product, candidates(product), card)
-    few = [each.tile for each in ranked if split and _blocks(product, each.tile) < card.sms]
+    ranked = rank(product, [*candidates(product), *tma_candidates(product, card)], card)
+    few = [each.tile for each in ranked if product.parts and tiles_of(product, each.tile) < card.sms]
     parts = [
         msgspec.structs.replace(tile, split=count)
         for tile in few
@@ -256,10 +272,6 @@ def shortlist(product: Product, level: str, split: bool = False) -> list[Candida
         if product.depth >= count * tile.k * _LEAST_STEPS
     ]
     return sorted([*ranked, *rank(product, parts, card)], key=lambda each: each.seconds)
-
-
-def _blocks(product: Product, tile: GemmTile) -> int:
-    return product.batch * -(-product.rows // tile.m) * -(-product.columns // tile.n)
 
 
 def _power(size: int, least: int) -> int:

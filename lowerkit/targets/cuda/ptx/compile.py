@@ -20,14 +20,17 @@ import msgspec
 from lowerkit.errors import CodegenError
 from lowerkit.reproducers import file_name, write_reproducer
 from lowerkit.runtimes.cuda import image
+from lowerkit.runtimes.cuda.tensor_maps import MapForm
 from lowerkit.targets.cpu.objects import lower
 from lowerkit.targets.cpu.objects.cache import KernelCache
+from lowerkit.targets.cuda.model.cards import card_of
 from lowerkit.targets.cuda.planned import FastKernel, Kernel, LoopKernel
 from lowerkit.targets.cuda.ptx import emit, ptxas
 from lowerkit.targets.cuda.triton import toolchain
 from lowerkit.targets.plan import LinkSettings
 from lowerkit.worker_process import TaskError, WorkerDiedError, call_in_worker
 
+WAIT = "griddepcontrol.wait;"
 EMIT_TASK = "lowerkit.targets.cuda.ptx.emit:emit_bytes"
 TRITON_TASK = "lowerkit.targets.cuda.triton.toolchain:compile_bytes"
 KERNEL_SECONDS = 240.0
@@ -41,6 +44,7 @@ class Compiled(msgspec.Struct, frozen=True):
 
     Attributes:
         threads: of a block, where the compiler says so; 0 where its launches do.
+        maps: what the compiler says of its tensor maps.
     """
 
     family: str
@@ -52,6 +56,12 @@ class Compiled(msgspec.Struct, frozen=True):
     registers: int = 0
     spills: int = 0
     static_shared: int = 0
+    maps: tuple[MapForm, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the kernel itself waits for the launch in front of it, so that it may start early."""
+        return WAIT in self.ptx
 
     @property
     def in_image(self) -> image.CompiledKernel:
@@ -119,7 +129,8 @@ def _without_spills(kernel: Kernel, name: str, level: str, assembler: Path | Non
     while found.spills and isinstance(kernel, FastKernel) and kernel.kernel.warps < _MOST_WARPS:
         kernel = FastKernel(msgspec.structs.replace(kernel.kernel, warps=2 * kernel.kernel.warps))
         found = _assembled(_compile(kernel, name, level), level, assembler)
-    return found if not found.spills else first
+    fits = found.shared + found.static_shared <= card_of(level).block_shared  # more warps may exchange more at a time
+    return found if not found.spills and fits else first
 
 
 def _assembled(compiled: Compiled, level: str, assembler: Path | None) -> Compiled:
@@ -148,7 +159,9 @@ def _compile(kernel: Kernel, name: str, level: str) -> Compiled:
     ptx = reply.ptx
     if _BOUND.search(ptx) is None:
         ptx = re.sub(r"^(\.target sm_\d+)[af]$", r"\1", ptx, flags=re.MULTILINE)
-    return Compiled(kernel.kernel.family, ptx, 32 * kernel.kernel.warps, reply.shared, reply.nulls)
+    return Compiled(
+        kernel.kernel.family, ptx, 32 * kernel.kernel.warps, reply.shared, reply.nulls, maps=tuple(reply.maps)
+    )
 
 
 def _tell(on_progress: Callable[[str], None] | None, done: int, count: int) -> None:

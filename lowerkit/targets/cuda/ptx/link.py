@@ -66,9 +66,17 @@ def assemblers_for(levels: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
 
 def _with_code(function: Function, level: str, compiled: Mapping[tuple[str, str], Compiled]) -> Function:
     """Returns the launches with what the compiler says of them."""
-    launches: list[Launch] = []
-    for launch in function.launches:
-        kernel = compiled[level, launch.kernel]
-        block = kernel.threads or launch.block
-        launches.append(msgspec.structs.replace(launch, block=block, shared=kernel.shared, nulls=kernel.nulls))
+    launches = [launch_with_code(each, compiled[level, each.kernel]) for each in function.launches]
     return msgspec.structs.replace(function, launches=launches)
+
+
+def launch_with_code(launch: Launch, kernel: Compiled) -> Launch:
+    """Returns a launch with what the compiler says of its kernel."""
+    maps = [
+        msgspec.structs.replace(each, element=form.element, box=form.box, span=form.span)
+        for each, form in zip(launch.maps, kernel.maps, strict=True)
+    ]
+    block = kernel.threads or launch.block
+    return msgspec.structs.replace(
+        launch, block=block, shared=kernel.shared, nulls=kernel.nulls, maps=maps, early=kernel.waits
+    )

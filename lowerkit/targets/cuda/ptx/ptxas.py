@@ -65,12 +65,14 @@ class MachineCode(msgspec.Struct, frozen=True):
         registers: of a thread.
         spills: bytes that a thread stores because registers ran out.
         shared: bytes of static shared memory of a block.
+        serialized: whether products of warp groups wait for one another, since ptxas could not follow their registers.
     """
 
     cubin: bytes
     registers: int
     spills: int
     shared: int
+    serialized: bool = False
 
 
 def assemble(ptxas: Path, ptx: str, level: str) -> MachineCode:
@@ -94,7 +96,9 @@ def assemble(ptxas: Path, ptx: str, level: str) -> MachineCode:
         if done.returncode == 0 and target.is_file():
             said = done.stdout + done.stderr
             registers, spills, shared = (_number(pattern, said) for pattern in (_REGISTERS, _SPILLS, _SHARED))
-            return MachineCode(target.read_bytes(), registers, spills, shared)
+            return MachineCode(
+                target.read_bytes(), registers, spills, shared, "wgmma.mma_async instructions are" in said
+            )
     lines = [line.replace(str(source), "kernel.ptx") for line in (done.stderr or done.stdout).splitlines() if line]
     try:
         where = write_reproducer(file_name(f"kernel-{level}", ptx).removesuffix(".mlir") + ".ptx", ptx, None)

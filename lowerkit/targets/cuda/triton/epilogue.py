@@ -5,11 +5,11 @@ An anchor family computes a tile and says by axes which elements of the anchor's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from lowerkit.mlir import ir
-from lowerkit.targets.cuda.triton.scalars import NoCode, constant, has_code, write_body
+from lowerkit.targets.cuda.triton.scalars import NoCode, Outer, constant, has_code, write_body
 from lowerkit.targets.cuda.triton.tensors import (
     AnchorResult,
     Axis,
@@ -25,7 +25,7 @@ from lowerkit.targets.cuda.triton.tensors import (
     store,
 )
 from lowerkit.targets.cuda.triton.views import VIEWS, seen_before
-from lowerkit.targets.cuda.triton.writer import KernelWriter
+from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, Refusal
 from lowerkit.targets.region_view import RegionView
 
@@ -50,6 +50,9 @@ class Epilogue:
         outputs: each result of the region, with its strides over the iteration dims.
         anchor_dims: for each dim of the anchor's result the iteration dim.
         output_dims: the same for each dim of the first result of the region.
+        index: what integers that are computed outside of the op are, of the open extents.
+        stored: for each of ``outputs`` which number of the body it is, -1 for the anchor's result itself.
+        tables: tensors whose elements the body looks up by positions that it computes.
     """
 
     generic: ir.Operation | None
@@ -57,10 +60,14 @@ class Epilogue:
     outputs: tuple[tuple[Tensor, Sequence[KernelExpr], KernelExpr], ...]
     anchor_dims: tuple[int, ...]
     output_dims: tuple[int, ...]
+    index: Outer
+    stored: tuple[int, ...] = (-1,)
+    tables: Mapping[ir.Value, Tensor] = field(default_factory=dict[ir.Value, Tensor])
 
     def read_operands(self) -> set[int]:
         """Returns the numbers of the operands that it reads."""
-        return {each.tensor.pointer for each in self.inputs if each.tensor is not None}
+        read = {each.tensor.pointer for each in self.inputs if each.tensor is not None}
+        return read | {each.pointer for each in self.tables.values()}
 
     def write(self, writer: KernelWriter, tile: str, axes: Sequence[Axis], mask: str | None = None) -> None:
         """Writes loads, body and stores.
@@ -72,19 +79,31 @@ class Epilogue:
             mask: which elements of the tile there are, beside what the masks of the axes say; None for all.
         """
         axes = [replace(axis, dims=tuple(self.anchor_dims[each] for each in axis.dims)) for axis in axes]
-        yields = [tile]
+        yields: list[str] = []
         if self.generic is not None:
             yields = write_body(
                 writer,
                 self.generic.regions[0].blocks[0],
                 [self._input(writer, each, tile, axes, mask) for each in self.inputs],
                 lambda number: coordinate_text(writer, number, axes),
+                self.index,
+                lambda table, positions: self._look_up(writer, self.tables[table], positions, axes, mask),
             )
-        for (tensor, strides, offset), value in zip(self.outputs, yields, strict=True):
+        for (tensor, strides, offset), number in zip(self.outputs, self.stored, strict=True):
+            value = tile if number < 0 else yields[number]
             # An axis of one coordinate is nowhere in the sum, but the tile has its shape.
             single = [axis.text for axis in axes if all(size == 1 for size in axis.sizes)]
             place = writer.let(" + ".join([offset_text(writer, strides, offset, axes), *single]), "at")
             store(writer, tensor, place, value, _mask(writer, axes, mask))
+
+    def _look_up(
+        self, writer: KernelWriter, table: Tensor, positions: Sequence[str], axes: Sequence[Axis], mask: str | None
+    ) -> str:
+        """Writes elements at positions that the body computed; they are looked up in the shape of the tile."""
+        shape = f"({' + '.join(axis.text for axis in axes)}) * 0"
+        steps = [f"{each} * {render(stride)}" for each, stride in zip(positions, table.strides, strict=True)]
+        place = writer.let(" + ".join([render(table.offset), *steps, shape]), "at")
+        return load(writer, table, place, _mask(writer, axes, mask))
 
     def _input(self, writer: KernelWriter, each: _Input, tile: str, axes: Sequence[Axis], mask: str | None) -> str:
         if each.splat is not None:
@@ -120,14 +139,27 @@ def read_epilogue(region: RegionView, frame: Frame, anchor: ir.Operation | None)
         if anchor is None or others or result is None or value.owner != anchor:
             return Refusal("the result is not that of the anchor")
         rank = len(result.sizes)
-        return Epilogue(None, (), ((result, result.strides, 0),), tuple(range(rank)), tuple(range(rank)))
+        return Epilogue(None, (), ((result, result.strides, 0),), tuple(range(rank)), tuple(range(rank)), frame.index)
     generic = generics[0]
     if "reduction" in str(generic.attributes["iterator_types"]):
         return Refusal("the elementwise op reduces")
-    missing = has_code(generic.regions[0].blocks[0])
+    tables = _tables(frame, generic)
+    missing = has_code(generic.regions[0].blocks[0], frame.index, tables)
     if missing is not None:
         return Refusal(f"{missing} has no translation")
-    return _read_generic(region, frame, anchor, generic)
+    read = _read_generic(region, frame, anchor, generic)
+    return read if isinstance(read, Refusal) else replace(read, tables=tables)
+
+
+def _tables(frame: Frame, generic: ir.Operation) -> dict[ir.Value, Tensor]:
+    """Returns the tensors whose elements the body looks up, as far as they lie in buffers."""
+    found: dict[ir.Value, Tensor] = {}
+    for op in generic.regions[0].blocks[0].operations:
+        if op.operation.name == "tensor.extract":
+            source = frame.source(op.operation.operands[0])
+            if isinstance(source, Tensor) and 0 not in source.sizes:
+                found[op.operation.operands[0]] = source
+    return found
 
 
 def _read_generic(
@@ -163,20 +195,22 @@ def _read_generic(
     if anchor is not None and anchor_dims is None:
         return Refusal("the elementwise op does not read the anchor's result")
     outputs: list[tuple[Tensor, Sequence[KernelExpr], KernelExpr]] = []
-    stored = _stored(region, frame, anchor)
-    for value, result in stored:
-        number = next((n for n, each in enumerate(generic.results) if each == value), None)
-        if number is None or result is None:
-            return Refusal("a result is not that of the elementwise op")
-        found = map_strides(maps[count + number], result)
-        if found is None or _plain_dims(maps[count + number]) is None:
+    numbers: list[int] = []
+    first_dims: tuple[int, ...] = ()
+    for value, result in _stored(region, frame, anchor):
+        number = next((n for n, each in enumerate(generic.results) if each == value), -1)
+        if number < 0 and (anchor is None or value.owner != anchor or value != anchor.results[0]):
+            return Refusal("a result is not that of the elementwise op or of the anchor")
+        dims = anchor_dims if number < 0 else _plain_dims(maps[count + number])
+        if result is None or dims is None:
             return Refusal("a result is not written along straight lines")
-        outputs.append((result, *found))
-    output_dims = _plain_dims(maps[count + list(generic.results).index(stored[0][0])])
-    assert output_dims is not None, "it was looked at above"
-    if len(outputs) != len(generic.results):
-        return Refusal("a result of the elementwise op is no result of the region")
-    return Epilogue(generic, tuple(inputs), tuple(outputs), anchor_dims or output_dims, output_dims)
+        first_dims = first_dims or dims
+        strides = [stride for _, stride in sorted(zip(dims, result.strides, strict=True), key=lambda each: each[0])]
+        outputs.append((result, strides, result.offset))
+        numbers.append(number)
+    return Epilogue(
+        generic, tuple(inputs), tuple(outputs), anchor_dims or first_dims, first_dims, frame.index, tuple(numbers)
+    )
 
 
 def _stored(region: RegionView, frame: Frame, anchor: ir.Operation | None) -> list[tuple[ir.Value, Tensor | None]]:

@@ -9,7 +9,7 @@ KERNEL = "lk_kernel"
 
 
 class TritonKernel(msgspec.Struct, frozen=True):
-    """The source of one kernel: ``@triton.jit def lk_kernel(pointers..., dims...)``.
+    """The source of one kernel: ``@triton.jit def lk_kernel(pointers..., descriptors..., dims...)``.
 
     Attributes:
         family: what wrote it.
@@ -18,6 +18,8 @@ class TritonKernel(msgspec.Struct, frozen=True):
         dims: how many open extents follow, i64 each.
         warps: of a block.
         stages: how many loads of a loop are under way.
+        descriptors: of tensors, ``d0`` and on, such as ``tensordesc<bf16[128, 64]>``: their element and block, from
+            the outermost dimension inward; for ``sm_90`` and later.
     """
 
     family: str
@@ -26,9 +28,11 @@ class TritonKernel(msgspec.Struct, frozen=True):
     dims: int
     warps: int = 4
     stages: int = 1
+    descriptors: tuple[str, ...] = ()
 
     @property
     def signature(self) -> dict[str, str]:
         """The type of each parameter by its name."""
         pointers = {f"p{number}": f"*{type_}" for number, type_ in enumerate(self.pointers)}
-        return pointers | {f"n{number}": "i64" for number in range(self.dims)}
+        described = {f"d{number}": type_ for number, type_ in enumerate(self.descriptors)}
+        return pointers | described | {f"n{number}": "i64" for number in range(self.dims)}

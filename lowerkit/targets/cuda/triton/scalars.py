@@ -7,11 +7,12 @@ booleans are ``int1``, integers have no sign of their own. Functions are those o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cuda.triton.integers import WIDTHS, integer_text, to_integer
-from lowerkit.targets.cuda.triton.writer import KernelWriter, as_i64
+from lowerkit.targets.cuda.triton.writer import KernelWriter, as_i64, render
+from lowerkit.targets.plan import KernelExpr
 
 TYPES = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16", "i1": "tl.int1",
@@ -64,8 +65,19 @@ class NoCode(Exception):
     """There is nothing in Triton for an op; the text says for which."""
 
 
+LookUp = Callable[[ir.Value, Sequence[str]], str]
+"""Writes the element of a tensor at some positions."""
+Outer = Callable[[ir.Value], KernelExpr | None]
+"""What a scalar that is computed outside of a body is, in terms of the open extents; None where it depends on more."""
+
+
 def write_body(
-    writer: KernelWriter, block: ir.Block, inputs: Sequence[str], indices: Callable[[int], str]
+    writer: KernelWriter,
+    block: ir.Block,
+    inputs: Sequence[str],
+    indices: Callable[[int], str],
+    outer: Outer = lambda _value: None,
+    look_up: LookUp | None = None,
 ) -> list[str]:
     """Writes the body of a ``linalg.generic``; returns the values that it yields.
 
@@ -74,6 +86,8 @@ def write_body(
         block: the body.
         inputs: its arguments, as far as the body reads them.
         indices: the coordinate of an iteration dim, for ``linalg.index``.
+        outer: scalars that are computed outside of the body.
+        look_up: writes the element of a tensor at some positions, for ``tensor.extract``.
 
     Raises:
         NoCode: an op has no translation.
@@ -83,10 +97,13 @@ def write_body(
     for op in steps:
         if op.name == "linalg.index":
             text = as_i64(indices(ir.IntegerAttr(op.attributes["dim"]).value))
+        elif op.name == "tensor.extract" and look_up is not None:
+            tensor, *positions = op.operands
+            text = look_up(tensor, [_value(writer, position, values, outer) for position in positions])
         else:
-            text = _text(op, [_value(writer, operand, values) for operand in op.operands])
+            text = op_text(op, [_value(writer, operand, values, outer) for operand in op.operands])
         values[op.results[0]] = writer.let(text)
-    return [_value(writer, value, values) for value in last.operands]
+    return [_value(writer, value, values, outer) for value in last.operands]
 
 
 def constant(value: float | int, element: str) -> str:
@@ -103,18 +120,24 @@ def converted(text: str, source: str, target: str) -> str:
     return text if source == target else f"{text}.to({TYPES[target]})"
 
 
-def has_code(block: ir.Block) -> str | None:
-    """Returns the op of a body that has no translation, with its type; None where all have."""
+def has_code(block: ir.Block, outer: Outer, tensors: Container[ir.Value] = ()) -> str | None:
+    """Returns the op of a body that has no translation, with its type; None where all have.
+
+    ``tensors`` are those whose elements it may look up.
+    """
     inside: set[ir.Value] = set(block.arguments)
     for op in [each.operation for each in block.operations]:
-        if not all(value in inside or _is_constant(value) for value in op.operands):
+        scalars = list(op.operands)
+        if op.name == "tensor.extract" and scalars.pop(0) not in tensors:
+            return "an element of a tensor that is computed inside the region"
+        if not all(value in inside or _is_constant(value) or outer(value) is not None for value in scalars):
             return "a scalar that is computed outside the body"
         inside.update(op.results)
     for op in [each.operation for each in block.operations][:-1]:
-        if op.name in ("linalg.index", "arith.constant"):
+        if op.name in ("linalg.index", "arith.constant", "tensor.extract"):
             continue
         try:
-            _text(op, ["x"] * len(op.operands))
+            op_text(op, ["x"] * len(op.operands))
         except NoCode as error:
             return str(error)
     return None
@@ -124,9 +147,14 @@ def _is_constant(value: ir.Value) -> bool:
     return not isinstance(value.owner, ir.Block) and value.owner.operation.name == "arith.constant"
 
 
-def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str]) -> str:
+def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str], outer: Outer) -> str:
     if value not in values:
         owner = value.owner
+        size = None if _is_constant(value) else outer(value)
+        if size is not None:
+            text = f"tl.full([], {size}, tl.int64)" if isinstance(size, int) else f"({render(size)}).to(tl.int64)"
+            values[value] = writer.let(converted(text, "i64", str(value.type).replace("index", "i64")))
+            return values[value]
         if isinstance(owner, ir.Block) or owner.operation.name != "arith.constant":
             raise NoCode("a scalar that is computed outside the body")
         attribute = owner.operation.attributes["value"]
@@ -136,7 +164,12 @@ def _value(writer: KernelWriter, value: ir.Value, values: dict[ir.Value, str]) -
     return values[value]
 
 
-def _text(op: ir.Operation, texts: Sequence[str]) -> str:
+def op_text(op: ir.Operation, texts: Sequence[str]) -> str:
+    """Returns the text of a scalar op, given those of its operands.
+
+    Raises:
+        NoCode: it has no translation.
+    """
     name, result = op.name, str(op.results[0].type)
     source = str(op.operands[0].type) if len(op.operands) else result
     wide = [f"{text}.to(tl.float32)" for text in texts] if source in NARROW else list(texts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lowerkit.codegen.shapes import result_shapes
+from lowerkit.codegen.shapes import ShapeTable, result_shapes
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.targets.cpu.text.linear_access import linear_terms
@@ -115,6 +115,27 @@ class Frame:
             return inner if isinstance(inner, Splat) else None
         return self._view(op, anchor)
 
+    def index(self, value: ir.Value) -> KernelExpr | None:
+        """Returns an integer as an expression over the open extents; None where it depends on data, or may wrap."""
+        if str(value.type) not in ("index", "i64", "i32"):
+            return None
+        try:
+            found = self._table().index(value)
+        except UnsupportedError:
+            return None
+        return found if _is_same_in_triton(found) else None
+
+    def shape(self, value: ir.Value) -> tuple[KernelExpr, ...] | None:
+        """Returns the sizes of a value inside that no lk op computes; None where they are not known."""
+        try:
+            return self._table().shape(value)
+        except UnsupportedError:
+            return None
+
+    def _table(self) -> ShapeTable:
+        arguments = list(self.region.block.arguments)
+        return ShapeTable({each: self.buffers[number].sizes for number, each in enumerate(arguments)})
+
     def sizes_of(self, value: ir.Value) -> tuple[KernelExpr, ...]:
         """Returns the sizes of a value inside: open ones are those of the result that it becomes; () if unknown."""
         type_ = ir.RankedTensorType(value.type)
@@ -215,6 +236,22 @@ def store(writer: KernelWriter, tensor: Tensor, offset: str, value: str, mask: s
 def pointer_types(frame: Frame) -> tuple[str, ...]:
     """Returns what each pointer of a kernel points to."""
     return tuple(POINTERS[buffer.element] for buffer in frame.buffers)
+
+
+def _is_same_in_triton(size: KernelExpr) -> bool:
+    """Whether a size is the same number where quotients are rounded toward zero: nothing negative is divided."""
+    if isinstance(size, int) or size[0] == "dim":
+        return True
+    operation, *parts = size
+    if operation in ("floordiv", "ceildiv", "mod"):
+        return all(_is_not_negative(part) for part in parts)
+    return all(_is_same_in_triton(part) for part in parts)
+
+
+def _is_not_negative(size: KernelExpr) -> bool:
+    if isinstance(size, int):
+        return size >= 0
+    return size[0] == "dim" or (size[0] != "sub" and all(_is_not_negative(part) for part in size[1:]))
 
 
 def _splat(attribute: ir.Attribute, type_: ir.Type) -> Splat | None:

@@ -16,11 +16,17 @@ from typing import Any
 
 import msgspec
 
+from lowerkit.runtimes.cuda.levels import capability_of
+from lowerkit.runtimes.cuda.tensor_maps import ELEMENTS_OF_PTX, SWIZZLES, MapForm
 from lowerkit.targets.cuda.levels import PTX_VERSIONS
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 
 PINNED = "3.9.0"  # its compiler has no stable interface
 _LEAST_PTX = 80
+_LOADS_TO_BLOCK = 86
+_HOPPER = (9, 0)
+_WAIT = "\tgriddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;\n"
+_DECLARED = re.compile(r"\s*(\.(reg|local|shared|param)\b|//|$)")
 _FILE = "kernel.py"
 _INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
 
@@ -39,11 +45,13 @@ class Reply(msgspec.Struct):
     Attributes:
         shared: bytes of dynamic shared memory of a block.
         nulls: pointers behind the parameters that Triton adds; all may be null.
+        maps: what it says of the tensor map of each descriptor.
     """
 
     ptx: str = ""
     shared: int = 0
     nulls: int = 0
+    maps: list[MapForm] = []
     error: str = ""
 
 
@@ -92,6 +100,8 @@ def compile_to_ptx(kernel: TritonKernel, name: str, level: str) -> Reply:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
 
+    if kernel.descriptors and capability_of(level) < _HOPPER:
+        raise ValueError(f"descriptors of tensors need sm_90 or later, not {level}")
     jitted = _load(kernel, name)
     target = GPUTarget("cuda", int(level.removeprefix("sm_")), 32)
     backend: Any = make_backend(target)
@@ -119,7 +129,22 @@ def compile_to_ptx(kernel: TritonKernel, name: str, level: str) -> Reply:
         module = stages[stage](module, metadata)
     if metadata.get("global_scratch_size", 0) or metadata.get("profile_scratch_size", 0):
         raise ValueError("the kernel needs scratch memory")
-    return Reply(_tidy(str(module)), int(metadata["shared"]), _parameters(str(module)) - len(kernel.signature))
+    maps = [_map_form(each) for each in metadata.get("tensordesc_meta") or ()]
+    if len(maps) != len(kernel.descriptors):
+        raise ValueError(f"{len(maps)} tensor maps for {len(kernel.descriptors)} descriptors")
+    own = len(kernel.signature) + sum(2 * len(each.box) for each in maps)  # each map with its sizes and strides
+    nulls = _parameters(str(module)) - own
+    ptx = _tidy(_of_old_version(str(module), options.ptx_version))
+    return Reply(_waiting(ptx) if capability_of(level) >= _HOPPER else ptx, int(metadata["shared"]), nulls, maps)
+
+
+def _map_form(meta: Any) -> MapForm:
+    """Returns what launches must know of a tensor map; types have the numbers of the PTX here."""
+    element = ELEMENTS_OF_PTX.get(meta["elem_type"])
+    if element is None or meta["fp4_padded"] or meta["is_im2col"]:
+        raise ValueError(f"a tensor map of another kind: {meta}")
+    spans = {number: span for span, number in SWIZZLES.items()}
+    return MapForm(element, list(meta["block_size"][::-1]), spans[meta["swizzle"]])
 
 
 def _load(kernel: TritonKernel, name: str) -> Any:
@@ -134,6 +159,26 @@ def _load(kernel: TritonKernel, name: str) -> Any:
 def _parameters(ptx: str) -> int:
     entry = ptx[ptx.index(".entry") :]
     return entry[: entry.index(")")].count(".param")
+
+
+def _waiting(ptx: str) -> str:
+    """Returns the text with a wait for the launch in front at its top, and leave for the one behind to start.
+
+    It stands in the PTX, not in the source: there Triton would let only some of the warps run it where warps have
+    roles, and the lines of a kernel would be others than those of its source.
+    """
+    lines = ptx.splitlines(keepends=True)
+    entry = next(number for number, line in enumerate(lines) if ".entry" in line)
+    body = next(number for number in range(entry, len(lines)) if lines[number].strip() == "{")
+    first = next(number for number in range(body + 1, len(lines)) if not _DECLARED.match(lines[number]))
+    return "".join([*lines[:first], _WAIT, *lines[first:]])
+
+
+def _of_old_version(ptx: str, version: int) -> str:
+    """Returns the text with loads of tensors as versions before 8.6 have them: a block is a cluster of its own."""
+    if version >= _LOADS_TO_BLOCK:
+        return ptx
+    return re.sub(r"(cp\.async\.bulk\.tensor\.\dd)\.shared::cta\.global\.", r"\1.shared::cluster.global.", ptx)
 
 
 def _tidy(ptx: str) -> str:

@@ -96,8 +96,9 @@ class KernelWriter:
         self._known.pop()
         self._depth -= 1
 
-    def source(self, pointers: int, dims: int) -> str:
-        """Returns the module: a function of ``pointers`` and ``dims``."""
-        parameters = [f"p{number}" for number in range(pointers)] + [f"n{number}" for number in range(dims)]
+    def source(self, pointers: int, dims: int, descriptors: int = 0) -> str:
+        """Returns the module: a function of pointers ``p0`` and on, descriptors ``d0`` and on, dims ``n0`` and on."""
+        counts = {"p": pointers, "d": descriptors, "n": dims}
+        parameters = [f"{letter}{number}" for letter, count in counts.items() for number in range(count)]
         body = "\n".join(self._lines) or "    pass"
         return f"{_HEAD}{''.join(self._helpers.values())}def {KERNEL}({', '.join(parameters)}):\n{body}\n"

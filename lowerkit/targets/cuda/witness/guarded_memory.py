@@ -70,13 +70,13 @@ class Guard:
         self.buffers: list[GuardedBuffer] = []
         right_load, right_store = _BUILDER.create_masked_load, _BUILDER.create_masked_store
 
-        def load(builder: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        def load(builder: Any, pointers: Any, mask: Any, *rest: Any, **options: Any) -> Any:
             self._look_at(pointers, mask, writes=False)
-            return right_load(builder, pointers, mask, *rest)
+            return right_load(builder, pointers, mask, *rest, **options)
 
-        def store(builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        def store(builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **options: Any) -> Any:
             self._look_at(pointers, mask, writes=True)
-            return right_store(builder, pointers, value, mask, *rest)
+            return right_store(builder, pointers, value, mask, *rest, **options)
 
         def refuse(*_arguments: Any) -> Any:
             raise NotImplementedError("atomic accesses are not interpreted: their order is not that of a card")

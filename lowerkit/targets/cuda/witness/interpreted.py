@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from lowerkit.runtimes.expressions import evaluate
 from lowerkit.targets.cuda.planned import FastKernel
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
-from lowerkit.targets.cuda.witness.interpreter_process import FILE, Buffer, Reply, Request, Start
-from lowerkit.targets.cuda.witness.placed import PlacedRegion
+from lowerkit.targets.cuda.witness.interpreter_process import FILE, Buffer, Described, Reply, Request, Start
+from lowerkit.targets.cuda.witness.placed import PlacedLaunch, PlacedRegion
 from lowerkit.targets.cuda.witness.ptx_alone import source_line
 from lowerkit.targets.witness import Offence, Witness
 from lowerkit.worker_process import TaskError, Worker, WorkerDiedError
@@ -30,7 +31,7 @@ def interpreter_witness(placed: PlacedRegion) -> Witness:
     operands = len(planned.function.operands)
     request = Request(
         kernels,
-        [Start(each.launch.kernel, list(each.launch.pointers), each.blocks) for each in placed.launches],
+        [_start(each, placed.dims) for each in placed.launches],
         [Buffer(each.name, each.size, each.data, each.writable) for each in placed.buffers],
         placed.dims,
         list(range(operands, operands + len(placed.results))),
@@ -47,6 +48,20 @@ def interpreter_witness(placed: PlacedRegion) -> Witness:
     if reply.missing:
         return Witness(NAME, LAYER, author, missing=reply.missing)
     return Witness(NAME, LAYER, author, placed.arrays(reply.results))
+
+
+def _start(placed: PlacedLaunch, dims: list[int]) -> Start:
+    launch = placed.launch
+    tensors = [
+        Described(
+            each.buffer,
+            [evaluate(size, {}, dims) for size in each.sizes],
+            [evaluate(stride, {}, dims) for stride in each.strides],
+            evaluate(each.offset, {}, dims),
+        )
+        for each in launch.maps
+    ]
+    return Start(launch.kernel, list(launch.pointers), tensors, placed.blocks)
 
 
 def _places(kernels: dict[str, TritonKernel], reply: Reply) -> tuple[str, ...]:

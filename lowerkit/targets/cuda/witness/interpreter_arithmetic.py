@@ -17,6 +17,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
+from lowerkit.targets.cuda.triton.boundary import BOUNDARY
+
 Array = np.ndarray[Any, Any]
 Handle = Any
 """A ``TensorHandle``."""
@@ -34,6 +36,7 @@ def install() -> None:
     _BUILDER.create_fma = _widened_operands(_BUILDER.create_fma)
     _BUILDER.create_dot = _dot(_BUILDER.create_dot)
     _BUILDER.cast_impl = _cast
+    _BUILDER.create_inline_asm = _boundary
     _BUILDER.create_fp_to_fp = lambda self, source, kind, _rounding: _cast(self, source, kind)
     _FOLDS.generic_reduce = _fold
     _SCANS.generic_scan = _scan
@@ -49,6 +52,20 @@ def counted(*bounds: Any) -> Iterator[Any]:
     element, kind = (tl.int64, np.int64) if wide else (tl.int32, np.int32)
     for value in range(*(operator.index(bound) for bound in bounds)):
         yield tl.tensor(interpreter.TensorHandle(np.array([value], kind), element), element)
+
+
+def _boundary(_self: Any, text: str, _constraints: str, values: list[Handle], *_options: Any) -> Any:
+    if text != BOUNDARY:
+        raise NotImplementedError(f"the interpreter runs no inline assembly: {text}")
+    return _Results(values)
+
+
+class _Results(list[Handle]):
+    """What an op of several results returns in the interpreter."""
+
+    def get_result(self, number: int) -> Handle:
+        """Returns one of them."""
+        return self[number]
 
 
 def _numbers(handle: Handle) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ import msgspec
 from lowerkit.targets.cuda.triton.kernel import KERNEL, TritonKernel
 
 if TYPE_CHECKING:
-    from lowerkit.targets.cuda.witness.guarded_memory import Guard, GuardedBuffer
+    from lowerkit.targets.cuda.witness.guarded_memory import GuardedBuffer
 
 FILE = "kernel.py"
 """The text of a kernel, as messages have it: that of the compiler."""
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
 _LIBRARY = "from triton.language.extra.cuda import libdevice"
 _OWN_LIBRARY = "from lowerkit.targets.cuda.witness import libdevice"
 
@@ -33,11 +35,21 @@ class Buffer(msgspec.Struct):
     writable: bool
 
 
+class Described(msgspec.Struct):
+    """A tensor that a kernel takes as a descriptor: see :class:`~lowerkit.runtimes.cuda.tensor_maps.TensorMap`."""
+
+    buffer: int
+    sizes: list[int]
+    strides: list[int]
+    offset: int
+
+
 class Start(msgspec.Struct):
-    """A launch: its kernel, the numbers of its buffers, its blocks."""
+    """A launch: its kernel, the numbers of its buffers, its tensors, its blocks."""
 
     kernel: str
     pointers: list[int]
+    maps: list[Described]
     blocks: int
 
 
@@ -80,7 +92,8 @@ def _interpret(request: Request) -> Reply:
             buffer.written[...] = True
     for start in request.launches:
         try:
-            _launch(request.kernels[start.kernel], start, [buffers[each] for each in start.pointers], request, guard)
+            guard.buffers = [buffers[each] for each in {*start.pointers, *(tensor.buffer for tensor in start.maps)}]
+            _launch(request.kernels[start.kernel], start, buffers, request.dims)
         except Exception as error:
             stray = next((e for e in _causes(error) if isinstance(e, guarded_memory.StrayAccess)), None)
             if stray is not None:
@@ -95,19 +108,39 @@ def _interpret(request: Request) -> Reply:
     return Reply([buffers[number].data.tobytes() for number in request.results])
 
 
-def _launch(kernel: TritonKernel, start: Start, buffers: list[GuardedBuffer], request: Request, guard: Guard) -> None:
+def _launch(kernel: TritonKernel, start: Start, buffers: list[GuardedBuffer], dims: list[int]) -> None:
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
     language: Any = tl
-    guard.buffers = buffers
-    arguments: list[Any] = []
-    for type_, buffer in zip(kernel.pointers, buffers, strict=True):
-        kind = language.str_to_ty(f"*{type_}", None)
-        arguments.append(tl.tensor(TensorHandle(np.array([buffer.address], np.uint64), kind), kind))
-    for extent in request.dims:
-        arguments.append(tl.tensor(TensorHandle(np.array([extent], np.int64), tl.int64), tl.int64))
+
+    def number(value: int, kind: Any, stored: Any) -> Any:
+        return tl.tensor(TensorHandle(np.array([value], stored), kind), kind)
+
+    def pointer(type_: str, address: int) -> Any:
+        return number(address, language.str_to_ty(f"*{type_}", None), np.uint64)
+
+    def tensor(type_: str, described: Described) -> Any:
+        from triton.runtime.interpreter import interpreter_semantic
+
+        semantic: Any = interpreter_semantic
+        found = _DESCRIPTOR.fullmatch(type_)
+        assert found is not None, f"{type_} is no descriptor"
+        base = pointer(found[1], buffers[described.buffer].address + described.offset)
+        width = base.dtype.element_ty.primitive_bitwidth // 8
+        steps: list[Any] = [number(step // width, tl.int64, np.int64) for step in described.strides[::-1]]
+        return semantic.make_tensor_descriptor(
+            base,
+            [number(size, tl.int32, np.int32) for size in described.sizes[::-1]],
+            [*steps, tl.constexpr(1)],
+            [tl.constexpr(int(extent)) for extent in found[2].split(",")],
+        )
+
+    pairs = zip(kernel.pointers, start.pointers, strict=True)
+    arguments = [pointer(type_, buffers[each].address) for type_, each in pairs]
+    arguments += [tensor(type_, each) for type_, each in zip(kernel.descriptors, start.maps, strict=True)]
+    arguments += [number(extent, tl.int64, np.int64) for extent in dims]
     with np.errstate(all="ignore"):
         _load(kernel.source)[(start.blocks,)](*arguments)
 

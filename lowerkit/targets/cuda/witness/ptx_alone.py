@@ -8,12 +8,14 @@ import numpy as np
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.cuda.driver import LaunchBuffer
+from lowerkit.runtimes.cuda.image import ImageError
+from lowerkit.runtimes.cuda.launch_arguments import arguments_of, shaped_maps
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.runtimes.cuda.simulated_driver import SimulatedDriver
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cuda.planned import FastKernel, PlannedRegion
 from lowerkit.targets.cuda.ptx.compile import Compiled, compile_kernels
-from lowerkit.targets.cuda.ptx.link import assemblers_for
+from lowerkit.targets.cuda.ptx.link import assemblers_for, launch_with_code
 from lowerkit.targets.cuda.witness.placed import PlacedRegion
 from lowerkit.targets.plan import LinkSettings
 from lowerkit.targets.witness import Offence, Witness
@@ -42,6 +44,8 @@ def ptx_witness(placed: PlacedRegion, level: str) -> Witness:
         return Witness(NAME, layer, author, offence=Offence(fault.message, _places(fault, planned)))
     except LowerkitError as error:
         return Witness(NAME, layer, author, missing=error.message)
+    except ImageError as error:
+        return Witness(NAME, layer, author, missing=str(error))
     return Witness(NAME, layer, author, placed.arrays(results))
 
 
@@ -57,8 +61,10 @@ def _run(placed: PlacedRegion, compiled: Mapping[str, Compiled], level: str) -> 
         for each in placed.launches:
             code = compiled[each.launch.kernel]
             kernel = driver.kernel(driver.load(code.ptx.encode(), b"", level), each.launch.kernel)
-            arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
-            driver.launch(kernel, each.blocks, code.threads or each.launch.block, code.shared, arguments, 0)
+            launch = launch_with_code(each.launch, code)
+            maps = shaped_maps(launch, placed.dims, [buffer.size for buffer in placed.buffers])
+            arguments = arguments_of(launch, buffers, maps, placed.dims, driver.prepared)
+            driver.launch(kernel, each.blocks, launch.block, launch.shared, arguments, 0, early=launch.early)
         driver.synchronize(0)
         operands = len(placed.planned.function.operands)
         found: list[bytes] = []

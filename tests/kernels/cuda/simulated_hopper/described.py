@@ -23,7 +23,7 @@ _BLOCKS = 3  # of a persistent launch
 FORMS = ("described", "describing", "persistent", "tasks", "persistent_tasks")
 
 
-def compile_form(form: str, dtype: str = "bf16", block: Block = SMALL, warps: int = 4) -> HopperKernel:
+def compile_form(form: str, dtype: str = "bf16", block: Block = SMALL, warps: int = 4, sm: int = 90) -> HopperKernel:
     """Compiles a product; ``form`` is one of FORMS."""
     m, n, k = block
     types = {"a": described(dtype, m, k), "b": described(dtype, k, n), "c": described(dtype, m, n)}
@@ -38,7 +38,7 @@ def compile_form(form: str, dtype: str = "bf16", block: Block = SMALL, warps: in
         function = persistent_matmul
         types["blocks"] = "i32"
         constants["TASKS"] = form == "persistent_tasks"
-    return compile_hopper(function, types, constants, aligned, num_warps=warps, num_stages=3)
+    return compile_hopper(function, types, constants, aligned, sm=sm, num_warps=warps, num_stages=3)
 
 
 def run_form(

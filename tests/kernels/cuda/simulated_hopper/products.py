@@ -33,6 +33,7 @@ def compile_matmul(
     stages: int = 3,
     aligned: bool = True,
     accumulator: Any = None,
+    sm: int = 90,
 ) -> HopperKernel:
     """Compiles a product of matrices of a type of TYPES, for alignment by 16 or none."""
     total, result, _, _ = TYPES[dtype]
@@ -42,7 +43,7 @@ def compile_matmul(
         "PRECISION": "tf32",
     }  # fmt: skip
     names = ["a", "b", "c", "k", "stride_a", "stride_b", "stride_c"] if aligned else []
-    return compile_hopper(matmul, types, constants, names, num_warps=warps, num_stages=stages)
+    return compile_hopper(matmul, types, constants, names, sm=sm, num_warps=warps, num_stages=stages)
 
 
 def run_matmul(
@@ -64,8 +65,8 @@ def run_matmul(
     return found[:, :n], a.astype(np.float64) @ b[:, :n].astype(np.float64)
 
 
-def compile_attention() -> HopperKernel:
+def compile_attention(sm: int = 90) -> HopperKernel:
     """Compiles attention of 64 features: the second product has a factor in registers."""
     constants = {"CAUSAL": True, "BLOCK_M": 64, "BLOCK_N": 64, "WIDTH": 64}
     types = dict.fromkeys(("q", "k", "v"), "*bf16") | {"out": "*fp32", "length": "i32", "scale": "fp32"}
-    return compile_hopper(attention, types, constants, ["q", "k", "v", "out"], num_warps=4, num_stages=2)
+    return compile_hopper(attention, types, constants, ["q", "k", "v", "out"], sm=sm, num_warps=4, num_stages=2)

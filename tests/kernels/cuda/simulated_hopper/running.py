@@ -1,4 +1,5 @@
-"""Kernels of Triton for sm_90 on the simulated device, with descriptors and scratch memory as its launcher has them."""
+"""Kernels of Triton for sm_90 and later on the simulated device, with descriptors and scratch memory as its launcher
+has them."""
 
 from __future__ import annotations
 
@@ -45,34 +46,41 @@ class HopperKernel:
 @lru_cache(maxsize=64)
 def _compiled(
     function: Any, types: tuple[tuple[str, str], ...], constants: tuple[tuple[str, Any], ...],
-    aligned: frozenset[str], options: tuple[tuple[str, Any], ...],
+    aligned: frozenset[str], options: tuple[tuple[str, Any], ...], sm: int,
 ) -> HopperKernel:  # fmt: skip
     given, values = dict(types), dict(constants)
     signature = {name: given.get(name, "constexpr") for name in function.arg_names}
     names = list(function.arg_names)
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source: Any = ASTSource(function, signature, values, attributes)
-    made: Any = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(options))
+    made: Any = triton.compile(source, target=GPUTarget("cuda", sm, 32), options=dict(options))
     meta = made.metadata
     maps = tuple(meta.tensordesc_meta or ())
     return HopperKernel(made.asm["ptx"], meta.name, 32 * meta.num_warps, meta.shared, meta.global_scratch_size, maps)
 
 
 def compile_hopper(
-    function: Any, types: Mapping[str, str], constants: Mapping[str, Any], aligned: Sequence[str] = (), **options: Any
+    function: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    aligned: Sequence[str] = (),
+    *,
+    sm: int = 90,
+    **options: Any,
 ) -> HopperKernel:
-    """Compiles a kernel for sm_90.
+    """Compiles a kernel for a level.
 
     Args:
         function: the kernel.
         types: of the parameters that are no constants.
         constants: values of the others.
         aligned: parameters that may be taken for multiples of 16.
+        sm: the level.
         options: num_warps, num_stages.
     """
     options.setdefault("enable_fp_fusion", True)
     return _compiled(
-        function, tuple(types.items()), tuple(constants.items()), frozenset(aligned), tuple(sorted(options.items()))
+        function, tuple(types.items()), tuple(constants.items()), frozenset(aligned), tuple(sorted(options.items())), sm
     )
 
 

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import triton.language as tl
 
-from lowerkit.runtimes.cuda.simulated import SimulatedGpu
-from lowerkit.runtimes.cuda.simulated.faults import UnknownPtx
 from lowerkit.runtimes.cuda.simulated.ordering_lint import check
-from tests.kernels.cuda.simulated_hopper.products import SIZES, TYPES, compile_attention, compile_matmul, run_matmul
+from tests.kernels.cuda.simulated_hopper.products import TYPES, compile_attention, compile_matmul, run_matmul
 from tests.kernels.cuda.simulated_hopper.running import run_hopper
 from tests.kernels.cuda.simulated_triton.launching import assert_close, values
-from tests.kernels.cuda.simulated_triton.matrix_programs import matmul
 
 _PRODUCTS = {
     "bf16": "k16.f32.bf16.bf16", "fp16": "k16.f32.f16.f16", "i8": "k32.s32.s8.s8", "fp8e4nv": "k32.f32.e4m3.e4m3",
@@ -84,16 +81,3 @@ def test_halves_as_accumulator_are_read_before_the_wait() -> None:
     assert check(waits) == []
     found, expected = run_matmul(kernel, "fp16", (100, 130, 208), (64, 64, 64), ptx=waits)
     assert_close(found, expected, 2**-6)
-
-
-def test_tensor_cores_of_blackwell_are_refused_by_name() -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    types = {"a": "*bf16", "b": "*bf16", "c": "*bf16"} | dict.fromkeys(SIZES, "i32")
-    constants = {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "ACCUMULATOR": tl.float32, "PRECISION": "tf32"}
-    source: Any = ASTSource(matmul, types | dict.fromkeys(constants, "constexpr"), constants)
-    made: Any = triton.compile(source, target=GPUTarget("cuda", 100, 32), options={"enable_fp_fusion": True})
-    with pytest.raises(UnknownPtx, match=r"the opcode of 'tcgen05\.[a-z_.:0-9]+' is not known"):
-        SimulatedGpu().load(made.asm["ptx"])

@@ -45,7 +45,8 @@ def product(left: Shape, right: Shape, result: Shape, element: str, **options: b
         attributes = f"transpose_rhs = {flip['rhs']}, unsigned = {flip['unsigned']}"
         types = [tensor(left, element), tensor(right, element)]
         return RegionView.from_text(anchored("integer_matmul", types, tensor(result, "i32"), attributes), "matmul")
-    attributes = f"accumulate = f32, transpose_lhs = {flip['lhs']}, transpose_rhs = {flip['rhs']}"
+    accumulate = "f64" if element == "f64" else "f32"
+    attributes = f"accumulate = {accumulate}, transpose_lhs = {flip['lhs']}, transpose_rhs = {flip['rhs']}"
     types = [tensor(left, element), tensor(right, element)]
     return RegionView.from_text(anchored("matmul", types, tensor(result, element), attributes), "matmul")
 
@@ -131,6 +132,7 @@ SMALL = GemmTile(32, 32, 32, 4, 3)
 CASES = [
     _all_open("bf16", SMALL),
     _all_open("f32", GemmTile(32, 32, 16, 4, 3)),
+    _all_open("f64", GemmTile(32, 32, 16, 4, 3)),
     _open_rows("bf16", 40, 152, SMALL, (33, 1, 31, 32, 8, 270)),
     _open_rows("f16", 64, 160, GemmTile(64, 64, 32, 4, 3), (65, 1, 64, 520)),
     _open_rows("f32", 36, 76, GemmTile(32, 32, 16, 4, 3), (33, 1, 31, 32, 270)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,12 @@ import msgspec
 import numpy as np
 
 from lowerkit.dialect.interpreter.interpreter import interpret
+from lowerkit.runtimes.cuda.launch_arguments import arguments_of, shaped_maps
 from lowerkit.runtimes.cuda.simulated import Kernel, LaunchBuffer, SimulatedGpu
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cuda.planned import FastKernel, PlannedRegion
 from lowerkit.targets.cuda.ptx.compile import Compiled, compile_kernels
-from lowerkit.targets.cuda.ptx.link import assemblers_for
+from lowerkit.targets.cuda.ptx.link import assemblers_for, launch_with_code
 from lowerkit.targets.cuda.select import select_kernels
 from lowerkit.targets.cuda.witness.placed import PlacedRegion, place_region
 from lowerkit.targets.cuda.witness.ptx_alone import source_line
@@ -24,6 +24,9 @@ from lowerkit.targets.region_view import RegionView
 from tests.support.cuda.equivalence import Equivalence
 from tests.support.cuda.mutants import Mutant, instructions, run_mutants
 from tests.support.cuda.proofs.case import Array, Case
+from tests.support.cuda.proofs.divisions import slow_divisions
+
+MOST_BLOCKS = (1 << 31) - 1  # of a launch in x
 
 
 class KernelProof(msgspec.Struct):
@@ -89,7 +92,8 @@ class Proof:
 
     def _placed(self, view: RegionView, inputs: Sequence[Array]) -> _Run:
         placed = place_region(view, self.planned, inputs)
-        wanted = interpret(view.clone_module(), inputs, function="region")
+        known = self.case.wanted
+        wanted = known(inputs) if known else interpret(view.clone_module(), inputs, function="region")
         return _Run(placed, wanted, {each.launch.kernel for each in placed.launches})
 
     def prove(self, every: int) -> list[KernelProof]:
@@ -113,10 +117,13 @@ class Proof:
         found = KernelProof(self.planned.family, self.case.name, self.level, name, len(runs))
         found.instructions = len(instructions(compiled.ptx))
         slow = slow_divisions(compiled.ptx)
+        never: set[int] = set()
         for each in ran.unexecuted():
             reason = next((why for part, why in self.case.not_run.items() if part in each.instruction), "")
             reason = slow.get(each.line, reason)
             text = f"{each.instruction} ({self._line(name, each.source)})"
+            if reason and "bra " in each.instruction:
+                never.add(each.line - 1)
             (found.explained if reason else found.unexecuted).append(f"{text}: {reason}" if reason else text)
         if every and runs:
             others = {key: load(gpu, key, code.ptx) for key, code in self.compiled.items() if key != name}
@@ -130,7 +137,9 @@ class Proof:
                         runs.insert(0, runs.pop(place))  # what found one mutant finds others
                         raise
 
-            equivalence = Equivalence(compiled.ptx, compiled.threads)
+            launched = [each.blocks for each in self.planned.function.launches if each.kernel == name]
+            blocks = max(each if isinstance(each, int) else MOST_BLOCKS for each in launched)
+            equivalence = Equivalence(compiled.ptx, compiled.threads, never, blocks)
 
             def argument(mutant: Mutant) -> str | None:
                 return slow.get(mutant.line.number + 1) or equivalence.argument(mutant)
@@ -164,33 +173,6 @@ class Proof:
         found = [f"{files.get(words[1], words[1])}:{words[2]}" for words in places if words[2] != "0"]
         source = found[-1] if found else None
         return f"{mutant} ({self._line(name, source)})"
-
-
-def slow_divisions(ptx: str) -> dict[int, str]:
-    """Returns the lines, from 1, that divide numbers of 64 bits, or decide whether to, beside a division of 32 bits.
-
-    LLVM asks whether both numbers fit into 32 bits, and divides so where they do, since that is much faster; below
-    2^32 both divisions give the same.
-    """
-    lines = {line.number: line for line in instructions(ptx)}
-    numbers = sorted(lines)
-    found: dict[int, str] = {}
-    for place, number in enumerate(numbers):
-        if not re.match(r"(div|rem)\.[su]64", lines[number].opcode):
-            continue
-        near = [lines[each] for each in numbers[max(0, place - 60) : place + 60]]
-        if not any(re.match(r"(div|rem)\.[su]32", each.opcode) for each in near):
-            continue
-        found[number + 1] = "for numbers of 2^32 and more alone"
-        if lines[numbers[place + 1]].opcode == "bra.uni":
-            found[numbers[place + 1] + 1] = found[number + 1]
-        for step in range(place - 1, max(0, place - 12), -1):  # the question lies before: and, setp, @p bra
-            line = lines[numbers[step]]
-            if line.name == "and" and line.operands.endswith("-4294967296"):
-                for each in numbers[step : min(step + 3, place)]:
-                    found[each + 1] = "divisions of 32 and of 64 bits give the same below 2^32"
-                break
-    return found
 
 
 def compiled_kernels(planned: PlannedRegion, level: str) -> dict[str, Compiled]:
@@ -230,14 +212,11 @@ def launch(
                 gpu.write(address, np.frombuffer(buffer.data, np.uint8))
         for each in placed.launches:
             code = compiled[each.launch.kernel]
-            arguments = [*(buffers[number] for number in each.launch.pointers), *placed.dims, *[0] * code.nulls]
-            done = gpu.launch(
-                kernels[each.launch.kernel],
-                (each.blocks,),
-                (code.threads or each.launch.block,),
-                arguments,
-                code.shared,
-            )
+            taken = launch_with_code(each.launch, code)
+            maps = shaped_maps(taken, placed.dims, [buffer.size for buffer in placed.buffers])
+            arguments = arguments_of(taken, buffers, maps, placed.dims, lambda described: described)
+            grid, block = (each.blocks,), (taken.block,)
+            done = gpu.launch(kernels[taken.kernel], grid, block, arguments, taken.shared, early=taken.early)
             longest = max(longest, done.issued)
         results = buffers[operands : operands + len(placed.results)]
         return [gpu.read(each.address, each.size).tobytes() for each in results], longest

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
 import threading
-from collections.abc import Generator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,42 +11,7 @@ from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes.cuda.driver import LaunchBuffer
 from lowerkit.runtimes.cuda.levels import capability_of
 from lowerkit.runtimes.cuda.libcuda import CudaError, LibCuda, has_card
-
-SOURCE = Path(__file__).parent / "fake_libcuda.cpp"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    compiler = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
-    target = tmp_path_factory.mktemp("libcuda") / "libfakecuda.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(target), str(SOURCE)], check=True)
-    return str(target)
-
-
-class Fake:
-    """The library, and the driver that opened it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.library = ctypes.CDLL(path)
-        self.library.fake_calls.restype = ctypes.c_char_p
-        self.library.fake_reset()
-
-    def calls(self) -> list[str]:
-        text: Any = self.library.fake_calls()
-        return text.decode().splitlines()
-
-    def open(self, level: str = "sm_90") -> LibCuda:
-        return LibCuda(level, self.path)
-
-
-@pytest.fixture
-def fake(library: str) -> Generator[Fake]:
-    made = Fake(library)
-    yield made
-    made.library.fake_reset()
+from tests.support.cuda.fake_driver import Fake
 
 
 def test_bytes_go_there_and_back_and_everything_is_given_back(fake: Fake) -> None:

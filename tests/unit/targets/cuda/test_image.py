@@ -13,6 +13,7 @@ import pytest
 from lowerkit.errors import CodegenError
 from lowerkit.runtimes.cuda.device import SimulatedCudaDevice
 from lowerkit.runtimes.cuda.image import CompiledKernel, Function, ImageError, Kernel, Launch, pack, unpack
+from lowerkit.runtimes.cuda.tensor_maps import TensorMap
 from lowerkit.targets.cpu.objects.cache import KernelCache
 from lowerkit.targets.cuda.planned import LoopKernel
 from lowerkit.targets.cuda.planner.plan import plan_region
@@ -74,7 +75,8 @@ def test_the_image_is_the_same_every_time() -> None:
 
 
 def image() -> bytes:
-    function = Function([4], [4], [], 0, [Launch("k", [0, 1], 1, 32)])
+    tensor = TensorMap(0, [8, 4], [16], 0, "bf16", [8, 4], 0)
+    function = Function([4], [4], [], 0, [Launch("k", [0, 1], 1, 32, maps=[tensor])])
     return pack([{"sm_90": function}], {("sm_90", "k"): CompiledKernel(Kernel(), b".version 7.8\n", b"cubin")})[0]
 
 
@@ -90,6 +92,7 @@ def described(change: str, value: object) -> bytes:
         "function": variant["function"],
         "launch": variant["function"]["launches"][0],
         "kernel": variant["kernels"]["k"],
+        "map": variant["function"]["launches"][0]["maps"][0],
     }
     places[place][field] = value
     text = msgspec.json.encode(document)
@@ -119,11 +122,54 @@ def described(change: str, value: object) -> bytes:
         (described("launch.blocks", ["pow", 2, 9]), "cannot be read"),
         (described("launch.blocks", "n"), "no dim"),
         (described("function.dims", "x"), "cannot be read"),
+        (described("launch.maps", [{"buffer": 0, "sizes": []}]), "0 sizes, 0 strides"),
+        (described("launch.maps", [{"buffer": 0, "sizes": [8]}] * 17), "17 tensor maps"),
+        (described("launch.maps", 3), "cannot be read"),
+        (described("map.buffer", 2), "a tensor map of buffer 2 of 2"),
+        (described("map.buffer", -1), "a tensor map of buffer -1 of 2"),
+        (described("map.sizes", [8, 4, 2]), "3 sizes, 1 strides and a box of 2"),
+        (described("map.sizes", [8, "n"]), "no dim"),
+        (described("map.sizes", [8, ["pow", 2, 9]]), "cannot be read"),
+        (described("map.strides", []), "2 sizes, 0 strides"),
+        (described("map.strides", [True]), "cannot be read"),
+        (described("map.strides", ["n"]), "no dim"),
+        (described("map.offset", "n"), "no dim"),
+        (described("map.offset", [0]), "cannot be read"),
+        (described("map.element", "tf32"), "elements 'tf32'"),
+        (described("map.element", ""), "elements ''"),
+        (described("map.span", 48), "a swizzle of 48 bytes"),
+        (described("map.span", -32), "a swizzle of -32 bytes"),
+        (described("map.box", [8, 257]), r"box of \[8, 257\]"),
+        (described("map.box", [0, 4]), r"box of \[0, 4\]"),
+        (described("map.box", [4, 4]), r"box of \[4, 4\]"),  # 8 bytes
+        (described("map.box", [8, 4, 1]), "a box of 3"),
+        (described("map.box", [1 << 70, 4]), "box of|cannot be read"),
     ],
 )
 def test_bytes_that_were_changed_are_refused(data: bytes, words: str) -> None:
     with pytest.raises(ImageError, match=words):
         unpack(data, {})
+
+
+def test_a_box_wider_than_its_swizzle() -> None:
+    tensor = TensorMap(0, [64, 4], [128], 0, "bf16", [64, 4], 64)
+    function = Function([512], [4], [], 0, [Launch("k", [0, 1], 1, 32, maps=[tensor])])
+    data, _ = pack([{"sm_90": function}], {("sm_90", "k"): CompiledKernel(Kernel(), b"", b"")})
+    with pytest.raises(ImageError, match=r"box of \[64, 4\] and a swizzle of 64 bytes"):
+        unpack(data, {})
+
+
+def test_tensor_maps_there_and_back() -> None:
+    dim = ("dim", 0)
+    tensors = [
+        TensorMap(0, [8, dim, ("mul", dim, 2)], [16, ("mul", dim, 16)], ("mul", dim, 32), "f32", [4, 256, 1], 32),
+        TensorMap(1, [("ceildiv", dim, 8)], [], 0, "u8", [16], 0),
+    ]
+    launch = Launch("k", [0, 1], 1, 32, maps=tensors, asked="{}")
+    function = Function([dim], [4], [], 1, [launch])
+    data, _ = pack([{"sm_90": function}], {("sm_90", "k"): CompiledKernel(Kernel(), b"", b"")})
+    (variant,) = unpack(data, {}).variants
+    assert variant.function.launches == [launch]
 
 
 def test_a_kernel_that_is_not_there() -> None:

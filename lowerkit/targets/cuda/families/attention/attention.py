@@ -13,8 +13,9 @@ from lowerkit.targets.cuda.families.attention.combine_kernel import combining_wa
 from lowerkit.targets.cuda.families.attention.flash_kernel import write_attention
 from lowerkit.targets.cuda.families.attention.places import Pass
 from lowerkit.targets.cuda.families.attention.problem import Attention, read_attention
-from lowerkit.targets.cuda.families.attention.tiles import choose_tile, count_splits, power
+from lowerkit.targets.cuda.families.attention.tiles import asked_attention, choose_tile, count_splits, power
 from lowerkit.targets.cuda.family import KernelFamily
+from lowerkit.targets.cuda.model.measured_tiles import asked_text
 from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_region
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
@@ -64,7 +65,8 @@ def choose_pass(problem: Attention, few: bool, level: str) -> Pass:
     rows = expression("mul", queries, problem.group if stacked else 1)
     features = power(max(problem.depth, problem.value_depth))
     element, masked = problem.query.element, problem.mask is not None
-    going = Pass(problem, choose_tile(element, rows, problem.keys, outer, features, masked, level), stacked)
+    asked = asked_attention(element, rows, problem.keys, outer, features, masked)
+    going = Pass(problem, choose_tile(asked, level), stacked, asked)
     if (not few and not isinstance(problem.queries, int)) or (few and problem.causal):
         return going
     seen = expression("min", problem.queries, problem.keys) if problem.causal else problem.keys
@@ -83,6 +85,7 @@ class _Plan:
     def add(self, going: Pass, times: KernelExpr) -> None:
         """Adds the launches of a pass; ``times`` is 0 at run time where it is another's turn."""
         tile, problem = going.tile, self.problem
+        asked = asked_text(going.asked) if going.asked is not None else ""
         self.notes.append(f"tiles of {tile.rows} x {tile.keys}, {tile.warps} warps, {tile.stages} stages")
         scores = product([problem.batch, problem.heads, problem.seen_pairs, times])
         flops = product([scores, 2 * (problem.depth + problem.value_depth) + 5])
@@ -94,7 +97,7 @@ class _Plan:
         numbers, types = list(range(len(self.frame.buffers))), pointer_types(self.frame)
         if going.splits == 1:
             kernel = self._kernel(write_attention(self.frame, going, self.epilogue), types, tile.warps, tile.stages)
-            self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, written, scores))
+            self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, written, scores, asked=asked))
             return
         self.notes.append(f"with keys over {going.splits if isinstance(going.splits, int) else 'several'} blocks")
         parts = product([rows, going.splits])
@@ -103,7 +106,7 @@ class _Plan:
         self.temporaries += [product([parts, size]) for size in (4, 4, 4 * problem.value_depth)]
         moved = product([parts, 4 * (problem.value_depth + 2)])
         kernel = self._kernel(write_attention(self.frame, going, self.epilogue), types, tile.warps, tile.stages)
-        self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, moved, scores))
+        self.launches.append(PlannedLaunch(kernel, numbers, blocks, flops, read, moved, scores, asked=asked))
         kernel = self._kernel(write_combine(self.frame, going, self.epilogue), types, combining_warps(going), 1)
         sums = product([parts, 2 * problem.value_depth])
         self.launches.append(PlannedLaunch(kernel, numbers, rows, sums, moved, written))

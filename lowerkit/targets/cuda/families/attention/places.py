@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowerkit.targets.cuda.families.attention.problem import Attention
 from lowerkit.targets.cuda.families.attention.tiles import AttentionTile, power, runs_of
+from lowerkit.targets.cuda.model.attentions import AttentionShape
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame, Tensor, offset_text
 from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, expression, product
@@ -18,6 +19,7 @@ class Pass:
     Attributes:
         tile: its tile.
         stacked: whether a matrix holds the queries of a whole group.
+        asked: what the tile was chosen for.
         splits: shares of the keys. Where there are several, three pointers follow those of the region: to the peaks
             ``[matrices, splits, rows]``, the sums of the same shape, and the totals ``[matrices, splits, rows, Dv]``.
     """
@@ -25,6 +27,7 @@ class Pass:
     problem: Attention
     tile: AttentionTile
     stacked: bool
+    asked: AttentionShape | None = None
     splits: KernelExpr = 1
 
     @property

@@ -7,11 +7,10 @@ dims behind the last one that is cut: all of a row comes from one operand, in ve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cuda.families.movement.copy_tree import MOVES, Choice, Coordinate, CopyReader, Tree
 from lowerkit.targets.cuda.families.movement.slices import SliceTile, slice_tile
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
@@ -20,9 +19,6 @@ from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.scalars import constant
 from lowerkit.targets.cuda.triton.tensors import (
     Frame,
-    Splat,
-    Tensor,
-    Unset,
     coordinate_text,
     load,
     offset_text,
@@ -32,7 +28,6 @@ from lowerkit.targets.cuda.triton.writer import KernelWriter, render
 from lowerkit.targets.plan import KernelExpr, Refusal, expression
 from lowerkit.targets.region_view import RegionView
 
-MOVES = ("tensor.concat", "tensor.pad", "tensor.insert_slice", "tensor.extract_slice")
 _VIEWS = (
     "tensor.expand_shape",
     "tensor.collapse_shape",
@@ -42,7 +37,6 @@ _VIEWS = (
     "linalg.fill",
 )
 _MOST_OPERANDS = 32
-_DYNAMIC = -(2**63)
 
 
 class CopyFamily(KernelFamily):
@@ -58,8 +52,8 @@ class CopyFamily(KernelFamily):
         roots = [move for move in moves if move not in inner]
         if len(roots) != 1:
             return Refusal("there is no single op that concatenates, pads, inserts or slices")
-        others = {op.operation.name for op in region.body_ops} - {*MOVES, *_VIEWS, "linalg.generic", "tensor.dim"}
-        others -= {"affine.apply", "tensor.yield"}
+        others = {op.operation.name for op in region.body_ops if not _is_scalar(op.operation)}
+        others -= {*MOVES, *_VIEWS, "linalg.generic"}
         if others:
             return Refusal(f"{', '.join(sorted(others))}: more than a copy")
         (root,) = roots
@@ -70,8 +64,8 @@ class CopyFamily(KernelFamily):
         epilogue = read_epilogue(region, frame, root)
         if isinstance(epilogue, Refusal):
             return epilogue
-        reader = _Reader(frame)
-        first = [_Coordinate(dim, 1, 0) for dim in range(len(sizes))]
+        reader = CopyReader(frame)
+        first = [Coordinate(dim, 1, 0) for dim in range(len(sizes))]
         tree = reader.read(root.results[0], first)
         if isinstance(tree, Refusal):
             return tree
@@ -91,6 +85,11 @@ class CopyFamily(KernelFamily):
         )
 
 
+def _is_scalar(op: ir.Operation) -> bool:
+    """Whether an op makes no tensor: what places are computed of, which are looked at where they are used."""
+    return not any(isinstance(result.type, ir.RankedTensorType) for result in op.results)
+
+
 def _root_sizes(frame: Frame, root: ir.Operation) -> tuple[KernelExpr, ...] | None:
     """The sizes of what the root makes: static, or those of the result of the region."""
     type_ = ir.RankedTensorType(root.results[0].type)
@@ -101,173 +100,9 @@ def _root_sizes(frame: Frame, root: ir.Operation) -> tuple[KernelExpr, ...] | No
     return None
 
 
-@dataclass(frozen=True)
-class _Coordinate:
-    """A coordinate of an operand: ``dim`` of the result times ``step``, plus ``shift``; no dim: the shift."""
-
-    dim: int | None
-    step: int
-    shift: KernelExpr
-
-
-@dataclass(frozen=True)
-class _Fetch:
-    """Elements of a tensor, or a number."""
-
-    tensor: Tensor | None
-    number: Splat | None
-    at: tuple[_Coordinate, ...]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """``inside`` where all coordinates lie between two bounds, ``outside`` elsewhere."""
-
-    bounds: tuple[tuple[_Coordinate, KernelExpr | None, KernelExpr | None], ...]
-    inside: _Fetch | _Choice
-    outside: _Fetch | _Choice
-
-
-_Tree = _Fetch | _Choice
-
-
-class _Reader:
-    """Reads values as trees; ``cut`` are the dims of the result along which something is chosen."""
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.fetched = 0
-        self.cut: set[int] = set()
-
-    def read(self, value: ir.Value, at: Sequence[_Coordinate]) -> _Tree | Refusal:
-        """Reads what stands at a place of a value."""
-        source = self.frame.source(value)
-        self.fetched += 1
-        if isinstance(source, Tensor):
-            return _Fetch(source, None, tuple(at))
-        if isinstance(source, Splat):
-            return _Fetch(None, source, tuple(at))
-        if isinstance(source, Unset):
-            element = str(ir.RankedTensorType(value.type).element_type)
-            return _Fetch(None, Splat(0, element), tuple(at))
-        op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-        if op is None or op.name not in (*MOVES, "tensor.cast"):
-            return Refusal(f"{op.name if op is not None else 'a block argument'} is more than a copy")
-        if op.name == "tensor.cast":
-            return self.read(op.operands[0], at)
-        if op.name == "tensor.concat":
-            return self._concat(op, at)
-        names = {"tensor.pad": ("low", "high")}.get(op.name, ("offsets", "sizes", "strides"))
-        numbers = [list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"])) for name in names]
-        if any(_DYNAMIC in each for each in numbers):
-            return Refusal("a place that is known at run time alone")
-        if op.name == "tensor.pad":
-            return self._pad(op, at, *numbers)
-        if op.name == "tensor.insert_slice":
-            return self._insert(op, at, *numbers)
-        return self._extract(op, at, *numbers)
-
-    def _concat(self, op: ir.Operation, at: Sequence[_Coordinate]) -> _Tree | Refusal:
-        axis = ir.IntegerAttr(op.attributes["dim"]).value
-        where = at[axis]
-        parts: list[tuple[_Tree, KernelExpr]] = []
-        start: KernelExpr = 0
-        for operand in op.operands:
-            size = self._size(operand, axis)
-            if size is None:
-                return Refusal("a concatenation of a computed tensor of open size")
-            moved = list(at)
-            moved[axis] = replace(where, shift=expression("sub", where.shift, start))
-            part = self.read(operand, moved)
-            if isinstance(part, Refusal):
-                return part
-            start = expression("add", start, size)
-            parts.append((part, start))
-        if len(parts) > 1:
-            self._cut(where)
-        tree = parts[-1][0]
-        for part, end in reversed(parts[:-1]):
-            tree = _Choice(((where, None, end),), part, tree)
-        return tree
-
-    def _pad(self, op: ir.Operation, at: Sequence[_Coordinate], low: list[int], high: list[int]) -> _Tree | Refusal:
-        last = list(op.regions[0].blocks[0].operations)[-1].operation
-        number = self.frame.source(last.operands[0])
-        if not isinstance(number, Splat):
-            return Refusal("padding with something that is not a constant")
-        if min((*low, *high), default=0) < 0:
-            return Refusal("padding by a negative amount")
-        moved, bounds = list(at), []
-        for axis, where in enumerate(at):
-            size = self._size(op.operands[0], axis)
-            if size is None:
-                return Refusal("padding of a computed tensor of open size")
-            if low[axis] or high[axis]:
-                self._cut(where)
-                end = expression("add", size, low[axis])
-                bounds.append((where, low[axis] or None, end if high[axis] else None))
-                moved[axis] = replace(where, shift=expression("sub", where.shift, low[axis]))
-        inside = self.read(op.operands[0], moved)
-        if isinstance(inside, Refusal):
-            return inside
-        return _Choice(tuple(bounds), inside, _Fetch(None, number, tuple(at))) if bounds else inside
-
-    def _insert(
-        self, op: ir.Operation, at: Sequence[_Coordinate], offsets: list[int], sizes: list[int], steps: list[int]
-    ) -> _Tree | Refusal:
-        if ir.RankedTensorType(op.operands[0].type).rank != len(offsets) or any(step != 1 for step in steps):
-            return Refusal("an insertion with gaps, or of fewer dims")
-        moved, bounds = list(at), []
-        for axis, (where, offset, size) in enumerate(zip(at, offsets, sizes, strict=True)):
-            if self._size(op.operands[1], axis) == size and offset == 0:
-                continue
-            self._cut(where)
-            bounds.append((where, offset or None, offset + size))
-            moved[axis] = replace(where, shift=expression("sub", where.shift, offset))
-        inside, outside = self.read(op.operands[0], moved), self.read(op.operands[1], at)
-        if isinstance(inside, Refusal) or isinstance(outside, Refusal):
-            return inside if isinstance(inside, Refusal) else outside
-        return _Choice(tuple(bounds), inside, outside) if bounds else inside
-
-    def _extract(
-        self, op: ir.Operation, at: Sequence[_Coordinate], offsets: list[int], sizes: list[int], steps: list[int]
-    ) -> _Tree | Refusal:
-        kept = _kept(sizes, ir.RankedTensorType(op.results[0].type))
-        if kept is None:
-            return Refusal("a slice that drops dims in more than one way")
-        moved: list[_Coordinate] = []
-        for axis, (offset, step) in enumerate(zip(offsets, steps, strict=True)):
-            if axis not in kept:
-                moved.append(_Coordinate(None, 0, offset))
-                continue
-            where = at[kept.index(axis)]
-            shift = expression("add", expression("mul", where.shift, step), offset)
-            moved.append(_Coordinate(where.dim, where.step * step, shift))
-        return self.read(op.operands[0], moved)
-
-    def _cut(self, where: _Coordinate) -> None:
-        if where.dim is not None:
-            self.cut.add(where.dim)
-
-    def _size(self, value: ir.Value, axis: int) -> KernelExpr | None:
-        type_ = ir.RankedTensorType(value.type)
-        if not type_.is_dynamic_dim(axis):
-            return type_.get_dim_size(axis)
-        source = self.frame.source(value)
-        return source.sizes[axis] if isinstance(source, Tensor) else None
-
-
-def _kept(sizes: Sequence[int], type_: ir.RankedTensorType) -> list[int] | None:
-    """Which dims of a slice its type keeps; None where sizes of 1 leave several ways."""
-    if len(sizes) == type_.rank:
-        return list(range(len(sizes)))
-    long = [axis for axis, size in enumerate(sizes) if size != 1]
-    return long if len(long) == type_.rank else None
-
-
-def _write(writer: KernelWriter, tree: _Tree, tile: SliceTile, mask: str | None) -> str:
+def _write(writer: KernelWriter, tree: Tree, tile: SliceTile, mask: str | None) -> str:
     """Writes the values of a tile; where ``mask`` is not, nothing is read."""
-    if isinstance(tree, _Choice):
+    if isinstance(tree, Choice):
         tests = [
             f"({_coordinate(writer, where, tile)} {sign} {render(bound)})"
             for where, low, high in tree.bounds
@@ -294,7 +129,7 @@ def _write(writer: KernelWriter, tree: _Tree, tile: SliceTile, mask: str | None)
     return load(writer, tensor, offset_text(writer, strides, offset, tile.axes), together)
 
 
-def _coordinate(writer: KernelWriter, where: _Coordinate, tile: SliceTile) -> str:
+def _coordinate(writer: KernelWriter, where: Coordinate, tile: SliceTile) -> str:
     if where.dim is None:
         return render(where.shift)
     text = coordinate_text(writer, where.dim, tile.axes)

@@ -5,88 +5,45 @@ names the same slice, so what moves does not grow with the table.
 
 Otherwise a block has one slice of the table (or a part) and walks all indices, a vector at a time. ``set`` keeps the
 number of the last one that names the slice; the other kinds combine and round, one after the other, where there are
-some. So the result is that of a loop over the updates, every time. Slices that are too short for vectors share a
-block and take the indices one by one.
+some. Slices that are too short for vectors share a block and take the indices one by one; where those are many, ``set``
+is three launches (:mod:`~lowerkit.targets.cuda.families.movement.last_updates`). The result is always that of a loop
+over the updates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from msgspec.structs import replace
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cuda.families.movement.last_updates import by_last_update
+from lowerkit.targets.cuda.families.movement.scatter_problem import Scatter
 from lowerkit.targets.cuda.families.movement.slices import SliceTile, joined_mask, slice_tile
-from lowerkit.targets.cuda.families.rowwise.folds import combiner
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
 from lowerkit.targets.cuda.triton.epilogue import read_epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
-from lowerkit.targets.cuda.triton.scalars import TYPES, converted
+from lowerkit.targets.cuda.triton.scalars import TYPES
 from lowerkit.targets.cuda.triton.tensors import (
-    Axis,
     Frame,
+    Splat,
     Tensor,
     coordinate_text,
-    load,
     offset_text,
     pointer_types,
+    row_major,
     store,
 )
 from lowerkit.targets.cuda.triton.writer import KernelWriter, as_i64, render
-from lowerkit.targets.plan import KernelExpr, Refusal, product
+from lowerkit.targets.plan import Refusal, product
 from lowerkit.targets.region_view import RegionView
 
 _CHUNK = 1024
 _MOST_SHORT = 4096
 """Indices at most where slices are short: each is looked at by every block."""
-_KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
-
-
-@dataclass(frozen=True)
-class _Scatter:
-    """An ``lk.scatter``: its operands, its kind, the tile of a block, and the position that each place has."""
-
-    table: Tensor
-    indices: Tensor
-    updates: Tensor
-    axis: int
-    kind: str
-    wide: bool
-
-    @property
-    def count(self) -> KernelExpr:
-        """How many indices there are."""
-        return product(self.indices.sizes)
-
-    def positions(self, writer: KernelWriter, number: str, mask: str | None) -> str:
-        """Returns the positions that indices name; one out of range names none."""
-        axis = Axis(number, tuple(range(len(self.indices.sizes))), self.indices.sizes)
-        place = offset_text(writer, self.indices.strides, self.indices.offset, [axis])
-        index = writer.let(f"{load(writer, self.indices, place, mask, '0')}.to(tl.int64)")
-        return writer.let(
-            f"tl.where({index} < 0, {index} + {render(self.table.sizes[self.axis])}, {index})", "position"
-        )
-
-    def update(self, writer: KernelWriter, tile: SliceTile, number: str, mask: str | None, *, one: bool = True) -> str:
-        """Returns the elements of update ``number`` that a tile meets; ``one``: it is the same for all elements."""
-        rank, along = len(self.table.sizes), len(self.indices.sizes)
-        strides = self.updates.strides
-        every = (*strides[: self.axis], 0, *strides[self.axis + along :], *strides[self.axis : self.axis + along])
-        if one and all(every[each] == 0 for axis in tile.axes for each in axis.dims):
-            mask = None  # one number for all
-        axes = [*tile.axes, Axis(number, tuple(range(rank, rank + along)), self.indices.sizes)]
-        return load(writer, self.updates, offset_text(writer, every, self.updates.offset, axes), mask)
-
-    def combined(self, old: str, new: str) -> str:
-        """Returns an element and its update combined, of the element type."""
-        if self.kind == "set":
-            return new
-        way = combiner(_KINDS[self.kind], self.table.element)
-        sides = (converted(each, self.table.element, way.carried) for each in (old, new))
-        return converted(f"({way.pattern.format(*sides)})", way.carried, self.table.element)
+_NOWHERE = -1
 
 
 class ScatterFamily(KernelFamily):
@@ -101,8 +58,14 @@ class ScatterFamily(KernelFamily):
             return Refusal("the anchor is not lk.scatter")
         frame = Frame(region)
         table, indices, updates = (frame.source(value) for value in anchor.operation.operands)
+        filled = table if isinstance(table, Splat) else None
+        if filled is not None:  # a table of one number: it has the shape of the result, and is nowhere
+            sizes = frame.sizes_of(anchor.operation.results[0])
+            table = Tensor(_NOWHERE, filled.element, sizes, row_major(sizes))
         if not isinstance(table, Tensor) or not isinstance(indices, Tensor) or not isinstance(updates, Tensor):
             return Refusal("an operand is computed inside the region")
+        if not table.sizes:
+            return Refusal("open extents of the anchor's result are not known")
         if 0 in (*table.sizes, *indices.sizes):
             return Refusal("nothing to update")
         epilogue = read_epilogue(region, frame, anchor.operation)
@@ -110,11 +73,15 @@ class ScatterFamily(KernelFamily):
             return epilogue
         axis = ir.IntegerAttr(anchor.operation.attributes["axis"]).value
         kind = ir.StringAttr(anchor.operation.attributes["kind"]).value
-        scatter = _Scatter(table, indices, updates, axis, kind, frame.wide)
+        scatter = Scatter(table, indices, updates, axis, kind, frame.wide, filled)
         length = product(table.sizes[axis + 1 :])
         in_place = kind == "set" and epilogue.generic is None and _is_whole(table, (indices, updates))
+        in_place = in_place and filled is None
         short = isinstance(length, int) and length < 8
-        if short and not (isinstance(scatter.count, int) and scatter.count <= _MOST_SHORT):
+        many = not (isinstance(scatter.count, int) and scatter.count <= _MOST_SHORT)
+        if short and many and kind == "set":
+            return by_last_update(self.name, frame, scatter, epilogue)
+        if short and many:
             return Refusal(f"{render(scatter.count)} updates of slices of {length}; at most {_MOST_SHORT}")
         writer = KernelWriter()
         if in_place:
@@ -122,7 +89,7 @@ class ScatterFamily(KernelFamily):
         tile = slice_tile(writer, table.sizes, axis + 1, wide=frame.wide, single=not short)
         mine = writer.let(as_i64(coordinate_text(writer, axis, [tile.place])), "mine")
         mask = joined_mask(writer, tile.axes)
-        value = load(writer, table, offset_text(writer, table.strides, table.offset, tile.axes), mask)
+        value = scatter.elements(writer, tile.axes, mask)
         write = _write_short if short else _write_last if kind == "set" else _write_each
         value = write(writer, scatter, tile, mine, value)
         epilogue.write(writer, value, tile.axes)
@@ -132,7 +99,7 @@ class ScatterFamily(KernelFamily):
         flops = 0 if kind == "set" else product(updates.sizes)
         return one_kernel(
             kernel, bytes_, len(region.operands), tile.blocks, note=tile.words, flops=flops,
-            read=table.bytes, written=bytes_[-1],
+            read=table.bytes if filled is None else updates.bytes, written=bytes_[-1],
         )  # fmt: skip
 
 
@@ -143,7 +110,7 @@ def _is_whole(table: Tensor, others: Sequence[Tensor]) -> bool:
     return plain and all(each.pointer != table.pointer for each in others)
 
 
-def _in_place(writer: KernelWriter, scatter: _Scatter, frame: Frame, *, short: bool) -> PlannedRegion:
+def _in_place(writer: KernelWriter, scatter: Scatter, frame: Frame, *, short: bool) -> PlannedRegion:
     """The kernel whose result holds the table when it starts: it writes the updates."""
     table, axis, (result,) = scatter.table, scatter.axis, frame.results
     sizes = (*table.sizes[:axis], scatter.count, *table.sizes[axis + 1 :])
@@ -182,7 +149,7 @@ def _in_place(writer: KernelWriter, scatter: _Scatter, frame: Frame, *, short: b
     return replace(planned, function=replace(planned.function, in_place={0: table.pointer}))
 
 
-def _chunks(writer: KernelWriter, scatter: _Scatter, mine: str, use: Callable[[str, str], None]) -> None:
+def _chunks(writer: KernelWriter, scatter: Scatter, mine: str, use: Callable[[str, str], None]) -> None:
     """Writes the walk over all indices; ``use`` gets their numbers, and which of them name the slice."""
     wide = ".to(tl.int64)" if scatter.wide else ""
     chunk = _CHUNK
@@ -195,7 +162,7 @@ def _chunks(writer: KernelWriter, scatter: _Scatter, mine: str, use: Callable[[s
         use(number, writer.let(f"({position} == {mine}) & {inside}", "here"))
 
 
-def _write_last(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+def _write_last(writer: KernelWriter, scatter: Scatter, tile: SliceTile, mine: str, value: str) -> str:
     """``set``: the last update that names the slice stands."""
     type_ = TYPES["i64" if scatter.wide else "i32"]
     last = writer.fresh("last")
@@ -211,7 +178,7 @@ def _write_last(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: 
     return writer.let(f"tl.where({found}, {new}, {value})", "value")
 
 
-def _write_each(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+def _write_each(writer: KernelWriter, scatter: Scatter, tile: SliceTile, mine: str, value: str) -> str:
     """The other kinds: all updates that name the slice, in order."""
     current = writer.fresh("current")
     writer.line(f"{current} = {value}")
@@ -232,7 +199,7 @@ def _write_each(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: 
     return current
 
 
-def _write_short(writer: KernelWriter, scatter: _Scatter, tile: SliceTile, mine: str, value: str) -> str:
+def _write_short(writer: KernelWriter, scatter: Scatter, tile: SliceTile, mine: str, value: str) -> str:
     """Short slices: every index by itself."""
     current = writer.fresh("current")
     writer.line(f"{current} = {value}")

@@ -121,7 +121,7 @@ def read_rows(
     if several_results:
         if any(value.owner != anchor.operation for value in region.returned):
             return Refusal("a result is not that of the anchor")
-        epilogue = Epilogue(None, (), (), (), ())
+        epilogue = Epilogue(None, (), (), (), (), frame.index, ())
     else:
         epilogue = read_epilogue(region, frame, anchor.operation)
     if isinstance(epilogue, Refusal):

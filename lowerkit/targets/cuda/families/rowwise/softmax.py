@@ -9,6 +9,7 @@ Exponentials of rows that are rounded to 16 bits are ``exp2`` of a product; thos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from lowerkit.mlir import ir
@@ -26,6 +27,9 @@ from lowerkit.targets.region_view import RegionView
 _FLOATS = ("f32", "f16", "bf16", "f64")
 _LOG2_E = 1.4426950408889634
 _LOWEST = 'float("-inf")'
+_HIGHER = "tl.maximum(tl.maximum({0}, {1}), {1})"
+"""A NaN may be passed over, since the sum has it again. Written twice, which LLVM sees through: for one maximum Triton
+would take an instruction that is for sm_100a alone."""
 
 
 class SoftmaxFamily(KernelFamily):
@@ -73,7 +77,7 @@ def _statistics(
 ) -> tuple[str, str]:
     """Returns maximum and sum of exponentials of each row."""
     writer = rows.writer
-    highest = combiner("max", compute)
+    highest = replace(combiner("max", compute), pattern=_HIGHER)
     if rows.tile.whole:
         (peak,) = rows.fold(highest.fold(writer), lambda piece: [element(piece)])
         spread = rows.spread(peak)

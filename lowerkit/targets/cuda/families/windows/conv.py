@@ -14,8 +14,9 @@ from lowerkit.targets.cuda.families.windows.conv_kernel import (
     write_sum,
 )
 from lowerkit.targets.cuda.families.windows.conv_problem import Conv, read_conv
-from lowerkit.targets.cuda.families.windows.conv_tiles import ConvTile, choose_conv_tile
+from lowerkit.targets.cuda.families.windows.conv_tiles import ConvTile, asked_convolution, choose_conv_tile
 from lowerkit.targets.cuda.family import KernelFamily
+from lowerkit.targets.cuda.model.measured_tiles import asked_text
 from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_region
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame, Tensor
@@ -39,7 +40,9 @@ class ConvFamily(KernelFamily):
         if isinstance(read, Refusal):
             return read
         conv, epilogue = read
-        return plan_conv(self.name, frame, conv, epilogue, choose_conv_tile(conv, _whole_tiles(conv, epilogue), level))
+        asked = asked_convolution(conv, _whole_tiles(conv, epilogue))
+        planned = plan_conv(self.name, frame, conv, epilogue, choose_conv_tile(asked, level))
+        return planned.asking(asked_text(asked))
 
 
 def plan_conv(family: str, frame: Frame, conv: Conv, epilogue: Epilogue, tile: ConvTile) -> PlannedRegion:

@@ -1,170 +1,36 @@
-"""Which tile a convolution gets, how a step of K is read, and in how many parts K is summed: the fastest by prediction.
-
-A convolution is predicted as the product that it is, with two differences: the input comes from device memory once and
-not once for each tap, and steps that stay within a tap are filled up to whole ones.
-"""
+"""Which tile a convolution gets: one that was measured, else the one that is predicted to be the fastest."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from functools import lru_cache
-
-import msgspec
-
 from lowerkit.targets.cuda.families.windows.conv_problem import Conv
-from lowerkit.targets.cuda.model.cards import Card, card_of
-from lowerkit.targets.cuda.model.estimate import Work, estimate
-from lowerkit.targets.cuda.model.products import GemmTile, Product, product_work, registers
+from lowerkit.targets.cuda.model.convolutions import ConvShape, ConvTile, conv_shortlist
+from lowerkit.targets.cuda.model.measured_tiles import measured_tile
 
 _OPEN = 4096
-_FITS = 1 << 31  # sums of parts that are numbered in 32 bits
-_LEAST_STEPS = 4
-_WASTE = 1.125
-# A flat step in bytes of shared memory that would take as long: an instruction that loads is as good as 128 bytes for
-# its 32 lanes, and the address and mask of a number some operations.
-_INSTRUCTION, _COORDINATES = 4, 8
-_BARRIERS = 64  # bytes of shared memory beside what is loaded ahead
-# Registers of a thread, found by looking at ptxas: for coordinates and masks of pixels, for each number that is loaded
-# by itself, and for each sum where the epilogue reads a whole tile; in all so many that what is not counted has room.
-_ONE_TAP, _TAPS, _FLAT = 30, 45, 2
-_EPILOGUE = 0.75
-_MOST_REGISTERS = 240
-_FLOATS = ((16, 16, 1), (16, 64, 4), (32, 32, 4), (64, 32, 4), (64, 64, 4), (128, 64, 8))
-_NARROW = tuple(
-    (m, n, warps)
-    for m, n, warps in itertools.product((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (4, 8))
-    if m * n <= 128 * 32 * warps and (warps == 4 or m * n >= 128 * 128)
-)
 
 
-class ConvTile(msgspec.Struct, frozen=True):
-    """How a convolution is cut.
-
-    Attributes:
-        m, n, k: pixels and output channels of a tile, and products of a step.
-        warps, stages: of a block, and how many steps are loaded ahead.
-        whole_taps: a step stays within one tap; else K is taken flat, over taps and channels.
-        steps: of a whole K.
-        splits: parts of K.
-    """
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    whole_taps: bool
-    steps: int
-    splits: int
-
-    @property
-    def steps_each(self) -> int:
-        """Steps of one part of K."""
-        return -(-self.steps // self.splits)
-
-
-class _Shape(msgspec.Struct, frozen=True):
-    """What the choice depends on: ``pixels`` of the input are read for each of the result, ``extra`` whole tiles by
-    the epilogue."""
-
-    element: str
-    rows: int
-    outputs: int
-    groups: int
-    taps: int
-    depth: int
-    pixels: int
-    parts: bool
-    extra: int
-
-
-def choose_conv_tile(conv: Conv, extra: int, level: str) -> ConvTile:
-    """Returns the tile of a convolution whose epilogue reads ``extra`` whole tiles; open extents count as many."""
-    slide, rows, groups, depth = conv.slide, conv.rows, conv.groups, conv.depth
+def asked_convolution(conv: Conv, extra: int) -> ConvShape:
+    """Returns what a tile is chosen for: the epilogue reads ``extra`` whole tiles; open extents count as many."""
+    slide, rows, groups = conv.slide, conv.rows, conv.groups
     pixels = 1
     for window in slide.windows:
         pixels *= min(window.kernel, window.stride)
-    count = rows if isinstance(rows, int) else _OPEN
-    shape = _Shape(
+    return ConvShape(
         slide.x.element,
-        count,
+        rows if isinstance(rows, int) else _OPEN,
         slide.channels // groups,
         groups,
         slide.taps,
-        depth,
+        conv.depth,
         pixels,
         isinstance(rows, int),
         extra,
     )
-    return _best(shape, level)
 
 
-@lru_cache(maxsize=1024)
-def _best(shape: _Shape, level: str) -> ConvTile:
-    card = card_of(level)
-    width = {"f32": 4, "i8": 1}.get(shape.element, 2)
-    whole, steps_of = _ways(shape, width)
-    results = shape.rows * shape.outputs * shape.groups
-    found: list[tuple[float, int, int, ConvTile]] = []
-    for m, n, warps in _FLOATS if shape.element == "f32" else _NARROW:
-        if (m > 16 and m >= 2 * shape.rows) or (n > 16 and n >= 2 * shape.outputs):
-            continue
-        for (k, steps), stages in itertools.product(steps_of, (2, 3, 4)):
-            if (stages > 2 and stages > steps) or stages == 2 < steps:
-                continue
-            for splits in (1, 2, 4, 8, 16) if shape.parts else (1,):
-                each = -(-steps // splits)
-                if splits > 1 and (each < _LEAST_STEPS or results * splits >= _FITS):
-                    break
-                tile = ConvTile(m, n, k, warps, stages, whole, steps, -(-steps // each))
-                seconds = _predict(shape, tile, card, width)
-                if seconds is not None:
-                    found.append((seconds, -k, m * n, tile))
-    return min(found, key=lambda each: (each[:3], msgspec.structs.astuple(each[3])))[3]
+def choose_conv_tile(shape: ConvShape, level: str) -> ConvTile:
+    """Returns the tile of a convolution."""
+    return measured_tile(shape, level) or conv_shortlist(shape, level)[0].tile
 
 
-def _ways(shape: _Shape, width: int) -> tuple[bool, list[tuple[int, int]]]:
-    """Returns whether steps stay within taps, as where few products are filled up, and how many there are by depth."""
-    least = 32 if width == 1 else 16
-    depths = [
-        least << power for power in range(5) if least << power <= (128 if shape.element == "f32" else 256) // width
-    ]
-    fitting = [k for k in depths if -(-shape.depth // k) * k <= shape.depth * _WASTE and k * width >= 32]
-    if shape.taps == 1:
-        fitting = [k for k in depths if k < 2 * shape.depth] or [least]
-    if fitting:
-        return True, [(k, shape.taps * -(-shape.depth // k)) for k in fitting[-2:]]
-    products = shape.taps * shape.depth
-    flat = [k for k in depths if k * width <= 128 and k < 2 * products] or [least]
-    return False, [(k, -(-products // k)) for k in flat[-2:]]
-
-
-def _predict(shape: _Shape, tile: ConvTile, card: Card, width: int) -> float | None:
-    """Predicted seconds; None where a block does not fit on an SM."""
-    as_gemm = GemmTile(tile.m, tile.n, tile.k, tile.warps, tile.stages, tile.splits)
-    product = Product(shape.rows, shape.outputs, tile.steps * tile.k, shape.groups, shape.element)
-    if tile.stages * (tile.m + tile.n) * tile.k * width + _BARRIERS > card.block_shared:
-        return None
-    addresses = _ONE_TAP if shape.taps == 1 else _TAPS
-    if not tile.whole_taps:
-        addresses += _FLAT * tile.m * tile.k // (32 * tile.warps)
-    behind = int(_EPILOGUE * shape.extra * tile.m * tile.n) // (32 * tile.warps)
-    if registers(as_gemm, shape.element, card) + addresses + behind > _MOST_REGISTERS:
-        return None
-    results = shape.groups * shape.rows * shape.outputs
-    operands = shape.groups * shape.depth * (shape.rows * shape.pixels + shape.outputs * shape.taps)
-    work = product_work(product, as_gemm, card, operands * width)
-    staged = work.staged
-    if not tile.whole_taps:
-        vector = math.gcd(shape.depth, 16 // width)
-        staged += tile.steps_each * tile.m * tile.k * (_INSTRUCTION // vector + _COORDINATES)
-    work = msgspec.structs.replace(work, staged=staged)
-    seconds = estimate(card, work).total
-    if tile.splits == 1:
-        return seconds
-    adding = Work(
-        kind="f32", flops=results * tile.splits, moved=results * 4 * (tile.splits + 1), blocks=-(-results // 512),
-        threads=128,
-    )  # fmt: skip
-    return seconds + estimate(card, adding).total
+__all__ = ["ConvTile", "asked_convolution", "choose_conv_tile"]

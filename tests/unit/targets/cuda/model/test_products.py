@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lowerkit.targets.cuda.families.gemm_tiles import GemmTile, choose_tile
+from lowerkit.targets.cuda.families.gemm_tiles import GemmTile, asked_product, choose_tile
 from lowerkit.targets.cuda.levels import LEVELS
 from lowerkit.targets.cuda.model.cards import A100, B200, H100, card_of
 from lowerkit.targets.cuda.model.products import (
@@ -39,7 +39,7 @@ LIMITS = {
 def test_no_tile_exceeds_what_a_block_may_have(level: str, element: str) -> None:
     item = {"f32": 4, "i8": 1}.get(element, 2)
     for shape in SHAPES:
-        tile = choose_tile(element, *shape, level)
+        tile = choose_tile(asked_product(element, *shape), level)
         # As many stages as there are, whatever the compiler makes of them.
         assert tile.stages * (tile.m + tile.n) * tile.k * item <= LIMITS[level] * KIB, (shape, tile)
         assert shared_bytes(tile, element, card_of(level)) <= LIMITS[level] * KIB
@@ -49,31 +49,31 @@ def test_no_tile_exceeds_what_a_block_may_have(level: str, element: str) -> None
 
 
 def test_large_products_get_large_tiles() -> None:
-    tile = choose_tile("bf16", 8192, 8192, 8192, 1, "sm_90")
+    tile = choose_tile(asked_product("bf16", 8192, 8192, 8192, 1), "sm_90")
     assert (tile.m * tile.n, tile.warps, tile.split) == (128 * 256, 8, 1)
-    ampere = choose_tile("bf16", 8192, 8192, 8192, 1, "sm_80")
+    ampere = choose_tile(asked_product("bf16", 8192, 8192, 8192, 1), "sm_80")
     assert ampere.m * ampere.n >= 128 * 128
-    assert choose_tile("bf16", dim(0), 4096, 4096, 1, "sm_90").m >= 128  # open extents count as many
+    assert choose_tile(asked_product("bf16", dim(0), 4096, 4096, 1), "sm_90").m >= 128  # open extents count as many
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
 def test_thin_products_get_thin_tiles_and_enough_blocks(level: str) -> None:
     for rows in (1, 16):
-        tile = choose_tile("bf16", rows, 4096, 4096, 1, level)
+        tile = choose_tile(asked_product("bf16", rows, 4096, 4096, 1), level)
         assert (tile.m, tile.n <= 128) == (16, True)
         blocks = 4096 // tile.n * tile.split
         assert blocks >= 0.5 * card_of(level).sms, tile
-    small = choose_tile("bf16", 5, 7, 3, 1, level)
+    small = choose_tile(asked_product("bf16", 5, 7, 3, 1), level)
     assert (small.m, small.n, small.k) == (16, 16, 16)
 
 
 def test_a_long_depth_of_few_tiles_is_split_unless_it_is_open() -> None:
-    tile = choose_tile("bf16", 16, 16, 65536, 1, "sm_90")
+    tile = choose_tile(asked_product("bf16", 16, 16, 65536, 1), "sm_90")
     assert tile.split == 16
-    assert choose_tile("bf16", 16, 16, dim(0), 1, "sm_90").split == 1
-    assert choose_tile("bf16", 8192, 8192, 8192, 1, "sm_90").split == 1
-    product = Product(16, 16, 65536, 1, "bf16")
-    assert predict(product, tile, H100) < predict(product, best_tile(product, "sm_90"), H100) / 4
+    assert choose_tile(asked_product("bf16", 16, 16, dim(0), 1), "sm_90").split == 1
+    assert choose_tile(asked_product("bf16", 8192, 8192, 8192, 1), "sm_90").split == 1
+    product, whole = (Product(16, 16, 65536, 1, "bf16", parts) for parts in (True, False))
+    assert predict(product, tile, H100) < predict(product, best_tile(whole, "sm_90"), H100) / 4
 
 
 def test_candidates_are_ranked_by_prediction_and_all_fit() -> None:
@@ -90,11 +90,15 @@ def test_candidates_are_ranked_by_prediction_and_all_fit() -> None:
 
 
 def test_equal_questions_get_equal_answers_quickly() -> None:
-    first = {(shape, element): choose_tile(element, *shape, "sm_90") for shape in SHAPES for element in ELEMENTS}
+    first = {
+        (shape, element): choose_tile(asked_product(element, *shape), "sm_90")
+        for shape in SHAPES
+        for element in ELEMENTS
+    }
     best_tile.cache_clear()
     candidates.cache_clear()
     start = time.process_time()
-    assert first == {key: choose_tile(key[1], *key[0], "sm_90") for key in first}
+    assert first == {key: choose_tile(asked_product(key[1], *key[0]), "sm_90") for key in first}
     assert (time.process_time() - start) / len(first) < 0.005
 
 
