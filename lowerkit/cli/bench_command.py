@@ -12,7 +12,7 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import device_option, target_option
+from lowerkit.cli.target_options import allow_option, device_option, target_option
 from lowerkit.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=int, help="Threads for all contenders. [default: the cores this process may use]")
 @click.option("--seconds", default=20.0, show_default=True, help="How long to measure.")
 @target_option
+@allow_option
 @device_option
 @click.option("--steps", is_flag=True, help="Also print where our own time goes, step by step.")
 @json_option
@@ -44,6 +45,7 @@ def command(
     threads: int | None,
     seconds: float,
     target: str,
+    allow: tuple[str, ...],
     device: str | None,
     steps: bool,
     as_json: bool,
@@ -71,7 +73,8 @@ def command(
         onnx_path = Path(model) if model.endswith(".onnx") else None
         arguments = program.arguments(arrays) if program.arguments is not None else (tuple(arrays), {})
         bench_model = BenchModel(module_of(program), onnx_path, arrays, names, arguments, dtype, threads)
-        compiled = compile_program(program, CompileOptions(target=target, golden=False, device=device), show)
+        options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device)
+        compiled = compile_program(program, options, show)
         compiled.threads = threads
         session = compiled.session
         contenders["lowerkit"] = lambda: session.run(*arrays)

@@ -10,16 +10,18 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import device_option, mesh_option, shard_option, target_option
+from lowerkit.cli.target_options import allow_option, device_option, mesh_option, shard_option, target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
+from lowerkit.parity.permission import statements
 from lowerkit.parity.report.report import Report, Row
 
 
 @click.command("check")
 @model_options
 @target_option
+@allow_option
 @device_option
 @mesh_option
 @shard_option
@@ -45,6 +47,7 @@ def command(
     dynamic: tuple[str, ...],
     seed: int,
     target: str,
+    allow: tuple[str, ...],
     device: str | None,
     mesh: str | None,
     plan: Path | None,
@@ -75,6 +78,7 @@ def command(
             per_op=not outputs_only,
             bisect=bisect,
             hard=hard,
+            allow=allow,
             sharding=sharding,
             on_progress=show,
         )
@@ -88,6 +92,8 @@ def command(
         note(f"simulated ranks, equal bits: {report.mesh}", quiet)
     if report.float64_reference:
         note(f"float64 reference: {report.float64_reference}", quiet)
+    for line in statements(report.allowed):
+        note(f"allowed: {line}", quiet)
     for line in report.skipped:
         note(f"not compared: {line}", quiet)
     if html is not None:
@@ -203,6 +209,9 @@ def _title(report: Report) -> str:
         parts.append(_share(report.captures, "outputs of the export are eager's"))
     if report.hard:
         parts.append(_share(report.hard, "outputs on special values are eager's"))
+    if report.allowed:
+        needing = sum(row.verdict.permitted is not None for row in (*report.ops, *report.outputs, *report.hard))
+        parts.append(f"{needing} of them by what --allow {' --allow '.join(report.allowed)} grants")
     return f"{report.source}: {', '.join(parts)}"
 
 

@@ -15,7 +15,7 @@ from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.tables.card import card_json, card_option, print_card, read_card
 from lowerkit.cli.tables.ledger import print_ledger, read_placements
 from lowerkit.cli.tables.mesh import describe_collective, describe_mesh, print_mesh
-from lowerkit.cli.target_options import target_option
+from lowerkit.cli.target_options import allow_option, target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import HOST, ITEM_SIZES
@@ -29,6 +29,7 @@ _STEP_FIELDS = ("name", "kind", "family", "flops", "bytes", "tasks", "location")
 @click.command("inspect")
 @model_options
 @target_option
+@allow_option
 @click.option(
     "--dim", "dims", multiple=True, metavar="NAME=VALUE", help="Value of a symbolic dim. [default: its minimum]"
 )
@@ -45,6 +46,7 @@ def command(
     dynamic: tuple[str, ...],
     seed: int,
     target: str,
+    allow: tuple[str, ...],
     dims: tuple[str, ...],
     meta: bool,
     show_all: bool,
@@ -68,7 +70,7 @@ def command(
         from lowerkit.runtimes.artifact_reader import open_artifact
         from lowerkit.runtimes.cpu.requirements import programs_for
 
-        refuse_given([*MODEL_OPTIONS, "meta"], "on an artifact: it is compiled already")
+        refuse_given([*MODEL_OPTIONS, "meta", "allow"], "on an artifact: it is compiled already")
         artifact = open_artifact(Path(model))
         manifest = artifact.manifest
         shown = programs_for(manifest, target if is_given("target") else None)[0]
@@ -82,7 +84,7 @@ def command(
         from lowerkit.compiler import CompileOptions, compile_program, plan_program
 
         captured = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
-        options = CompileOptions(target=target, golden=False)
+        options = CompileOptions(target=target, allow=frozenset(allow), golden=False)
         if meta:
             refuse_given(["card"], "with --meta: no kernel is compiled")
             parts, code = plan_program(captured, options), {}

@@ -11,7 +11,7 @@ from lowerkit.cli.compile_command import check_output, describe
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import device_option, target_option
+from lowerkit.cli.target_options import allow_option, device_option, target_option
 from lowerkit.errors import ParityError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
 from lowerkit.quantization.methods import METHODS
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     help="0 to 1: how much of the large channels behind norms moves into weights (SmoothQuant); 0.7 is usual.",
 )
 @target_option
+@allow_option
 @device_option
 @json_option
 @verbose_option
@@ -67,6 +68,7 @@ def command(
     keep_float: tuple[str, ...],
     smooth: float,
     target: str,
+    allow: tuple[str, ...],
     device: str | None,
     as_json: bool,
     verbose: bool,
@@ -97,7 +99,7 @@ def command(
             program,
             samples,
             settings,
-            CompileOptions(target=target, device=device),
+            CompileOptions(target=target, allow=frozenset(allow), device=device),
             show,
             captured_for,
         )

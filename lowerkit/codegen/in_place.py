@@ -1,8 +1,9 @@
 """Which values may be changed where they lie: a state that is updated, a temporary that nobody reads again.
 
 Vocabulary
-    update       an ``lk.scatter`` of an operand, alone or as the only op of a region: its result is the operand, partly
-                 changed. It may stand in a function that an accelerator runs.
+    update       an ``lk.scatter`` of an operand, alone or as the only op of a region, or the insertion of a slice into
+                 one, which is all that a region gives: its result is the operand, partly changed. It may stand in a
+                 function that an accelerator runs.
     incarnation  a value that a state takes on its way from ``lk.state_read`` through updates to ``lk.state_write``. All
                  of them may live in the memory of the state, so that writing one token into a cache moves one token.
 """
@@ -57,11 +58,31 @@ def updated_operand(op: ir.Operation) -> int | None:
     if op.name != "lk.region":
         return None
     block = op.regions[0].blocks[0]
+    inserted = insertion(block)
+    if inserted is not None:
+        return inserted[1]
     body = [inner.operation for inner in block.operations]
     if len(body) != 2 or body[0].name != "lk.scatter" or list(body[1].operands) != [body[0].results[0]]:
         return None
     table = body[0].operands[0]
     return ir.BlockArgument(table).arg_number if isinstance(table.owner, ir.Block) else None
+
+
+def insertion(block: ir.Block) -> tuple[ir.Operation, int] | None:
+    """Returns the insertion that a block makes in place, and the number of the argument that it changes.
+
+    None where the block gives something else, or reads the argument beside: what is inserted may not be made of it.
+    """
+    returned = list(list(block.operations)[-1].operation.operands)
+    if len(returned) != 1 or isinstance(returned[0].owner, ir.Block):
+        return None
+    op = returned[0].owner.operation
+    if op.name != "tensor.insert_slice":
+        return None
+    table = op.operands[1]
+    if not isinstance(table.owner, ir.Block) or len(list(table.uses)) != 1 or len(list(returned[0].uses)) != 1:
+        return None
+    return op, ir.BlockArgument(table).arg_number
 
 
 def _through(function: ir.Block, result: int, found: set[ir.Value]) -> int | None:

@@ -33,6 +33,7 @@ def check(
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
+    allow: Sequence[str] = (),
     mesh: str | None = None,
     shard: Mapping[str, str] | None = None,
 ) -> Report:
@@ -42,6 +43,9 @@ def check(
 
     With ``bisect``, every stage is searched for the first op that computes something else: ``report.bisection``. With
     ``hard``, the outputs are compared on special values too (NaN, infinities, denormals, extremes): ``report.hard``.
+
+    ``allow`` is what accelerators may compute less exactly than the model says: ``tf32`` on ``cuda``. What it grants is
+    measured, see :mod:`lowerkit.parity.permission`, and stands in ``report.allowed``.
 
     With ``mesh`` and ``shard``, as for ``lowerkit.compile``, all ranks run, simulated, and must give the same bits.
 
@@ -69,6 +73,7 @@ def check(
         per_op=per_op,
         bisect=bisect,
         hard=hard,
+        allow=allow,
         sharding=sharding_of(mesh, shard),
     )
 
@@ -81,6 +86,7 @@ def check_program(
     per_op: bool = True,
     bisect: bool = False,
     hard: bool = False,
+    allow: Sequence[str] = (),
     sharding: ShardingPlan | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
@@ -108,9 +114,12 @@ def check_program(
     bodies = bodies_of(program) if per_op else []
     unlowered = program.copy() if bodies and not program.signature.dims and sharding is None else None
     fused: Program | None = None
-    options = CompileOptions(target=target, golden=False, device=device, sharding=sharding)
+    options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device, sharding=sharding)
     model = replace(program)  # with the signature of the model, when taps are added to that of the program
     report = Report(program.source, [], [])
+    report.allowed = options.spec.allowed
+    if report.allowed and program.onnx_model is not None:
+        report.skipped.append("what is allowed: an ONNX model cannot be run with it, so nothing is granted for it")
     taps: list[Tap] = []
     if bodies and unlowered is None:
         why = "the model has symbolic dims" if program.signature.dims else "the program is for a mesh"
@@ -158,7 +167,7 @@ def check_program(
     if captured is not None:
         from lowerkit.parity.bisect.search import bisect_program
 
-        report.bisection = bisect_program(captured, target=target, device=device, on_progress=on_progress)
+        report.bisection = bisect_program(captured, target=target, device=device, allow=allow, on_progress=on_progress)
     if fault is not None and (report.bisection is None or report.bisection.finding is None):
         raise fault
     return report

@@ -6,22 +6,23 @@ Vocabulary
     given   a value that a unit computes and that ``@main`` holds.
 
 A target by functions gives what its functions return. A target by regions launches each region by itself, so its
-functions are made to return the values of all regions, as far as a call has room for their types.
+functions are made to return the values of all regions, with open extents where those would be of too many types.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lowerkit.codegen.shapes import Shape, ShapeTable, result_shapes
 from lowerkit.dialect import CallOp
 from lowerkit.dialect.ragged import RESULT_RUNS
 from lowerkit.errors import UnsupportedError
-from lowerkit.mlir import func, ir, walk
+from lowerkit.mlir import func, ir, tensor, walk
 from lowerkit.passes.function_by_function import target_of
-from lowerkit.program.locations import origin_of
+from lowerkit.program.locations import last_part, origin_of
 from lowerkit.targets.region_view import RegionView
 
 _DATA = frozenset({"arith.constant", "lk.weight", "func.return"})
@@ -52,7 +53,7 @@ class ComputedValues:
 
     Attributes:
         given: the values.
-        left_out: lines on regions whose values a call has no room for.
+        left_out: for each function a line that names the regions whose values a call has no room for.
     """
 
     def __init__(self, module: ir.Module, main: func.FuncOp) -> None:
@@ -128,46 +129,123 @@ class ComputedValues:
     def _add_call(self, call: ir.Operation, function: ir.Operation) -> None:
         units = [op.operation for op in _block_of(function).operations if op.operation.name not in _DATA]
         regions = [op for op in units if op.name == "lk.region"]
+        outer: dict[ir.Value, ir.Value] = {}
         if regions:
-            call = self._widened(call, function, regions)
+            call, outer = self._widened(call, function, regions)
         for unit in regions or units:
             self._note(unit)
         terminator = list(_block_of(function).operations)[-1].operation
         self._calls[terminator], self._functions[call] = call, function
-        outer = dict(zip(terminator.operands, call.results, strict=True))
+        outer = outer or dict(zip(terminator.operands, call.results, strict=True))
         for unit in units:  # in program order; a call gives its results by type
             kind = _kind_of(unit) if regions else _callee_of(call)
             given = [(number, value) for number, value in enumerate(unit.results) if value in outer]
             self.given += [Given(outer[value], value, unit, number, kind) for number, value in given]
 
-    def _widened(self, call: ir.Operation, function: ir.Operation, regions: list[ir.Operation]) -> ir.Operation:
-        """Returns a call that gives the values of the regions too, in the place of ``call``."""
+    def _widened(
+        self, call: ir.Operation, function: ir.Operation, regions: list[ir.Operation]
+    ) -> tuple[ir.Operation, dict[ir.Value, ir.Value]]:
+        """Makes a function give the values of its regions too.
+
+        Returns:
+            the call that takes the place of ``call``, and what each value of the function is in ``@main``.
+        """
         terminator = list(_block_of(function).operations)[-1].operation
         old = list(terminator.operands)
         wanted = [region.results[-1] for region in regions if region.results[-1] not in old]
-        kinds = list(dict.fromkeys(str(value.type) for value in old))
-        frequent = Counter(str(value.type) for value in wanted if str(value.type) not in kinds).most_common()
-        kinds += [kind for kind, _ in frequent[: RESULT_RUNS - len(kinds)]]
-        kept = [value for value in wanted if str(value.type) in kinds]
-        if len(kept) < len(wanted):
-            self.left_out.append(
-                f"{len(wanted) - len(kept)} of {len(regions)} regions of {_callee_of(call)}: their values are of more "
-                "types than a call has room for"
-            )
-        values = sorted([*old, *kept], key=lambda value: kinds.index(str(value.type)))
+        with terminator.location:
+            forms = _forms(old, wanted)
+        missing = [
+            f"{_name_of(each)} ({_kind_of(each)})"
+            for each in regions
+            if each.results[-1] in wanted and each.results[-1] not in forms
+        ]
+        if missing:
+            why = f"{_callee_of(call)} gives values of more types than a call has room for"
+            self.left_out.append(f"{', '.join(missing)}: {why}")
+        with terminator.location, ir.InsertionPoint(terminator):
+            given = {value: _opened(value, kind) for value, kind in forms.items()}
+        kinds = list(dict.fromkeys(str(value.type) for value in given.values()))
+        order = sorted(given, key=lambda value: kinds.index(str(given[value].type)))
+        values = [given[value] for value in order]
         types = [value.type for value in values]
         inputs = list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
         with call.context:
             with call.location, ir.InsertionPoint(call):
                 results = CallOp.build(list(call.operands), _callee_of(call), types)
+                outer = {value: _closed(result, value.type) for value, result in zip(order, results, strict=True)}
             with terminator.location, ir.InsertionPoint(terminator):
                 func.ReturnOp(values)
             function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))
         for before, value in zip(list(call.results), old, strict=True):
-            before.replace_all_uses_with(results[values.index(value)])
+            before.replace_all_uses_with(outer[value])
         call.erase()
         terminator.erase()
-        return results[0].owner.operation
+        return results[0].owner.operation, outer
+
+
+def _forms(old: Sequence[ir.Value], wanted: Sequence[ir.Value]) -> dict[ir.Value, ir.Type]:
+    """Returns the type in which each value leaves a function, so that a call has room for as many as can be.
+
+    A call gives values of eight types (:mod:`lowerkit.dialect.ragged`). Where those of the regions are more, their
+    extents are left open, and where that is not enough they become vectors: then a type is an element type.
+    """
+    own = {value: value.type for value in old}
+    room = RESULT_RUNS - len({str(kind) for kind in own.values()})
+    further = [value for value in wanted if value.type not in own.values()]
+    best: dict[ir.Value, ir.Type] = {}
+    for form in (lambda value: value.type, _open_type, _vector_type):
+        forms = {value: form(value) for value in further}
+        frequent = [kind for kind, _ in Counter(map(str, forms.values())).most_common(room)]
+        best = {value: kind for value, kind in forms.items() if str(kind) in frequent}
+        if len(best) == len(further):
+            break
+    return {**own, **{value: value.type for value in wanted if value not in further}, **best}
+
+
+def _open_type(value: ir.Value) -> ir.Type:
+    kind = ir.RankedTensorType(value.type)
+    return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()] * kind.rank, kind.element_type)
+
+
+def _vector_type(value: ir.Value) -> ir.Type:
+    """Of a static shape; what has open extents could not be brought back into its shape."""
+    kind = ir.RankedTensorType(value.type)
+    if not kind.has_static_shape:
+        return _open_type(value)
+    return ir.RankedTensorType.get([ir.ShapedType.get_dynamic_size()], kind.element_type)
+
+
+def _opened(value: ir.Value, wanted: ir.Type) -> ir.Value:
+    """Builds a view of ``value`` of another type of :func:`_forms`."""
+    kind = ir.RankedTensorType(value.type)
+    rank = ir.RankedTensorType(wanted).rank
+    if rank != kind.rank:
+        flat = ir.RankedTensorType.get([math.prod(kind.shape)], kind.element_type)
+        value = (
+            tensor.collapse_shape(flat, value, [list(range(kind.rank))])
+            if kind.rank
+            else tensor.expand_shape(flat, value, [], [], [1])
+        )
+    return value if value.type == wanted else tensor.cast(wanted, value)
+
+
+def _closed(value: ir.Value, wanted: ir.Type) -> ir.Value:
+    """Builds what :func:`_opened` was given, of its result."""
+    kind, target = ir.RankedTensorType(value.type), ir.RankedTensorType(wanted)
+    if kind.rank != target.rank:
+        flat = ir.RankedTensorType.get([math.prod(target.shape)], target.element_type)
+        value = tensor.cast(flat, value)
+        groups = [list(range(target.rank))] if target.rank else []
+        if not target.rank:
+            return tensor.collapse_shape(target, value, groups)
+        return tensor.expand_shape(target, value, groups, [], list(target.shape))
+    return value if value.type == wanted else tensor.cast(wanted, value)
+
+
+def _name_of(region: ir.Operation) -> str:
+    node = origin_of(last_part(region.location)).node
+    return node or _kind_of(region)
 
 
 def _result_shapes(call: ir.Operation, function: ir.Operation, table: ShapeTable) -> list[Shape]:

@@ -2,7 +2,8 @@
 
 The budget is measured, not guessed. A value passes when it is within the tolerance of eager, or when its error to
 float64 is at most twice eager's own *and* perturbing eager moves it as far (:mod:`lowerkit.parity.noise`). Then the
-verdict is "explained by rounding", with the figures.
+verdict is "explained by rounding", with the figures. What a user allowed to be computed less exactly counts in the same
+way, as far as it moves eager (:mod:`lowerkit.parity.permission`), and the verdict names it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from lowerkit.parity.metrics import Metrics, compare
 from lowerkit.parity.noise import Noise, decibels
+from lowerkit.parity.permission import Permitted
 
 Array = np.ndarray[Any, Any]
 
@@ -63,7 +65,10 @@ class Checked(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a value passed, why, and the distances behind it. ``noise``: eager's rounding, where it was measured."""
+    """Whether a value passed, why, and the distances behind it.
+
+    ``noise`` is eager's rounding, where it was measured; ``permitted`` what made it pass beyond that, where it did.
+    """
 
     passed: bool
     reason: str
@@ -71,15 +76,24 @@ class Verdict:
     to_float64: Metrics | None
     eager_to_float64: Metrics | None
     noise: Noise | None = None
+    permitted: Permitted | None = None
 
 
-def judge_op(dtype: str, actual: Array, eager: Array, float64: Array | None, noise: Noise | None = None) -> Verdict:
+def judge_op(
+    dtype: str,
+    actual: Array,
+    eager: Array,
+    float64: Array | None,
+    noise: Noise | None = None,
+    permitted: Permitted | None = None,
+) -> Verdict:
     """Judges one op's value.
 
     Args:
         dtype: the element type, ``f32`` and the like; types without a gate (integers, bool) must be equal.
         actual: our value. eager: eager's value. float64: the same computation in float64, where there is one.
         noise: eager's rounding noise, where it was measured; without it see :func:`explained`.
+        permitted: how far what the user allowed moves eager.
     """
     to_eager = compare(actual, eager)
     if dtype not in GATES:
@@ -97,17 +111,42 @@ def judge_op(dtype: str, actual: Array, eager: Array, float64: Array | None, noi
     largest = float(finite.max()) if finite.size else 0.0
     # Where eager happens to be exact there is no noise to measure: a few units in the last place remain.
     spare = (4 if gate.epsilon < GATES["f16"].epsilon else 1) * gate.epsilon * largest
-    passed = explained(gate, ours, theirs, noise, spare)
+    passed, used = _explained_by(gate, ours, theirs, noise, spare, permitted)
     reason = (
         f"error to float64 {ours.max_abs:.3g} (rms {ours.rms:.3g}), eager's {theirs.max_abs:.3g} ({theirs.rms:.3g})"
     )
     if noise is not None:
         reason += f"; perturbed eager moves by {noise.moved_max:.3g} ({noise.moved:.3g})"
         reason += f", allowed {noise.largest:.3g} ({noise.largest_rms:.3g})"
-    return Verdict(passed, f"explained by rounding: {reason}" if passed else reason, to_eager, ours, theirs, noise)
+    if permitted is not None and (used or not passed):
+        reason += f"; {'+'.join(permitted.names)} moves eager by {permitted.largest:.3g} ({permitted.rms:.3g})"
+    return Verdict(passed, _because(reason, used) if passed else reason, to_eager, ours, theirs, noise, used)
 
 
-def explained(gate: Gate, ours: Metrics, theirs: Metrics, noise: Noise | None, spare: float = 0.0) -> bool:
+def _because(reason: str, used: Permitted | None) -> str:
+    beyond = "" if used is None else f" and {'+'.join(used.names)}"
+    return f"explained by rounding{beyond}: {reason}"
+
+
+def _explained_by(
+    gate: Gate, ours: Metrics, theirs: Metrics, noise: Noise | None, spare: float, permitted: Permitted | None
+) -> tuple[bool, Permitted | None]:
+    """Whether an error is explained, and the permission without which it would not be."""
+    if explained(gate, ours, theirs, noise, spare):
+        return True, None
+    if permitted is not None and explained(gate, ours, theirs, noise, spare, permitted):
+        return True, permitted
+    return False, None
+
+
+def explained(
+    gate: Gate,
+    ours: Metrics,
+    theirs: Metrics,
+    noise: Noise | None,
+    spare: float = 0.0,
+    permitted: Permitted | None = None,
+) -> bool:
     """Whether rounding explains an error to float64.
 
     Args:
@@ -116,15 +155,26 @@ def explained(gate: Gate, ours: Metrics, theirs: Metrics, noise: Noise | None, s
         noise: the measured noise. Without it the error may be twice that of the one eager run, and no explanation is
             accepted below two fifths of what the gate asks of a model: 40 dB in f32.
         spare: an error that needs no explanation.
+        permitted: counts beside rounding, as many times as rounding may be eager's own.
     """
+    rms, largest = (0.0, 0.0) if permitted is None else (permitted.rms, permitted.largest)
     if noise is not None:
-        return ours.rms <= max(noise.largest_rms, spare) and ours.max_abs <= max(noise.largest, spare)
-    within = ours.rms <= max(2 * theirs.rms, spare) and ours.max_abs <= max(2 * theirs.max_abs, spare)
+        most_rms = noise.largest_rms + noise.allowance * rms
+        most = noise.largest + noise.allowance * largest
+        return ours.rms <= max(most_rms, spare) and ours.max_abs <= max(most, spare)
+    within = ours.rms <= max(2 * (theirs.rms + rms), spare) and ours.max_abs <= max(
+        2 * (theirs.max_abs + largest), spare
+    )
     return within and (ours.max_abs <= spare or ours.sqnr_db >= UNMEASURED * gate.model_sqnr_db)
 
 
 def judge_model(
-    dtype: str, actual: Array, eager: Array, float64: Array | None = None, noise: Noise | None = None
+    dtype: str,
+    actual: Array,
+    eager: Array,
+    float64: Array | None = None,
+    noise: Noise | None = None,
+    permitted: Permitted | None = None,
 ) -> Verdict:
     """Judges one output of the whole model: SQNR, cosine, and the top-1 index along the last axis.
 
@@ -139,7 +189,7 @@ def judge_model(
     if not metrics.special_equal:
         return Verdict(False, "NaN or infinity at other positions than eager", metrics, None, None)
     reason = f"SQNR {metrics.sqnr_db:.1f} dB"
-    ours = theirs = None
+    ours = theirs = used = None
     short = metrics.sqnr_db < gate.model_sqnr_db or metrics.cosine < gate.model_cosine
     if short:
         reason = (
@@ -151,12 +201,17 @@ def judge_model(
             reason += f"; to float64 ours has {ours.sqnr_db:.1f} dB, eager {theirs.sqnr_db:.1f} dB"
         if noise is not None:
             reason += f"; perturbed eager moves to {noise.moved_db:.1f} dB, the limit is {_limit_db(noise):.1f} dB"
-        if ours is None or theirs is None or not explained(gate, ours, theirs, noise):
+        if ours is None or theirs is None:
             return Verdict(False, reason, metrics, ours, theirs, noise)
-        reason = f"explained by rounding: {reason}"
+        passed, used = _explained_by(gate, ours, theirs, noise, 0.0, permitted)
+        if permitted is not None and (used or not passed):
+            reason += f"; {'+'.join(permitted.names)} moves eager by {permitted.rms:.3g} (rms)"
+        if not passed:
+            return Verdict(False, reason, metrics, ours, theirs, noise)
+        reason = _because(reason, used)
     if not _top1_agrees(actual, eager, metrics.max_abs):
         return Verdict(False, "top-1 differs by more than rounding explains", metrics, ours, theirs, noise)
-    return Verdict(True, reason, metrics, ours, theirs, noise)
+    return Verdict(True, reason, metrics, ours, theirs, noise, used)
 
 
 def _limit_db(noise: Noise) -> float:

@@ -15,7 +15,7 @@ NaN and infinities must stand where eager has them, finite values hold gate A. T
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ from lowerkit.errors import LowerkitError
 from lowerkit.parity.gates import GATES, Verdict, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.noise import noise_of
-from lowerkit.parity.references.float64_reference import float64_reference_of, perturbed_outputs
+from lowerkit.parity.permission import permitted_of
+from lowerkit.parity.references.float64_reference import float64_reference_of, permitted_outputs, perturbed_outputs
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.special_values import SpecialInputs, special_inputs
 
@@ -50,7 +51,7 @@ def compare_hard(model: Program, session: Session | SimulatedSession, report: Re
     for case in special_inputs(model.signature, model.example_inputs):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            rows = _compare(model, session, case)
+            rows = _compare(model, session, case, report.allowed)
         if rows is None:
             refused.append(case.name)
         else:
@@ -59,7 +60,9 @@ def compare_hard(model: Program, session: Session | SimulatedSession, report: Re
         report.skipped.append(f"special values that eager refuses: {'; '.join(refused)}")
 
 
-def _compare(model: Program, session: Session | SimulatedSession, case: SpecialInputs) -> list[Row] | None:
+def _compare(
+    model: Program, session: Session | SimulatedSession, case: SpecialInputs, allowed: Collection[str]
+) -> list[Row] | None:
     assert model.eager is not None, "the caller checked"
     try:
         eager = model.eager(*case.inputs)
@@ -78,6 +81,7 @@ def _compare(model: Program, session: Session | SimulatedSession, case: SpecialI
     values = [*ours[: len(model.signature.outputs)], *(states[spec.name] for spec in model.signature.states)]
     rows: list[Row] = []
     perturbed: list[list[Array]] | None = None
+    permitted: list[list[Array]] = []
     for place, (spec, actual, expected) in enumerate(zip(specs, values, eager, strict=True)):
         if actual.shape != expected.shape:
             rows.append(_failed(case, spec.name, spec.dtype, f"shape {actual.shape}, eager's {expected.shape}"))
@@ -86,7 +90,9 @@ def _compare(model: Program, session: Session | SimulatedSession, case: SpecialI
         if not verdict.passed and spec.dtype in GATES:
             if perturbed is None:
                 perturbed = _perturbed(model, case.inputs)
-            verdict = _again(model, case, place, spec.dtype, actual, expected, eager, [run[place] for run in perturbed])
+                permitted = _permitted(model, case.inputs, allowed)
+            runs, granted = ([run[place] for run in each] for each in (perturbed, permitted))
+            verdict = _again(model, case, place, spec.dtype, actual, expected, eager, runs, granted, allowed)
         rows.append(Row(spec.name, "special values", "", spec.dtype, actual.shape, verdict, case.name))
     return rows
 
@@ -95,6 +101,13 @@ def _perturbed(model: Program, inputs: Sequence[Array]) -> list[list[Array]]:
     try:
         return perturbed_outputs(model, inputs)
     except Exception:  # eager may refuse what is no longer exactly its input
+        return []
+
+
+def _permitted(model: Program, inputs: Sequence[Array], allowed: Collection[str]) -> list[list[Array]]:
+    try:
+        return permitted_outputs(model, inputs, allowed)
+    except Exception:  # as above
         return []
 
 
@@ -107,11 +120,16 @@ def _again(
     eager: Array,
     all_eager: Sequence[Array],
     perturbed: Sequence[Array],
+    permitted: Sequence[Array],
+    allowed: Collection[str],
 ) -> Verdict:
-    """Judges without the places at which eager is not sure or ours is float64's, with the measured noise."""
+    """Judges without the places at which eager is not sure or ours is float64's, with the measured noise.
+
+    Eager is not sure either where what is allowed gives another kind of number: infinity times what rounds to zero.
+    """
     own = _kinds(eager)
     left_out = np.zeros(eager.shape, np.bool_)
-    for run in perturbed:
+    for run in (*perturbed, *permitted):
         if run.shape == eager.shape:
             left_out |= _kinds(run) != own
     exact = float64_reference_of(model, case.inputs, all_eager, {}).values[place]
@@ -127,7 +145,10 @@ def _again(
         wide = theirs.astype(np.float64)
         exact = np.where(left_out | ~np.isfinite(wide), wide, exact)
         runs = [np.where(left_out, np.zeros_like(run), run) for run in perturbed]
-        verdict = judge_op(dtype, ours, theirs, exact, noise_of(theirs, runs, exact))
+        moved = permitted_of(
+            sorted(allowed), theirs, [np.where(left_out, np.zeros_like(run), run) for run in permitted]
+        )
+        verdict = judge_op(dtype, ours, theirs, exact, noise_of(theirs, runs, exact), moved)
     if verdict.passed and left_out.any():
         text = (
             f"{verdict.reason}; {int(left_out.sum())} values in which a sum or a product overflows and float64 does not"

@@ -15,7 +15,7 @@ A body starts from eager's values, so what fails there is wrong by itself, not b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowerkit.mlir import ir
-from lowerkit.parity.bisect.evaluation import evaluate, flat_values
+from lowerkit.parity.bisect.evaluation import Evaluation, evaluate, flat_values
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter
 from lowerkit.parity.compare.taps import Reference, compare_taps
 from lowerkit.parity.gates import GATES, judge_op
+from lowerkit.parity.permission import Permitted, interpreted_runs, permitted_of
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.taps import add_taps
 from lowerkit.passes.function_by_function import target_of
@@ -117,7 +118,7 @@ def compare_bodies(
     outputs = evaluate(captured, inputs, float64=False, make=partial(_Recorder, own, None)).outputs
     specs = captured.signature.outputs
     trusted = all(
-        judge.judge(place, spec.dtype, value).passed
+        judge.judge_exactly(place, spec.dtype, value).passed
         for place, (spec, value) in enumerate(zip(specs, outputs, strict=False))
         if spec.dtype in GATES
     )
@@ -152,6 +153,8 @@ def _compare(
     from lowerkit.compiler import compile_program
 
     specs = list(body.signature.outputs)
+    allowed = options.allow
+    plain = body.copy()
     taps, left_out = add_taps(body)
     session = compile_program(body, options).session
     taken = body.signature.inputs
@@ -160,10 +163,11 @@ def _compare(
         found = ours if turn is turns[0] else session.run(*_as_taken(turn.inputs, taken))
         # A loop may take another course in float64: a turn has a partner only where it was given the same shapes.
         exact = wide[turn.number].results if turn.number < len(wide) else [None] * len(turn.results)
+        granted = _granted(plain, _as_taken(turn.inputs, taken), allowed).outputs if allowed else [None] * len(specs)
         held = {
             place
             for place, (spec, actual, eager, best) in enumerate(zip(specs, found, turn.results, exact, strict=False))
-            if judge_op(spec.dtype, actual, eager, best).passed
+            if judge_op(spec.dtype, actual, eager, best, None, granted[place]).passed
         }
         if turn is turns[0] or len(held) < len(specs):
             chosen, ours, passed = turn, found, held
@@ -171,10 +175,44 @@ def _compare(
             break
     references = _references(captured, inputs, name, chosen.number, exact=bool(wide))
     part = Report(report.source, [], [])
-    compare_taps(body.signature.outputs, taps, ours, references, passed, part)
+
+    def permit(nodes: Collection[str]) -> dict[str, list[Permitted | None]]:
+        moved = _granted(plain, _as_taken(chosen.inputs, taken), allowed).nodes if allowed else {}
+        return {node: [moved.get(node)] * len(references[node]) for node in nodes}
+
+    compare_taps(body.signature.outputs, taps, ours, references, passed, part, permit=permit)
     label = name.removeprefix("main.") + (f", turn {chosen.number}" if len(turns) > 1 else "")
     report.skipped += [f"{line} (in {label})" for line in (*part.skipped, *left_out)]
     return [replace(row, name=f"{row.name} (in {label})") for row in part.ops]
+
+
+@dataclass(frozen=True)
+class _Granted:
+    """How far what is allowed moves the outputs of a body, and the nodes in it."""
+
+    outputs: list[Permitted | None]
+    nodes: Mapping[str, Permitted | None]
+
+
+def _granted(body: Program, inputs: Sequence[Array], allowed: Collection[str]) -> _Granted:
+    """Interprets a body at stage fused on the inputs of one turn, with what is allowed and without."""
+
+    def run() -> Evaluation:
+        return evaluate(body, inputs, float64=False, keep=True)
+
+    own, runs = run(), interpreted_runs(allowed, run)
+    names = sorted(allowed)
+    outputs = [permitted_of(names, value, [one.outputs[n] for one in runs]) for n, value in enumerate(own.outputs)]
+    moved = [flat_values(one.values) for one in runs]
+    nodes = {
+        node: permitted_of(names, np.concatenate(_flat(tensors)), [np.concatenate(_flat(one[node])) for one in moved])
+        for node, tensors in flat_values(own.values).items()
+    }
+    return _Granted(outputs, nodes)
+
+
+def _flat(tensors: Sequence[Array]) -> list[Array]:
+    return [np.asarray(tensor).astype(np.float64).ravel() for tensor in tensors]
 
 
 def _references(

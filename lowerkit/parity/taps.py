@@ -48,7 +48,7 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     the symbolic dims (it depends on data) has no tap; nor has one that the ranks of a mesh hold apart.
 
     Returns:
-        the taps in program order, and a line for each group of values that has none for want of room.
+        the taps in program order, and lines that name the values that have none, with the reason.
     """
     main = program.main.opview
     assert isinstance(main, func.FuncOp)
@@ -57,21 +57,22 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     terminator = list(main.entry_block.operations)[-1].operation
     values, specs = list(terminator.operands), list(program.signature.outputs)
     found: list[tuple[Tap, ir.Value]] = []
+    unnamed: dict[str, list[str]] = {}
     tapped: dict[ir.Operation, int] = {}
     inputs = zip(main.entry_block.arguments, (each.shape for each in program.signature.inputs), strict=True)
     table = ShapeTable(dict(inputs))
     computed.define_shapes(table)
     for each in computed.given:
         if each.value in apart:
-            continue  # no value of the model
+            continue  # no value of the model: the parts that ranks hold are compared where they come together
         tensor_type = ir.RankedTensorType(each.value.type)
         last = last_op(each.unit, each.result)
         source = origin_of(last_part(last.location))
         shape = _shape(each.value, table)
-        if not source.node or shape is None or _is_part_of_a_node(last):
+        why = _why_not(source.node, shape, last, finished=computed.finishes(source.node, each.unit))
+        if why or shape is None:
+            unnamed.setdefault(why, []).append(f"{source.node} ({each.kind})" if source.node else each.kind)
             continue
-        if not computed.finishes(source.node, each.unit):
-            continue  # a convolution whose bias is added in a later region: eager never has the value in between
         place = len(values)
         tapped[each.unit] = place
         tap = Tap(f"{source.node}@{source.module}", each.kind, source.source_line or "", place, frozenset())
@@ -86,7 +87,18 @@ def add_taps(program: Program) -> tuple[list[Tap], list[str]]:
     main.attributes["function_type"] = ir.TypeAttr.get(signature, context=program.context)
     old = program.signature
     program.signature = Signature(old.inputs, specs, old.states, old.dims, old.guards)
-    return taps, computed.left_out
+    return taps, [*computed.left_out, *(f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in unnamed.items())]
+
+
+def _why_not(node: str, shape: list[Expr] | None, last: ir.Operation, *, finished: bool) -> str:
+    """Returns why a value is no tap; empty where it is one."""
+    if not node:
+        return "no node of the model computes it: a pass made it"
+    if shape is None:
+        return "its shape depends on data"
+    if _is_part_of_a_node(last) or not finished:
+        return "a part of a node that a later region finishes: eager never has the value in between"
+    return ""
 
 
 def _shape(value: ir.Value, table: ShapeTable) -> list[Expr] | None:

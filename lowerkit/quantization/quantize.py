@@ -75,6 +75,7 @@ def quantize(
     smooth: float = 0.0,
     target: str = "cpu",
     device: str | None = None,
+    allow: Sequence[str] = (),
     dynamic_shapes: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Quantized:
@@ -90,6 +91,7 @@ def quantize(
         smooth: as in :class:`Quantization`.
         target: accelerators and the CPU with their levels, such as ``cpu:x86-64-v3``.
         device: the device that takes the place of the target's in this process, such as ``cuda-sim``.
+        allow: what accelerators may compute less exactly than the model says: ``tf32`` on ``cuda``.
         dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; the samples may differ in shape.
         kwargs: keyword inputs of ``forward``, beside ``example_inputs``; in samples they follow the others.
 
@@ -133,9 +135,8 @@ def quantize(
             [np.asarray(value) if isinstance(value, np.ndarray) else to_numpy(value) for value in sample]
             for sample in calibration
         ]
-    return quantize_program(
-        program, samples, settings, CompileOptions(target=target, device=device), captured_for=captured_for
-    )
+    options = CompileOptions(target=target, allow=frozenset(allow), device=device)
+    return quantize_program(program, samples, settings, options, captured_for=captured_for)
 
 
 def quantize_program(

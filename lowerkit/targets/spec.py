@@ -70,6 +70,16 @@ class TargetSpec:
         """The first of :attr:`host_targets`: what accelerators are weighed against."""
         return self.host_targets[0]
 
+    @property
+    def allowed(self) -> dict[str, str]:
+        """What was allowed, and the words of its target for it.
+
+        Raises:
+            UnsupportedError: LK4003, no target knows it.
+        """
+        permits = {name: words for target in self.accelerator_targets for name, words in target.permits.items()}
+        return {name: permits[name] for name in sorted(self.allow)}
+
     @cached_property
     def accelerator_targets(self) -> tuple[Target, ...]:
         """The targets that are asked before the host.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lowerkit.dialect.reference.factors import factor
 from lowerkit.dialect.reference.numeric import Array, matrix_product, widen
 from lowerkit.mlir import ir
 
@@ -42,7 +43,7 @@ def contract(op: ir.Operation, inputs: Sequence[Array], output: Array, reduction
     if any(left.shape[loop] * right.shape[loop] == 0 for loop in range(rank)):
         return None
     matrix = matrix_product(
-        _flatten(widen(left), (batch, rows, inner)), _flatten(widen(right), (batch, inner, columns))
+        _flatten(factor(left), (batch, rows, inner)), _flatten(factor(right), (batch, inner, columns))
     )
     shape = [output.shape[loop] for loop in (*batch, *rows, *columns)]
     order = np.argsort([*batch, *rows, *columns], kind="stable")

@@ -10,7 +10,8 @@ import numpy as np
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
 from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import matmul as lowering
-from lowerkit.dialect.reference.numeric import matrix_product, quiet, widen
+from lowerkit.dialect.reference.factors import factor
+from lowerkit.dialect.reference.numeric import matrix_product, quiet
 from lowerkit.dialect.shapes import broadcast_shapes, compatible, element_count, fail, is_dynamic, ranked, tensor_type
 from lowerkit.dialect.types import compute_type, is_bool, is_float, is_integer, require_same_element
 from lowerkit.mlir import ext, ir
@@ -104,7 +105,7 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
     @quiet
     def reference(self, lhs: Array, rhs: Array) -> tuple[Array, ...]:
         """Multiplies in float64 or int64 and rounds once."""
-        left, right = widen(lhs), widen(rhs)
+        left, right = factor(lhs), factor(rhs)
         if self.transpose_lhs.value:
             left = np.swapaxes(left, -1, -2)
         if self.transpose_rhs.value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lowerkit.dialect.reference.factors import factor
 from lowerkit.dialect.reference.numeric import Array, widen
 
 
@@ -47,8 +48,8 @@ def attention(
 ) -> Array:
     """Scaled dot-product attention with grouped queries, in float64; see ``lk.attention``."""
     groups = query.shape[1] // key.shape[1]
-    keys, values = np.repeat(widen(key), groups, axis=1), np.repeat(widen(value), groups, axis=1)
-    scores = np.matmul(widen(query), np.swapaxes(keys, -1, -2)) * scale
+    keys, values = np.repeat(factor(key), groups, axis=1), np.repeat(factor(value), groups, axis=1)
+    scores = np.matmul(factor(query), np.swapaxes(keys, -1, -2)) * scale
     if mask is not None and masking == "select":
         scores = np.where(mask, scores, fill)
     elif mask is not None:
@@ -64,7 +65,7 @@ def attention(
         total = np.where(without, np.nan, total)
     else:
         total = np.where(without, 1.0, total)
-    result = np.matmul(weights, values) / total
+    result = np.matmul(factor(weights, value.dtype), values) / total
     return np.where(np.isnan(total), 0.0, result) if empty_rows == "guarded" else result
 
 

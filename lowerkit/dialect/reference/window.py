@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lowerkit.dialect.reference.factors import factor
 from lowerkit.dialect.reference.numeric import Array, is_floating, matrix_product, smallest, widen
 from lowerkit.dialect.window import padding_pairs
 
@@ -65,7 +66,7 @@ def conv(
     groups: int,
 ) -> Array:
     """Convolves ``[N, Cin, spatial...]`` with ``[Cout, Cin/groups, kernel...]``, in float64 or int64."""
-    data, taps = widen(source), widen(filters)
+    data, taps = factor(source), factor(filters)
     outputs, per_group, *kernel = taps.shape
     view = windows(data, 0, kernel=kernel, strides=strides, padding=padding, dilation=dilation)
     count = len(kernel)
@@ -90,7 +91,7 @@ def conv_transpose(
     groups: int,
 ) -> Array:
     """Scatters ``[N, Cin, spatial...]`` through ``[Cin, Cout/groups, kernel...]``, in float64 or int64."""
-    data, taps = widen(source), widen(filters)
+    data, taps = factor(source), factor(filters)
     batch, channels, *spatial = data.shape
     _, per_group, *kernel = taps.shape
     full = [

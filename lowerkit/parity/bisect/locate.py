@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import LowerkitError
@@ -15,6 +17,7 @@ from lowerkit.parity.bisect.recorded_run import KernelFault, MemoryFault, StepFa
 from lowerkit.parity.bisect.testimony import testimony_of
 from lowerkit.parity.bisect.units import Unit
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.permission import permitted_results
 from lowerkit.program.locations import origin_of
 from lowerkit.runtimes.manifest import ProgramSpec
 
@@ -43,14 +46,12 @@ def _no_reference(found: Divergence) -> str:
     return f"no value of its node has {found.value.size} elements: the op computes something else, or too little"
 
 
-def kernel_finding(
-    fault: KernelFault, program: ProgramSpec, target: str, device: str | None
-) -> tuple[Finding, Piece | None]:
+def kernel_finding(fault: KernelFault, program: ProgramSpec, options: CompileOptions) -> tuple[Finding, Piece | None]:
     """Returns the finding for a kernel, named down to an op inside its region, and a program that shows it alone."""
     step = program.steps[fault.step]
     details = [f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees"]
-    piece, actual, expected = _smallest_prefix(fault, target, device, details)
-    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, target, device)
+    piece, actual, expected = _smallest_prefix(fault, options, details)
+    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, options)
     op = piece.op if piece is not None else fault.unit.op
     origin = place_of(op) if op.name not in ("lk.region", "lk.call") else origin_of(op.location)
     if not origin.node:
@@ -70,10 +71,10 @@ def kernel_finding(
     return finding, piece
 
 
-def step_finding(fault: StepFault, program: ProgramSpec, target: str, device: str | None) -> Finding:
+def step_finding(fault: StepFault, program: ProgramSpec, options: CompileOptions) -> Finding:
     """Returns the finding for a step that ended the run: its device says what its code must not do and does."""
     step = program.steps[fault.step]
-    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, target, device)
+    testimony = testimony_of(fault.unit, fault.operands, fault.is_weight, agrees, options)
     made = place_of(fault.unit.last)
     origin = made if made.node else origin_of(fault.unit.op.location)
     details = (f"step {fault.step} ({step.kind}) of family {step.family}; what it reads agrees", *fault.error.details)
@@ -97,7 +98,7 @@ def _culprit(unit: Unit, family: str) -> str:
 
 
 def _smallest_prefix(
-    fault: KernelFault, target: str, device: str | None, details: list[str]
+    fault: KernelFault, options: CompileOptions, details: list[str]
 ) -> tuple[Piece | None, Array, Array]:
     """Compiles the region up to each of its ops; returns the first prefix that is wrong, and its two values."""
     whole = (None, fault.actual, fault.expected)
@@ -108,22 +109,27 @@ def _smallest_prefix(
     *pieces, whole_piece = fault.unit.pieces(fault.operands, fault.is_weight)
     for piece in [*pieces[:PREFIXES_AT_MOST], whole_piece]:
         try:
-            options = CompileOptions(target=target, golden=False, device=device)
             compiled = compile_program(piece.program, options).session.run(*piece.inputs)
             exact = evaluate(piece.program, piece.inputs, float64=True).outputs
-            own = evaluate(piece.program, piece.inputs, float64=False).outputs
+            run = partial(_own_outputs, piece)
+            own = run()
+            moved = permitted_results(options.allow, own, run)
         except LowerkitError as error:
             details.append(f"the region up to {piece.op.name} could not be compiled and run: {error.message}")
             continue
         dtypes = [spec.dtype for spec in piece.program.signature.outputs]
-        for dtype, actual, one_own, one_exact in zip(dtypes, compiled, own, exact, strict=True):
-            if not agrees(dtype, actual, one_own, one_exact):
+        for dtype, actual, one_own, one_exact, granted in zip(dtypes, compiled, own, exact, moved, strict=True):
+            if not agrees(dtype, actual, one_own, one_exact, granted):
                 if agreeing:
                     details.append(f"compiled up to {agreeing[-1]} it agrees, with {piece.op.name} it does not")
                 return piece, actual, one_exact
         agreeing.append(piece.op.name)
     details.append("every prefix of the region agrees, and so does the region compiled by itself")
     return whole
+
+
+def _own_outputs(piece: Piece) -> list[Array]:
+    return evaluate(piece.program, piece.inputs, float64=False).outputs
 
 
 def memory_finding(fault: MemoryFault, program: ProgramSpec) -> Finding:

@@ -14,7 +14,7 @@ before it do not count. Nothing is tapped: code, addresses and the memory plan a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ from lowerkit.parity.bisect.finding import StepRow
 from lowerkit.parity.bisect.units import Unit, units_of
 from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.permission import Permitted, permitted_results
 from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, ProgramSpec
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
@@ -81,13 +82,16 @@ class RecordedRun:
     notes: list[str] = field(default_factory=list[str])
 
 
-def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -> RecordedRun:
+def recorded_run(
+    session: Session, inputs: Sequence[Array], fused: Evaluation, allowed: Collection[str] = ()
+) -> RecordedRun:
     """Runs all steps and judges each; the first fault is kept.
 
     Args:
         session: of the artifact that was compiled from the module that ``fused`` evaluated.
         inputs: in the order of the signature.
         fused: its evaluation in the model's element types, with values.
+        allowed: what targets may compute less exactly.
 
     Raises:
         RuntimeFault: a step that is no kernel ended the run.
@@ -130,7 +134,7 @@ def recorded_run(session: Session, inputs: Sequence[Array], fused: Evaluation) -
                 reader = watch.next_reader(buffer, number)
                 recorded.fault = MemoryFault(number, maker, reader, made, actual, expected)
         if unit is not None and operands is not None:
-            local, fault = _judge(run, program, number, unit, operands)
+            local, fault = _judge(run, program, number, unit, operands, allowed)
             step = program.steps[number]
             place = place_of(unit.last)
             node = f"{place.node}@{place.module}" if place.node else step.name
@@ -195,10 +199,12 @@ def _judge(
     number: int,
     unit: Unit,
     operands: tuple[list[Array], list[bool]],
+    allowed: Collection[str],
 ) -> tuple[float, KernelFault | None]:
     """Returns the least decibels of the step's results to its unit in float64, and the first that is wrong."""
     arrays, stored = operands
     own = unit.run(arrays, float64=False)
+    moved = permitted_results(allowed, own, lambda: unit.run(arrays, float64=False))
     exact = unit.run(arrays, float64=True)
     results = program.steps[number].buffers[len(arrays) :]
     least, fault = math.inf, None
@@ -207,17 +213,17 @@ def _judge(
         actual = run.read(buffer).view(numpy_dtype(element)).reshape(own[place].shape)
         distance = compare(actual, exact[place])
         least = min(least, distance.sqnr_db if distance.special_equal else -math.inf)
-        if fault is None and not agrees(str(element), actual, own[place], exact[place]):
+        if fault is None and not agrees(str(element), actual, own[place], exact[place], moved[place]):
             fault = KernelFault(number, unit, arrays, stored, place, actual, exact[place])
     return least, fault
 
 
-def agrees(dtype: str, actual: Array, own: Array, exact: Array) -> bool:
+def agrees(dtype: str, actual: Array, own: Array, exact: Array, permitted: Permitted | None = None) -> bool:
     """Whether a kernel's value is its region's: by the rules of gate A, or within the noise gate A grants a model.
 
     The second is for long sums: the interpreter rounds a dot product once, a kernel after each step.
     """
-    if judge_op(dtype, actual, own, exact).passed:
+    if judge_op(dtype, actual, own, exact, None, permitted).passed:
         return True
     if dtype not in GATES:
         return False

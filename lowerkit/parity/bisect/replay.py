@@ -12,8 +12,10 @@ import numpy as np
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.bisect.cause import cause_of
 from lowerkit.parity.bisect.divergence import EXACT_DB
+from lowerkit.parity.bisect.evaluation import evaluate
 from lowerkit.parity.gates import GATES
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.permission import interpreted_runs
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
 
@@ -59,9 +61,22 @@ def show_difference(actual: Sequence[Array], expected: Sequence[Array], limit: f
     return int(differs)
 
 
-def kernel_limit(dtype: str) -> float:
-    """Returns the decibels that gate A asks of a model's output of this type: 100 for f32."""
-    return GATES[dtype].model_sqnr_db if dtype in GATES else float("inf")
+def kernel_limit(program: Program, inputs: Sequence[Array], exact: Sequence[Array], allowed: Sequence[str]) -> float:
+    """Returns the decibels that a kernel is held to.
+
+    Those that gate A asks of a model's output of the first output's type, 100 for f32; or where less exact work is
+    allowed half of what that keeps, as an amplitude.
+
+    Args:
+        program: the region. inputs: what it reads. exact: its outputs in float64.
+        allowed: what may be computed less exactly.
+    """
+    dtype = program.signature.outputs[0].dtype
+    limit = GATES[dtype].model_sqnr_db if dtype in GATES else float("inf")
+    for outputs in interpreted_runs(allowed, lambda: evaluate(program, inputs, float64=False).outputs):
+        distances = [compare(*pair).sqnr_db for pair in zip(outputs, exact, strict=True)]
+        limit = min([limit, *(each - 6.0 for each in distances)])
+    return limit
 
 
 def _first(left: Array, right: Array, shown: Array) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowerkit.artifact.atomic_file import replace_file
 from lowerkit.dialect.reference.numeric import Array
@@ -26,6 +27,9 @@ from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
 from lowerkit.program.stage_file import write_stage
 from lowerkit.runtimes.manifest import HOST
+
+if TYPE_CHECKING:
+    from lowerkit.compiled import CompileOptions
 
 _REWRITE_SCRIPT = '''"""{sentence}.
 
@@ -74,8 +78,9 @@ program = read_stage(folder / "region.mlir", "fused")
 inputs = read_inputs(folder / "inputs.npz", program)
 print(program.text())
 expected = evaluate(program, inputs, float64=True).outputs
-limit = kernel_limit(program.signature.outputs[0].dtype)
-compiled = compile_program(program, CompileOptions(target="{target}", golden=False, device={device!r}))
+allow = {allow!r}
+limit = kernel_limit(program, inputs, expected, allow)
+compiled = compile_program(program, CompileOptions("{target}", frozenset(allow), golden=False, device={device!r}))
 sys.exit(show_difference(compiled.session.run(*inputs), expected, limit))
 '''
 
@@ -99,8 +104,10 @@ folder = Path(__file__).parent
 program = read_stage(folder / "region.mlir", "fused")
 inputs = read_inputs(folder / "inputs.npz", program)
 fused = evaluate(program, inputs, float64=False, keep=True)
-session = compile_program(program, CompileOptions(target="{target}", golden=False, device={device!r})).session
-fault = recorded_run(session, inputs, fused).fault
+allow = {allow!r}
+options = CompileOptions("{target}", frozenset(allow), golden=False, device={device!r})
+session = compile_program(program, options).session
+fault = recorded_run(session, inputs, fused, allow).fault
 if not isinstance(fault, MemoryFault):
     print("no value is overwritten: the bug is gone")
     sys.exit(0)
@@ -134,18 +141,22 @@ def pass_reproducer(
     return _pass_files(program, own, name, finding, target), "the whole module: no smaller part shows it"
 
 
-def kernel_reproducer(piece: Piece, finding: Finding, target: str, device: str | None) -> dict[str, bytes]:
+def kernel_reproducer(piece: Piece, finding: Finding, options: CompileOptions) -> dict[str, bytes]:
     """Returns the folder for a region whose kernel computes something else."""
-    script = _KERNEL_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target, device=device)
+    script = _KERNEL_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, **_settings(options))
     return _files(piece.program, piece.inputs, "region.mlir", script)
 
 
 def memory_reproducer(
-    program: Program, inputs: Sequence[Array], finding: Finding, target: str, device: str | None
+    program: Program, inputs: Sequence[Array], finding: Finding, options: CompileOptions
 ) -> dict[str, bytes]:
     """Returns the folder for a value that is overwritten while it is needed."""
-    script = _MEMORY_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, target=target, device=device)
+    script = _MEMORY_SCRIPT.format(sentence=finding.sentence, cause=finding.cause, **_settings(options))
     return _files(program, inputs, "region.mlir", script)
+
+
+def _settings(options: CompileOptions) -> dict[str, object]:
+    return {"target": options.target, "device": options.device, "allow": sorted(options.allow)}
 
 
 def write_reproducer(files: dict[str, bytes], folder: Path) -> None:

@@ -64,6 +64,7 @@ def bisect_program(
     *,
     target: str = "cpu",
     device: str | None = None,
+    allow: Sequence[str] = (),
     on_progress: Callable[[str], None] | None = None,
 ) -> Bisection:
     """Finds the first op of a captured program that computes something else than the model.
@@ -72,6 +73,7 @@ def bisect_program(
         program: just captured, with inputs; it is lowered in place.
         target: what to compile for, such as ``cpu:x86-64-v3``.
         device: the device that takes the place of the target's.
+        allow: what accelerators may compute less exactly; a kernel may be as far off as that moves its region.
         on_progress: called with a line for people.
 
     Raises:
@@ -82,7 +84,8 @@ def bisect_program(
         raise UsageError(
             "LK1003", "a bisection needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
-    return _Search(program, program.example_inputs, target, device, on_progress or (lambda _text: None)).run()
+    options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device)
+    return _Search(program, program.example_inputs, options, on_progress or (lambda _text: None)).run()
 
 
 class _Search:
@@ -90,14 +93,12 @@ class _Search:
         self,
         program: Program,
         inputs: Sequence[Array],
-        target: str,
-        device: str | None,
+        options: CompileOptions,
         on_progress: Callable[[str], None],
     ) -> None:
         self.program = program
         self.inputs = inputs
-        self.target = target
-        self.device = device
+        self.options = options
         self.show = on_progress
         self.result = Bisection([])
         self.reference: list[Array] = []
@@ -106,7 +107,7 @@ class _Search:
 
     def run(self) -> Bisection:
         self.graphs()
-        context = lowering_context(self.program, CompileOptions(target=self.target))
+        context = lowering_context(self.program, self.options)
         self.stage("captured", [], context)
         for stage in _PIPELINE:
             self.stage(stage, self.lower(stage, context), context)
@@ -156,7 +157,7 @@ class _Search:
         """Runs the passes of a stage one by one; returns the module around those that changed it."""
         snapshots: list[_Snapshot] = []
         own = [(each, HOST) for each in stage_passes(stage)]
-        targets = CompileOptions(target=self.target).spec.accelerator_targets if stage in ("layout", "fused") else ()
+        targets = self.options.spec.accelerator_targets if stage in ("layout", "fused") else ()
         theirs = [(each, one.name) for one in targets if one.unit == "region" for each in one.passes(stage)]
         for one_pass, target in [*own, *theirs]:
             self.show(one_pass.name)
@@ -252,9 +253,8 @@ class _Search:
     def compiled(self) -> None:
         program = self.program
         fused, note = self.evaluation(program, float64=False, keep=True)
-        options = CompileOptions(target=self.target, golden=False, device=self.device)
         self.show("compiling")
-        compiled = compile_program(program, options, self.show)
+        compiled = compile_program(program, self.options, self.show)
         session = compiled.session
         if fused is None:
             outputs = session.run(*self.inputs)
@@ -262,7 +262,7 @@ class _Search:
             self.result.doubts.append(f"the compiled model was not run step by step: its stage fused was {note}")
             return
         self.show("running step by step")
-        recorded = recorded_run(session, self.inputs, fused)
+        recorded = recorded_run(session, self.inputs, fused, self.options.allow)
         row = StageRow("compiled", self.decibels(recorded.outputs), None, "; ".join(recorded.notes))
         self.result.stages.append(row)
         self.result.steps = recorded.steps
@@ -271,20 +271,20 @@ class _Search:
             return
         if isinstance(fault, KernelFault):
             self.show("compiling prefixes of the region")
-            finding, piece = kernel_finding(fault, session.program, self.target, self.device)
+            finding, piece = kernel_finding(fault, session.program, self.options)
             self.result.finding = finding
             if piece is None:
                 self.result.reproducer_note = "no part of the region shows it when it is compiled by itself"
             else:
-                self.result.reproducer = kernel_reproducer(piece, finding, self.target, self.device)
+                self.result.reproducer = kernel_reproducer(piece, finding, self.options)
                 self.result.reproducer_note = "one region, cut behind the op, with the very bytes that it read"
         elif isinstance(fault, StepFault):
-            self.result.finding = step_finding(fault, session.program, self.target, self.device)
+            self.result.finding = step_finding(fault, session.program, self.options)
             self.result.reproducer_note = "the step ends the run: the model is the reproducer"
         else:
             self.result.finding = memory_finding(fault, session.program)
             found = self.result.finding
-            self.result.reproducer = memory_reproducer(program, self.inputs, found, self.target, self.device)
+            self.result.reproducer = memory_reproducer(program, self.inputs, found, self.options)
             self.result.reproducer_note = "the whole fused module: a memory plan cannot be cut"
 
     def decibels(self, outputs: Sequence[Array]) -> float | None:

@@ -15,14 +15,16 @@ from lowerkit.compiler import CompileOptions
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.bisect.units import Unit
 from lowerkit.parity.metrics import compare
+from lowerkit.parity.permission import Permitted, permitted_results
 from lowerkit.program.locations import origin_of
 from lowerkit.targets.asking import ask
 from lowerkit.targets.region_view import RegionView
 from lowerkit.targets.target import Target
 from lowerkit.targets.witness import Witness
 
-Agrees = Callable[[str, Array, Array, Array], bool]
-"""Of an element type, a value, and the value in the region's own types and in float64: whether they are the same."""
+Agrees = Callable[[str, Array, Array, Array, Permitted | None], bool]
+"""Whether a value is right: its element type, the value, what the region gives in its own types and in float64, and how
+far what is allowed moves it."""
 
 REFERENCE = "numpy"
 SCHEDULE = "the launch or the schedule"
@@ -76,8 +78,7 @@ def testimony_of(
     operands: Sequence[Array],
     is_weight: Sequence[bool],
     agrees: Agrees,
-    target: str,
-    device: str | None,
+    options: CompileOptions,
 ) -> Testimony | None:
     """Returns which layer is wrong, of a unit that is wrong within the model; None where its target has no witnesses.
 
@@ -86,11 +87,9 @@ def testimony_of(
         operands: what it read.
         is_weight: for each whether it is stored with the code.
         agrees: the rule by which it was found wrong.
-        target: as the model was compiled for.
-        device: what took the place of the target's device; on that device itself, it may be wrong too.
+        options: as the model was compiled; on the target's device itself, with none in its place, it may be wrong too.
     """
-    spec = CompileOptions(target=target).spec
-    found: Target | None = next((each for each in spec.accelerator_targets if each.name == unit.target), None)
+    found: Target | None = next((each for each in options.spec.accelerator_targets if each.name == unit.target), None)
     if found is None:
         return None
     region = unit.view or _view(unit, is_weight)
@@ -99,8 +98,9 @@ def testimony_of(
         return None
     own, exact = unit.run(operands, float64=False), unit.run(operands, float64=True)
     dtypes = [str(type_.element_type) for type_ in region.results]
-    rows = [_row(witness, dtypes, own, exact, agrees) for witness in witnesses]
-    return Testimony(_layer(witnesses, rows, device), tuple(rows))
+    moved = permitted_results(options.allow, own, lambda: unit.run(operands, float64=False))
+    rows = [_row(witness, dtypes, own, exact, moved, agrees) for witness in witnesses]
+    return Testimony(_layer(witnesses, rows, options.device), tuple(rows))
 
 
 def _view(unit: Unit, is_weight: Sequence[bool]) -> RegionView:
@@ -109,16 +109,21 @@ def _view(unit: Unit, is_weight: Sequence[bool]) -> RegionView:
 
 
 def _row(
-    witness: Witness, dtypes: Sequence[str], own: Sequence[Array], exact: Sequence[Array], agrees: Agrees
+    witness: Witness,
+    dtypes: Sequence[str],
+    own: Sequence[Array],
+    exact: Sequence[Array],
+    moved: Sequence[Permitted | None],
+    agrees: Agrees,
 ) -> WitnessRow:
     if witness.offence is not None:
         return WitnessRow(witness.name, witness.author, "offends", str(witness.offence))
     if witness.results is None:
         return WitnessRow(witness.name, witness.author, "silent", witness.missing)
-    quads = list(zip(dtypes, witness.results, own, exact, strict=True))
-    distances = [compare(actual, wanted) for _, actual, _, wanted in quads]
+    found = list(zip(dtypes, witness.results, own, exact, moved, strict=True))
+    distances = [compare(actual, wanted) for _, actual, _, wanted, _ in found]
     least = min((each.sqnr_db if each.special_equal else -math.inf for each in distances), default=math.inf)
-    verdict = "agrees" if all(agrees(*quad) for quad in quads) else "differs"
+    verdict = "agrees" if all(agrees(*each) for each in found) else "differs"
     text = f"{least:.1f} dB to {REFERENCE}" if math.isfinite(least) else f"equal to {REFERENCE}"
     if least == -math.inf:
         text = f"NaN and infinities, or no signal, where {REFERENCE} has others"

@@ -99,7 +99,9 @@ class Comparison:
         references = op_references(self.model, {node_of(tap) for tap in self.taps}, judge, onnx_exact)
         part = Report(self.report.source, [], [])
         specs = self.session.signature.outputs
-        compare_taps(specs, self.taps, ours, references.values, passed, part, references.noise, size)
+        compare_taps(
+            specs, self.taps, ours, references.values, passed, part, references.noise, size, references.permitted
+        )
         self.report.skipped += [line for line in part.skipped if line not in self.report.skipped]
         self.report.ops = part.ops if not self.report.ops else worst_of(self.report.ops, part.ops)
         if references.untrusted:

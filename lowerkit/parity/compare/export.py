@@ -69,7 +69,7 @@ def compare_export(program: Program, judge: OutputJudge, report: Report, inputs:
 
 def _verdict(judge: OutputJudge, place: int, dtype: str, value: Array) -> Verdict:
     if value.shape == judge.eager[place].shape:
-        return judge.judge(place, dtype, value)
+        return judge.judge_exactly(place, dtype, value)
     shapes = " and ".join("x".join(map(str, array.shape)) for array in (value, judge.eager[place]))
     return Verdict(False, f"shapes differ: {shapes}", compare(np.zeros(1), np.ones(1)), None, None)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lowerkit.parity.gates import GATES, Verdict, judge_model
 from lowerkit.parity.noise import Noise, noise_of
-from lowerkit.parity.references.float64_reference import Float64Reference, perturbed_outputs
+from lowerkit.parity.permission import Permitted, permitted_of
+from lowerkit.parity.references.float64_reference import Float64Reference, permitted_outputs, perturbed_outputs
 
 if TYPE_CHECKING:
     from lowerkit.parity.report.report import Report
@@ -42,9 +43,22 @@ class OutputJudge:
         self._program = program
         self._report = report
         self._perturbed: list[list[Array]] | None = None
+        self._permitted: list[list[Array]] | None = None
+
+    @property
+    def allowed(self) -> Collection[str]:
+        """What targets were allowed to compute less exactly."""
+        return self._report.allowed
 
     def judge(self, place: int, dtype: str, actual: Array) -> Verdict:
-        """Judges ``actual`` as output number ``place``."""
+        """Judges ``actual``, of the compiled model, as output number ``place``."""
+        return self._judge(place, dtype, actual, permits=True)
+
+    def judge_exactly(self, place: int, dtype: str, actual: Array) -> Verdict:
+        """As :meth:`judge`, of what no target computed: nothing that targets are allowed counts."""
+        return self._judge(place, dtype, actual, permits=False)
+
+    def _judge(self, place: int, dtype: str, actual: Array, *, permits: bool) -> Verdict:
         eager = self.eager[place]
         if actual.shape != eager.shape:
             raise AssertionError(f"output {place} is {actual.shape}, eager's {eager.shape}")
@@ -52,7 +66,17 @@ class OutputJudge:
         exact = self.reference.values[place]
         if verdict.passed or exact is None or dtype not in GATES or not verdict.to_eager.special_equal:
             return verdict
-        return judge_model(dtype, actual, eager, exact, self._noise(place, exact))
+        permitted = self._permission(place) if permits else None
+        return judge_model(dtype, actual, eager, exact, self._noise(place, exact), permitted)
+
+    def _permission(self, place: int) -> Permitted | None:
+        if self._permitted is None:
+            try:
+                self._permitted = permitted_outputs(self._program, self.inputs, self.allowed)
+            except Exception as error:  # eager may compute indices with its products
+                self._permitted = []
+                self._report.skipped.append(f"what is allowed: {type(error).__name__}: {error}")
+        return permitted_of(sorted(self.allowed), self.eager[place], [run[place] for run in self._permitted])
 
     def _noise(self, place: int, exact: Array) -> Noise | None:
         if self._perturbed is None:

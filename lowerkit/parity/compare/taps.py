@@ -21,6 +21,7 @@ import numpy as np
 from lowerkit.parity.gates import GATES, Verdict, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.noise import Noise
+from lowerkit.parity.permission import Permitted
 from lowerkit.parity.report.report import Report, Row
 from lowerkit.parity.taps import align
 
@@ -41,6 +42,7 @@ class Reference:
 
 References = Mapping[str, Sequence[Reference]]
 MeasureNoise = Callable[[Collection[str]], Mapping[str, Sequence[Noise | None]]]
+MeasurePermitted = Callable[[Collection[str]], Mapping[str, Sequence[Permitted | None]]]
 
 
 def credible(float64: Array | None, eager: Array) -> Array | None:
@@ -72,6 +74,7 @@ def compare_taps(
     report: Report,
     measure: MeasureNoise | None = None,
     inputs: str = "",
+    permit: MeasurePermitted | None = None,
 ) -> None:
     """Adds a row for each tap to ``report``, or a line to what was skipped.
 
@@ -97,6 +100,7 @@ def compare_taps(
         if tap.output in first and specs[tap.output].dtype in GATES and _may_be_rounding(first[tap.output])
     }
     noise = measure(doubtful) if measure is not None and doubtful else {}
+    permitted = permit(doubtful) if permit is not None and doubtful else {}
     rows: list[Row] = []
     # Readers come after what they read, so they are judged first.
     for tap in reversed(taps):
@@ -111,7 +115,9 @@ def compare_taps(
             measured = noise.get(node_of(tap), [])
             places = [place for place, one in enumerate(references[node_of(tap)]) if one is reference]
             known = measured[places[0]] if measured else None
-            verdict = judge_op(dtype, actual, reference.eager, reference.float64, known)
+            granted = permitted.get(node_of(tap), [])
+            moved = granted[places[0]] if granted else None
+            verdict = judge_op(dtype, actual, reference.eager, reference.float64, known, moved)
         if verdict.passed:
             passed.add(tap.output)
         elif tap.readers and tap.readers <= passed and is_another_value(dtype, verdict.to_eager.sqnr_db):

@@ -15,7 +15,7 @@ Vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,17 @@ def perturbed_outputs(program: Program, inputs: Sequence[Array]) -> list[list[Ar
         runs = [onnx_perturbed_values(program, inputs, names, seed) for seed in range(PERTURBED_RUNS)]
         return [[run[name] for name in names] for run in runs]
     return perturbed_runs(inputs, lambda moved: eager(*moved))
+
+
+def permitted_outputs(program: Program, inputs: Sequence[Array], allowed: Collection[str]) -> list[list[Array]]:
+    """Returns the outputs, then the final states, of eager with what is allowed; none of an ONNX model."""
+    eager = program.eager
+    assert eager is not None, "a check has an eager side"
+    if program.onnx_model is not None or not allowed:
+        return []
+    from lowerkit.parity.references.permitted_runs import permitted_runs
+
+    return permitted_runs(allowed, lambda: eager(*inputs))
 
 
 def perturbed_runs(inputs: Sequence[Array], run: Callable[[Sequence[Array]], Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -25,6 +25,17 @@ def run_higher_order(mode: TorchDispatchMode, func: HigherOrderOperator, args: S
     if plain is None:
         raise NotImplementedError(f"{func} has no plain implementation")
     return plain(*(_in_mode(mode, value) for value in args), **(kwargs or {}))
+
+
+def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """Runs an op that is made of others, such as ``linear`` in the body of a loop, part by part in ``mode``.
+
+    Returns ``NotImplemented`` for an op that is not: elsewhere PyTorch takes such ops apart before a mode sees them.
+    """
+    if not isinstance(func, OpOverload):
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **(kwargs or {}))
 
 
 @contextmanager

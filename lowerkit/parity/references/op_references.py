@@ -17,6 +17,7 @@ import numpy as np
 from lowerkit.parity.compare.taps import Reference, References, credible
 from lowerkit.parity.gates import GATES, judge_model
 from lowerkit.parity.noise import Noise, noise_of
+from lowerkit.parity.permission import Permitted, permitted_of
 from lowerkit.parity.references.float64_reference import PERTURBED_RUNS, agrees, perturbed_runs
 
 if TYPE_CHECKING:
@@ -35,12 +36,37 @@ class OpReferences:
         inputs: of the run.
         values: by node.
         untrusted: why the graph's float64 values were left out, empty where they were not.
+        allowed: what targets may compute less exactly.
     """
 
     program: Program
     inputs: Sequence[Array]
     values: References
     untrusted: str = ""
+    allowed: Collection[str] = ()
+
+    def permitted(self, nodes: Collection[str]) -> dict[str, list[Permitted | None]]:
+        """Measures how far what is allowed moves the tensors of nodes."""
+        functional = self.program.functional
+        if functional is None or not self.allowed:
+            return {}
+        from lowerkit.parity.references.permitted_runs import permitted_runs
+        from lowerkit.parity.references.torch_nodes import node_values
+
+        try:
+            runs = permitted_runs(
+                self.allowed, lambda: node_values(functional, self.inputs, nodes, float64=False, copies=True)
+            )
+        except Exception:  # the graph may compute indices with its products
+            return {}
+        names = sorted(self.allowed)
+        return {
+            node: [
+                permitted_of(names, one.eager, [run[node][place] for run in runs if place < len(run.get(node, ()))])
+                for place, one in enumerate(self.values.get(node, ()))
+            ]
+            for node in nodes
+        }
 
     def noise(self, nodes: Collection[str]) -> dict[str, list[Noise | None]]:
         """Measures the rounding noise of nodes whose float64 values are known, for each of their tensors."""
@@ -113,7 +139,7 @@ def op_references(
             Reference(value, partners[place] if usable and partners[place].shape == value.shape else None)
             for place, value in enumerate(tensors)
         ]
-    return OpReferences(program, judge.inputs, values, untrusted)
+    return OpReferences(program, judge.inputs, values, untrusted, judge.allowed)
 
 
 def _why_untrusted(

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from lowerkit.capture.torch_export.operators import aten
-from lowerkit.parity.references.higher_order import run_higher_order
+from lowerkit.parity.references.higher_order import run_higher_order, run_parts
 
 
 class Reordering(TorchDispatchMode):
@@ -48,7 +48,8 @@ class Reordering(TorchDispatchMode):
         if rule is not None:
             self.applied = True
             return rule(self.order, func, list(args), dict(kwargs or {}))
-        return _run(self, func, args, kwargs)
+        found = run_parts(self, func, args, kwargs)
+        return _run(self, func, args, kwargs) if found is NotImplemented else found
 
     def order(self, extent: int) -> torch.Tensor:
         """Returns a random permutation."""

@@ -8,6 +8,7 @@ from html import escape
 
 from lowerkit.parity.bisect.finding import Bisection, StageRow, StepRow
 from lowerkit.parity.gates import GATES
+from lowerkit.parity.permission import statements
 from lowerkit.parity.report.html_style import STYLE
 from lowerkit.parity.report.report import Report, Row
 
@@ -31,7 +32,7 @@ def html_report(report: Report) -> str:
         _table("Outputs", "outputs", report.outputs, {}),
         _table("Ops, in program order", "ops", report.ops, _local(bisection)),
         _table("Outputs on special values", "hard", report.hard, {}),
-        _skipped([*reference, *report.skipped]),
+        _skipped([*reference, *(f"allowed: {line}" for line in statements(report.allowed)), *report.skipped]),
     ]
     title = f"lowerkit check: {escape(report.source)}"
     return (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.gates import Verdict
 from lowerkit.parity.integer.rows import IntegerRow, OwnerRow
+from lowerkit.parity.permission import statements
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Row:
             "to_eager": self.verdict.to_eager.to_json(),
             "inputs": self.inputs,
             **({} if self.verdict.noise is None else {"sensitivity": self.verdict.noise.to_json()}),
+            **({} if self.verdict.permitted is None else {"permitted": self.verdict.permitted.to_json()}),
         }
 
 
@@ -69,6 +72,8 @@ class Report:
     owners: list[OwnerRow] = field(default_factory=list[OwnerRow])
     """Of a quantized model: what its ops mean against the model's owner."""
 
+    allowed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What targets were allowed to compute less exactly: name, and the target's words for it."""
     ended: str = ""
     """Why a device ended the run, where a bisection then found what it was: nothing is compared behind that."""
 
@@ -109,6 +114,7 @@ class Report:
             "mesh": self.mesh,
             "ended": self.ended,
             "skipped": self.skipped,
+            **({"allowed": statements(self.allowed)} if self.allowed else {}),
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "integers": [row.to_json() for row in self.integers],
             "owners": [row.to_json() for row in self.owners],

@@ -24,13 +24,15 @@ from tests.support.region_kernels import DTYPES, anchored, tensor
 from tests.support.targets.cuda_kernels import compile_with, run_cuda
 
 Shape = list[int | str]
-LIMITS = {"f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+LIMITS = {"f64": 4e-15, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 FLOAT = "accumulate = f32, transpose_lhs = {lhs}, transpose_rhs = {rhs}"
 BYTES = "transpose_rhs = {rhs}, unsigned = {unsigned}"
 
 
 def product_text(left: Shape, right: Shape, result: Shape, element: str, lhs: bool = False, rhs: bool = False) -> str:
     attributes = FLOAT.format(lhs=str(lhs).lower(), rhs=str(rhs).lower())
+    if element == "f64":
+        attributes = attributes.replace("accumulate = f32", "accumulate = f64")
     return anchored("matmul", [tensor(left, element), tensor(right, element)], tensor(result, element), attributes)
 
 
@@ -81,6 +83,7 @@ TAILS = [
     ("bf16", GemmTile(32, 32, 32, 4, 3)),
     ("f16", GemmTile(64, 32, 32, 4, 2)),
     ("f32", GemmTile(32, 32, 16, 4, 3)),
+    ("f64", GemmTile(32, 32, 16, 4, 3)),
 ])  # fmt: skip
 def test_every_tail(level: str, element: str, tile: GemmTile) -> None:
     """Rows, columns and K below, at and beyond a tile; one, two and three steps of K."""
@@ -116,7 +119,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("left", "right", "result", "lhs", "rhs"), LAYOUTS)
 def test_layouts_and_batches(left: Shape, right: Shape, result: Shape, lhs: bool, rhs: bool) -> None:
-    for element in ("bf16", "f32"):
+    for element in ("bf16", "f32", "f64"):
         view = RegionView.from_text(product_text(left, right, result, element, lhs, rhs), "matmul")
         compare(view, planned(view, "sm_80"), [numbers(left, element), numbers(right, element)], "sm_80")
 
@@ -136,6 +139,15 @@ def test_open_extents(left: Shape, right: Shape, result: Shape, rhs: bool, size:
     view = RegionView.from_text(product_text(left, right, result, "bf16", rhs=rhs), "matmul")
     shapes = [[size if each == "?" else each for each in shape] for shape in (left, right)]
     compare(view, planned(view, "sm_90"), [numbers(shape, "bf16") for shape in shapes], "sm_90")
+
+
+@pytest.mark.parametrize("level", ["sm_80", "sm_90"])
+def test_parts_of_f64_are_doubles(level: str) -> None:
+    m, n, k = 5, 20, 256
+    view = RegionView.from_text(product_text([m, k], [k, n], [m, n], "f64"), "matmul")
+    plan = with_tile(view, GemmTile(16, 16, 16, 4, 3, 4))
+    assert plan.function.temporaries == [4 * m * n * 8]
+    compare(view, plan, [numbers((m, k), "f64"), numbers((k, n), "f64")], level)
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90"])
@@ -169,7 +181,12 @@ def test_split_k(level: str, m: int, n: int, k: int, split: int) -> None:
 def test_no_kernel_of_a_large_product_spills(level: str) -> None:
     if ptxas.find_ptxas() is None:
         pytest.skip("there is no ptxas")
-    for element, m, n, k in (("bf16", 1024, 3072, 768), ("bf16", 4096, 4096, 4096), ("f32", 1024, 768, 768)):
+    for element, m, n, k in (
+        ("bf16", 1024, 3072, 768),
+        ("bf16", 4096, 4096, 4096),
+        ("f32", 1024, 768, 768),
+        ("f64", 1024, 768, 768),
+    ):
         view = RegionView.from_text(product_text([m, k], [k, n], [m, n], element), "matmul")
         (variant,) = unpack(compile_with(planned(view, level), view, level).code, {}).variants
         for name, place in variant.kernels.items():
@@ -178,13 +195,11 @@ def test_no_kernel_of_a_large_product_spills(level: str) -> None:
 
 
 def test_what_is_refused() -> None:
-    for left, right, result, element, words in (
-        ([4, 8], [8, 3], [4, 3], "f64", "elements of f64"),
-        ([4, 0], [0, 3], [4, 3], "f32", "an empty product"),
+    wide = product_text([4, 8], [8, 3], [4, 3], "f32").replace("accumulate = f32", "accumulate = f64")
+    for text, words in (
+        (wide, "sums in f64"),
+        (product_text([4, 0], [0, 3], [4, 3], "f32"), "an empty product"),
     ):
-        text = product_text(list(left), list(right), list(result), element)
-        if element == "f64":
-            text = text.replace("accumulate = f32", "accumulate = f64")
         answer = MatmulFamily().plan(RegionView.from_text(text, "matmul"), "sm_80")
         assert isinstance(answer, Refusal)
         assert words in answer.reason

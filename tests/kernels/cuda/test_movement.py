@@ -97,7 +97,7 @@ def test_an_update_outside_of_the_table_is_left_out() -> None:
 
 
 def test_many_updates_of_short_slices_are_refused() -> None:
-    view = region([((9,), "f32"), ((None,), "i64"), ((None,), "f32")], ScatterOp.build)
+    view = region([((9,), "f32"), ((None,), "i64"), ((None,), "f32")], lambda *x: ScatterOp.build(*x, kind="add"))
     assert "updates of slices of 1; at most 4096" in dict(select_kernels(view, "sm_90")[1])["scatter"]
 
 
@@ -137,13 +137,14 @@ COPIES: dict[str, tuple[RegionView, list[Array]]] = {
         ),
         [random((3, 20), "f32")],
     ),
-    "an insertion": (
+    "an insertion into a concatenation": (
         copies(
-            ["tensor<3x20xf16>", "tensor<2x4xf16>"],
-            "%r = tensor.insert_slice %a1 into %a0[1, 5] [2, 4] [1, 1] : tensor<2x4xf16> into tensor<3x20xf16>",
-            "tensor<3x20xf16>",
+            ["tensor<3x20xf16>", "tensor<2x4xf16>", "tensor<1x20xf16>"],
+            """%c = tensor.concat dim(0) %a2, %a0 : (tensor<1x20xf16>, tensor<3x20xf16>) -> tensor<4x20xf16>
+            %r = tensor.insert_slice %a1 into %c[1, 5] [2, 4] [1, 1] : tensor<2x4xf16> into tensor<4x20xf16>""",
+            "tensor<4x20xf16>",
         ),
-        [random((3, 20), "f16"), random((2, 4), "f16", 1)],
+        [random((3, 20), "f16"), random((2, 4), "f16", 1), random((1, 20), "f16", 2)],
     ),
     "a slice of a concatenation": (
         copies(
@@ -171,15 +172,48 @@ def test_copies(name: str) -> None:
     hold(view, "copy", inputs)
 
 
-def test_a_place_that_depends_on_the_run_is_refused() -> None:
-    view = copies(
-        ["tensor<3x20xf16>", "tensor<?x20xf16>"],
-        """%c0 = arith.constant 0 : index
-        %n = tensor.dim %a1, %c0 : tensor<?x20xf16>
-        %r = tensor.insert_slice %a1 into %a0[0, 0] [%n, 20] [1, 1] : tensor<?x20xf16> into tensor<3x20xf16>""",
-        "tensor<3x20xf16>",
+OPEN = """%c0 = arith.constant 0 : index
+        %c2 = arith.constant 2 : index
+        %n = tensor.dim %a0, %c0 : tensor<?x20xf16>"""
+
+
+@pytest.mark.parametrize("rows", [3, 4, 7])
+def test_places_and_sizes_by_open_extents(rows: int) -> None:
+    """A slice from the end, its padding, and what is inserted behind it."""
+    result = "tensor<?x20xf16>"
+    sliced = copies(
+        [result],
+        f"""{OPEN}
+        %o = arith.subi %n, %c2 : index
+        %r = tensor.extract_slice %a0[%o, 0] [2, 20] [1, 1] : {result} to tensor<2x20xf16>""",
+        "tensor<2x20xf16>",
     )
-    assert dict(select_kernels(view, "sm_90")[1])["copy"] == "a place that is known at run time alone"
+    hold(sliced, "copy", [random((rows, 20), "f16")])
+    padded = copies(
+        [result, "tensor<2x4xf16>"],
+        f"""{OPEN}
+        %z = arith.constant 2.5 : f16
+        %o = arith.subi %n, %c2 : index
+        %s = tensor.extract_slice %a0[2, 0] [%o, 20] [1, 1] : {result} to {result}
+        %p = tensor.pad %s low[%n, 0] high[1, 0] {{
+        ^bb0(%i: index, %j: index):
+          tensor.yield %z : f16
+        }} : {result} to {result}
+        %r = tensor.insert_slice %a1 into %p[%o, 3] [2, 4] [1, 1] : tensor<2x4xf16> into {result}""",
+        result,
+    )
+    hold(padded, "copy", [random((rows, 20), "f16"), random((2, 4), "f16", 1)])
+
+
+def test_a_slice_at_a_place_that_depends_on_data_is_refused() -> None:
+    view = copies(
+        ["tensor<9x20xf16>", "tensor<i64>"],
+        """%e = tensor.extract %a1[] : tensor<i64>
+        %p = arith.index_cast %e : i64 to index
+        %r = tensor.extract_slice %a0[%p, 0] [2, 20] [1, 1] : tensor<9x20xf16> to tensor<2x20xf16>""",
+        "tensor<2x20xf16>",
+    )
+    assert dict(select_kernels(view, "sm_90")[1])["copy"] == "a place that depends on data"
 
 
 FULL = {

@@ -10,7 +10,6 @@ import pytest
 
 from lowerkit.dialect import CumulativeOp, SortOp, TopkOp
 from lowerkit.targets.cuda.ptx import ptxas
-from lowerkit.targets.cuda.select import select_kernels
 from lowerkit.targets.region_view import RegionView
 from tests.kernels.cpu.test_generic import region
 from tests.support.region_kernels import random
@@ -97,25 +96,6 @@ def test_sorting_is_stable(size: Sequence[int], element: str, axis: int, descend
 )
 def test_the_first_elements(shape: Shape, size: Sequence[int], element: str, axis: int, k: int, largest: bool) -> None:
     hold(topk(shape, element, axis=axis, k=k, largest=largest), "ordering", [numbers(size, element)])
-
-
-def test_the_first_elements_of_a_long_row() -> None:
-    hold(topk((2, None), "f32", axis=1, k=6), "ordering", [numbers((2, 2300), "f32")])
-    hold(topk((1, 2300), "bf16", axis=1, k=16, largest=False), "ordering", [numbers((1, 2300), "bf16")], "sm_80")
-
-
-@pytest.mark.parametrize(
-    ("view", "reason"),
-    [
-        (sort((4, 9), "i64", axis=1), "elements of i64"),
-        (sort((4, 9), "f64", axis=1), "elements of f64"),
-        (sort((4, None), "f32", axis=1), "rows of n0; at most 2048 are sorted"),
-        (sort((4, 4096), "f32", axis=1), "rows of 4096; at most 2048 are sorted"),
-        (topk((4, 9000), "f32", axis=1, k=300), "at most 256 are kept"),
-    ],
-)
-def test_refusals(view: RegionView, reason: str) -> None:
-    assert reason in dict(select_kernels(view, "sm_90")[1])["ordering"]
 
 
 FULL = {

@@ -51,14 +51,27 @@ class Model(nn.Module):
         return z.T.contiguous() + 1  # the turn
 
 
+class Skip(nn.Module):
+    """The softmax is read again behind the product, whose result is smaller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.from_numpy(X[:COLUMNS].T.copy()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x, -1)
+        z = torch.cumsum(y, -1) @ self.w
+        return torch.tanh(y) * z[:, :1]  # the skip
+
+
 LINES = {
     word: number
     for number, line in enumerate(Path(__file__).read_text().splitlines(), 1)
-    for word in ("softmax", "product", "turn")
+    for word in ("softmax", "product", "turn", "skip")
     if line.endswith(f"# the {word}")
 }
-KINDS = {"softmax": "softmax", "product": "matmul", "turn": "elementwise"}
-FAMILIES = {"softmax": "softmax", "product": "gemm", "turn": "elementwise"}
+KINDS = {"softmax": "softmax", "product": "matmul", "turn": "elementwise", "skip": "elementwise"}
+FAMILIES = {"softmax": "softmax", "product": "gemm", "turn": "elementwise", "skip": "elementwise"}
 
 
 class Plant:
@@ -66,6 +79,8 @@ class Plant:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.monkeypatch, self.folder = monkeypatch, folder
+        self.module: Callable[[], nn.Module] = Model
+        self.runs = 1
         self.sources: dict[str, str] = {}
 
     def source(self, which: str, edit: Edit) -> None:
@@ -96,8 +111,9 @@ class Plant:
         self._planned("", lambda planned: planned)
         options = CompileOptions("cuda:sm_80", golden=False, device="cuda-sim")
         path = self.folder / "model.lk"
-        compile_program(capture(Model(), (torch.from_numpy(X),)), options).save(path)
-        return lowerkit.load(path, device="cuda-sim").run(X)[0]
+        compile_program(capture(self.module(), (torch.from_numpy(X),)), options).save(path)
+        session = lowerkit.load(path, device="cuda-sim")
+        return [session.run(X) for _ in range(self.runs)][-1][0]
 
     def found(self, which: str, words: str, text: str = "") -> KernelFault:
         """Runs, and holds what is found: the words, the op and the user's line, the kernel, and its line's text."""
@@ -199,6 +215,40 @@ def test_an_arena_slot_that_is_used_again_too_early(plant: Plant, monkeypatch: p
     plant.found("softmax", "nothing has written there", "tl.load(")
 
 
+@pytest.mark.parametrize("planted", [True, False])
+def test_a_stale_arena_slot(plant: Plant, monkeypatch: pytest.MonkeyPatch, planted: bool) -> None:
+    """The softmax ends where it is first read, so another lies over it at the next; as it is, a graph has no finding either."""
+    real = binding.plan_memory
+
+    def plan(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], alignment: int) -> Any:
+        early = sorted(range(len(first)), key=first.__getitem__)[1 % len(first)]  # behind the copy of the input
+        if planted and len(first) > 2:
+            last = [first[early] + 1 if number == early else each for number, each in enumerate(last)]
+        return real(sizes, first, last, alignment)
+
+    monkeypatch.setattr(binding, "plan_memory", plan)
+    plant.module, plant.runs = Skip, 3
+    if not planted:
+        plant.run()
+        return
+    made, written = (r"step \d+ 'softmax' \(softmax", r"step \d+ 'matmul' \(matmul")
+    fault = plant.found("skip", rf"it is the value of {made}.*, over which {written}.* wrote its own", "tl.load(")
+    assert "operand 0" in fault.message or "reads" in fault.message
+
+
+def test_a_stale_arena_slot_that_is_copied_out(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device holds for the host ends before it is copied there."""
+    real = binding.plan_memory
+
+    def plan(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], alignment: int) -> Any:
+        return real(sizes, first, list(first), alignment)
+
+    monkeypatch.setattr(binding, "plan_memory", plan)
+    plant.module = Skip
+    with pytest.raises(RuntimeFault, match="over which step|nothing has written there"):
+        plant.run()
+
+
 def test_a_missing_copy(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     real = SimulatedDriver.write
 
@@ -259,6 +309,26 @@ def test_queues_without_an_event(regions: dict[str, CudaRegion], ordered: bool) 
         device.launch(second, [y, w, z], [], 1)
     for words in ("a launch of gemm_", "a launch of softmax_", "operand 0", "result 0"):
         assert words in "\n".join([caught.value.message, *caught.value.details]), caught.value
+    assert (caught.value.op or "").startswith("kernel gemm_")
+
+
+def test_a_session_in_two_queues(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second launch goes to another queue: the fault has the kernel, both steps, and the user's lines."""
+    real = SimulatedCudaDevice.launch
+    count = 0
+
+    def launch(self: SimulatedCudaDevice, program: Any, addresses: Any, dims: Any, queue: int) -> None:
+        nonlocal count
+        count += 1
+        real(self, program, addresses, dims, queue + count % 2)
+
+    monkeypatch.setattr(SimulatedCudaDevice, "launch", launch)
+    with pytest.raises(RuntimeFault, match="without an order") as caught:
+        plant.run()
+    error = caught.value
+    assert error.location == f"test_planted_faults.py:{LINES['softmax']}"
+    assert re.search(r"a launch of softmax_\w+ of step \d+ 'softmax' \(softmax at test_planted_faults", error.message)
+    assert re.search("a copy from the host of step 0 ", error.message) and "at kernel softmax_" in error.message
 
 
 def _first(function: Function, **changes: Any) -> Function:

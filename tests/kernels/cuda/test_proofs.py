@@ -14,7 +14,8 @@ import pytest
 from tests.support.cuda.equivalence import Equivalence
 from tests.support.cuda.mutants import mutants
 from tests.support.cuda.proofs.cases import all_cases
-from tests.support.cuda.proofs.prover import Proof, slow_divisions
+from tests.support.cuda.proofs.divisions import slow_divisions
+from tests.support.cuda.proofs.prover import Proof
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,8 +35,9 @@ def test_the_quick_proof_holds(tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_case() -> None:
-    families = {"gemm", "attention", "rope", "conv", "depthwise", "pool", "row_norm", "softmax", "reduce", "cumulative",
-                "ordering", "gather", "scatter", "elementwise", "copy"}  # fmt: skip
+    families = {"gemm", "attention", "rope", "conv", "depthwise", "pool", "conv_transpose", "depthwise_transpose",
+                "resize", "row_norm", "softmax", "reduce", "cumulative", "ordering", "gather", "scatter",
+                "elementwise", "copy"}  # fmt: skip
     assert {case.family for case in all_cases().values()} == families
 
 
@@ -67,6 +69,7 @@ DIVISION = """.version 8.0
 \tsetp.ne.b64 %p1, %rd4, 0;
 \t@%p1 bra $L1;
 \tdiv.u32 %r3, %r1, %r2;
+\tcvt.u64.u32 %rd5, %r3;
 \tbra.uni $L2;
 $L1:
 \tdiv.s64 %rd5, %rd1, %rd2;
@@ -84,7 +87,7 @@ $L2:
 
 def test_what_is_said_of_divisions_shifts_and_permutations() -> None:
     found = slow_divisions(DIVISION)
-    assert sorted(found) == [7, 8, 9, 13, 14]
+    assert sorted(found) == [6, 7, 8, 9, 14, 15]
     assert not slow_divisions(DIVISION.replace("div.u32", "mul.lo.u32"))
     argue = Equivalence(DIVISION, 32).argument
     said = {str(each).split(": ", 1)[1]: argue(each) for each in mutants(DIVISION)}

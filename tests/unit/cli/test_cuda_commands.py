@@ -31,6 +31,10 @@ class Small(nn.Module):
 
 def model():
     return Small().eval(), (torch.ones(5, 8),)
+
+
+def many():
+    return Small().eval(), (torch.ones(20, 8),)
 """
 
 
@@ -71,6 +75,36 @@ def test_from_a_model_to_outputs(model: Path, tmp_path: Path, lowerkit_command: 
     assert checked.code == 0, checked.err
 
 
+def test_tf32_is_allowed_in_every_command_that_compiles(
+    model: Path, tmp_path: Path, lowerkit_command: RunCommand
+) -> None:
+    of_model = (f"{model}:many", "--target", "cuda:sm_80", "--allow", "tf32")
+    on_device = (*of_model, "--device", "cuda-sim")
+    page = tmp_path / "page.html"
+    checked = lowerkit_command("check", *on_device, "--bisect", "--html", page)
+    assert checked.code == 0, checked.err
+    assert "of them by what --allow tf32 grants" in checked.out
+    assert "allowed: tf32 (f32 factors of products rounded to 11 bits" in checked.err
+    assert "allowed: tf32" in page.read_text()
+    shown = lowerkit_command("inspect", *of_model, "--json")
+    assert shown.code == 0, shown.err
+    used = {launch["arithmetic"] for launch in json.loads(shown.out)["cuda"]["launches"]}
+    assert "matrix tf32" in used
+    timed = lowerkit_command("bench", *on_device, "--peers", "", "--seconds", "0.1", "--json")
+    assert timed.code == 0, timed.err
+    np.savez(tmp_path / "calibration.npz", x=np.random.default_rng(2).standard_normal((4, 20, 8)).astype(np.float32))
+    output = tmp_path / "int8.lk"
+    given = ("--calib", tmp_path / "calibration.npz", "-o", output, "--keep-float", "last")
+    quantized = lowerkit_command("quantize", *on_device, *given)
+    assert quantized.code == 0, quantized.err
+    shown = lowerkit_command("inspect", output, "--json")
+    assert "matrix tf32" in {launch["arithmetic"] for launch in json.loads(shown.out)["cuda"]["launches"]}
+    refused = lowerkit_command("check", f"{model}:model", "--allow", "tf32")
+    assert refused.code == 4 and "nothing called 'tf32'" in refused.err
+    refused = lowerkit_command("inspect", output, "--allow", "tf32")
+    assert refused.code == 2 and "--allow" in refused.err
+
+
 def test_the_artifact_holds_ptx_and_machine_code(model: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:
     artifact = tmp_path / "gpu.lk"
     assert lowerkit_command("compile", f"{model}:model", "--target", "cuda:sm_80", "-o", artifact).code == 0
@@ -83,7 +117,7 @@ def test_the_artifact_holds_ptx_and_machine_code(model: Path, tmp_path: Path, lo
         assert b".target sm_80" in compiled.ptx
         assert compiled.cubin[:4] == b"\x7fELF" if has_assembler else compiled.cubin == b""
     shown = lowerkit_command("inspect", artifact, "--all")
-    assert shown.code == 0 and "gemm" in shown.out and "small.py" in shown.out
+    assert shown.code == 0 and "gemv" in shown.out and "small.py" in shown.out
 
 
 def test_devices_that_are_none(model: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:

@@ -119,6 +119,8 @@ def test_a_value_that_eager_never_has_is_none_on_a_device_either(npus: None) -> 
     inputs = (torch.randn(1, 8, 6, 6),)
     by_regions = lowerkit.check(Shortcut().eval(), inputs, target="regions")
     assert [name for name, _ in rows(by_regions)] == ["relu@", "conv2d_2@next"]
+    part = "a part of a node that a later region finishes: eager never has the value in between"
+    assert by_regions.skipped == [f"conv2d (transpose), conv2d (conv), conv2d_2 (conv): {part}"]
     by_functions = lowerkit.check(Shortcut().eval(), inputs, target="products")
     assert [name for name, _ in rows(by_functions)] == ["relu@", "conv2d_2@next"]
 
@@ -136,7 +138,49 @@ class Widths(nn.Module):
         return x
 
 
-def test_what_a_call_has_no_room_for_is_counted(npus: None) -> None:
+def test_values_of_more_types_than_a_call_has_room_for_are_compared(npus: None) -> None:
     report = lowerkit.check(Widths().eval(), (torch.randn(2, 3),), target="regions")
-    assert len(rows(report)) == 8
-    assert report.skipped == ["2 of 10 regions of regions_0: their values are of more types than a call has room for"]
+    assert len(rows(report)) == 10
+    assert not report.skipped
+    shapes = {"x": {0: Dim("batch", min=1, max=16)}}
+    report = lowerkit.check(Widths().eval(), (torch.randn(2, 3),), target="regions", dynamic_shapes=shapes)
+    assert len(rows(report)) == 10
+    assert len(report.sizes) > 2 and not report.skipped
+
+
+class Kinds(nn.Module):
+    """The largest value of each of many element types, as many ranks as there are."""
+
+    def __init__(self, dtypes: list[torch.dtype]) -> None:
+        super().__init__()
+        self.dtypes = dtypes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.softmax(x, -1)
+        for rank, dtype in enumerate(self.dtypes):
+            wide = (x * 9).round().to(dtype).reshape(*[1] * (rank % 3), 5, 7)
+            largest = torch.amax(wide, -1, keepdim=rank % 2 == 0)
+            total = total + torch.cat([largest, largest]).float().reshape(2, 5, 1)[1]
+        return total
+
+
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8]
+FLOATS = [torch.float64, torch.float16, torch.bfloat16, torch.float32]
+
+
+def test_ranks_are_given_up_where_open_extents_are_not_enough(npus: None) -> None:
+    report = lowerkit.check(
+        Kinds([*INTEGERS, *FLOATS[1:], *INTEGERS[:3]]).eval(), (torch.randn(5, 7),), target="regions"
+    )
+    found = [name for name, kind in rows(report) if kind == "reduce"]
+    assert len(found) == 10 and not report.skipped
+
+
+def test_what_a_call_has_no_room_for_is_named(npus: None) -> None:
+    """Nine element types."""
+    report = lowerkit.check(Kinds([*INTEGERS, *FLOATS, torch.bool]).eval(), (torch.randn(5, 7),), target="regions")
+    found = [name for name, kind in rows(report) if kind == "reduce"]
+    (line,) = report.skipped
+    names, _, why = line.partition(": ")
+    assert "amax_8 (reduce)" in names and len(found) + names.count("(reduce)") == 9
+    assert why == "regions_0 gives values of more types than a call has room for"

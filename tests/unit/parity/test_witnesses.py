@@ -72,7 +72,7 @@ def test_a_region_with_weights_is_cut_and_its_reproducer_compiles_for_the_target
         result = bisect_program(capture(bug.module().eval(), bug.inputs()), target="cuda:sm_90", device="cuda-sim")
         found = result.finding
         assert found is not None and found.testimony is not None
-        assert (found.culprit, found.op, found.testimony.layer) == ("kernel family gemm", "arith.addf", "the kernel")
+        assert (found.culprit, found.op, found.testimony.layer) == ("kernel family gemv", "arith.addf", "the kernel")
         write_reproducer(result.reproducer, folder)
         assert exit_code(folder) == 1
     assert exit_code(folder) == 0

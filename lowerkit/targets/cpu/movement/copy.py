@@ -7,15 +7,16 @@ Vocabulary
 
 The body, chains of ``tensor.extract_slice``, ``insert_slice``, ``concat`` and ``pad`` over operands, is turned into
 pieces from the result inwards; no intermediate tensor exists. Bytes: what the pieces read, and the result once (the
-base of an insertion is written under it, too).
+base of an insertion is written under it, too). An insertion alone changes its base in place: it moves what is inserted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from lowerkit.codegen.in_place import insertion
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.movement.copy_pieces import Box, Piece, PieceReader
@@ -51,6 +52,10 @@ class CopyFamily(KernelFamily):
             return refusal
         if not reader.pieces:
             return Refusal("the region copies nothing")
+        inserted = insertion(region.block)
+        if inserted is not None and len(reader.pieces) > 1:
+            plan = _emit(self.name, frame, reader.pieces[1:], cpu)  # the first piece is the base
+            return replace(plan, in_place={0: inserted[1]}, note=f"{plan.note}, in place")
         return _emit(self.name, frame, reader.pieces, cpu)
 
 
