@@ -29,21 +29,21 @@ class Difference(nn.Module):
 
 
 class Sorted(nn.Module):
-    """Plain loops with several temporaries at once."""
+    """Launches with several temporaries at once."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.sort(x)[0]  # of integers
 
 
-class Transposed(nn.Module):
-    """Plain loops that multiply."""
+class Convolved(nn.Module):
+    """Plain loops that multiply: no family takes f64."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.ConvTranspose2d(3, 4, 3, bias=False)
+        self.conv = nn.Conv2d(3, 4, 3, bias=False, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)  # spread, then convolved
+        return self.conv(x)  # in loops
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def _pair() -> tuple[Tensor, ...]:
 
 
 def _image() -> tuple[Tensor, ...]:
-    return (torch.randn(1, 3, 4, 4),)
+    return (torch.randn(1, 3, 4, 4, dtype=torch.float64),)
 
 
 def _integers() -> tuple[Tensor, ...]:
-    return (torch.randint(-99, 99, (3, 17)),)
+    return (torch.randint(-99, 99, (1, 5000)),)
 
 
 def _swapped_operands(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def _lost_predicate(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wrong_loop(patch: pytest.MonkeyPatch) -> None:
-    _rewritten(patch, r"\bfma\.rn\.f32|\bmul\.rn\.f32|\bmul\.f32", "sub.rn.f32")
+    _rewritten(patch, r"\bmul(\.rn)?\.f64", "sub.rn.f64")
 
 
 def _wrong_pointers(patch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ PLANTED_LAYERS: dict[str, PlantedLayerBug] = {
         "tl.store(p2",
     ),
     "a wrong instruction in plain loops": PlantedLayerBug(
-        _wrong_loop, Transposed, _image, "the kernel or LLVM's lowering", ("silent", "differs"), "lk.conv_transpose",
+        _wrong_loop, Convolved, _image, "the kernel or LLVM's lowering", ("silent", "differs"), "lk.conv",
         "self.conv(", "plain loops",
     ),
     "pointers of a launch in another order": PlantedLayerBug(
@@ -159,7 +159,7 @@ PLANTED_LAYERS: dict[str, PlantedLayerBug] = {
         "dB to numpy",
     ),
     "temporaries that overlap": PlantedLayerBug(
-        _overlapping_temporaries, Sorted, _integers, "the launch or the schedule", ("silent", "agrees"), "lk.sort",
-        "torch.sort(", "plain loops",
+        _overlapping_temporaries, Sorted, _integers, "the launch or the schedule", ("agrees", "agrees"), "lk.sort",
+        "torch.sort(", "family ordering",
     ),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from lowerkit.targets.cuda.families.gemm_places import Place, count_tiles, find_
 from lowerkit.targets.cuda.families.gemm_problem import Gemm
 from lowerkit.targets.cuda.families.gemm_tiles import GemmTile
 from lowerkit.targets.cuda.model.tma_tiles import pieces_of, runs_of
-from lowerkit.targets.cuda.triton.boundary import write_boundary
+from lowerkit.targets.cuda.triton.boundary import write_boundary, write_fence
 from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.scalars import POINTERS, converted
@@ -119,6 +119,8 @@ def _write_tile(
             column = place.columns(writer, width, start, tile.n)
             stored.write(writer, frame, place, row, column, piece)
             start += width
+    if tile.persistent:
+        write_fence(writer, pid)
 
 
 def _sums(writer: KernelWriter, described: DescribedGemm, problem: Gemm, tile: GemmTile, place: Place) -> list[str]:

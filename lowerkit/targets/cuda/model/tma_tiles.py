@@ -84,10 +84,10 @@ def tma_fits(product: Product, tile: GemmTile) -> bool:
 def tma_candidates(product: Product, card: Card) -> list[GemmTile]:
     """Returns the tiles that are worth a look: none of operands that the unit cannot load, or of few rows.
 
-    A block makes several tiles only where there are more of them than SMs, and tiles of two runs, which read A twice, are
-    for products of few tiles, that would leave SMs idle otherwise. Of a tall tile and the wide one of the same
-    area the wide one is taken, unless there are more of those: each 64 rows read all columns out of shared memory, and
-    with 128 of them that takes, beside what is loaded, more than its bandwidth at the peak of the tensor cores.
+    A block makes several tiles only where there are more of them than SMs. Tiles of two runs, which read A twice, are
+    for products of few tiles, which would leave SMs idle otherwise. Of a tall tile and the wide one of the same area
+    the wide one is taken, unless there are more of those: each 64 rows read all columns out of shared memory, and with
+    128 of them that takes, beside what is loaded, more than its bandwidth at the peak of the tensor cores.
     """
     if not product.described or card.level != TMA_LEVEL or product.rows <= 32 or product.depth < 64:
         return []

@@ -17,7 +17,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
-from lowerkit.targets.cuda.triton.boundary import BOUNDARY
+from lowerkit.targets.cuda.triton.boundary import BOUNDARY, FENCE
 
 Array = np.ndarray[Any, Any]
 Handle = Any
@@ -55,7 +55,7 @@ def counted(*bounds: Any) -> Iterator[Any]:
 
 
 def _boundary(_self: Any, text: str, _constraints: str, values: list[Handle], *_options: Any) -> Any:
-    if text != BOUNDARY:
+    if text not in (BOUNDARY, FENCE):
         raise NotImplementedError(f"the interpreter runs no inline assembly: {text}")
     return _Results(values)
 
