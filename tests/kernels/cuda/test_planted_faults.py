@@ -217,7 +217,7 @@ def test_an_arena_slot_that_is_used_again_too_early(plant: Plant, monkeypatch: p
 
 @pytest.mark.parametrize("planted", [True, False])
 def test_a_stale_arena_slot(plant: Plant, monkeypatch: pytest.MonkeyPatch, planted: bool) -> None:
-    """The softmax ends where it is first read, so another lies over it at the next; as it is, a graph has no finding either."""
+    """The softmax ends where it is first read, so another lies over it; unplanted, a graph has no finding."""
     real = binding.plan_memory
 
     def plan(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], alignment: int) -> Any:

@@ -1,8 +1,8 @@
 """Lines between the tiles of a kernel: one that ptxas moves no instruction across, and a fence.
 
-ptxas may move what reads the sums of tensor cores behind that which comes next, and where the sums of the next tile come
-next it then waits for each of their products (ptxas C7514, C7515). A trap ends a block of instructions, whether or not
-it is ever taken.
+ptxas may move what reads the sums of tensor cores behind that which comes next, and where the sums of the next tile
+come next it then waits for each of their products (ptxas C7514, C7515). A trap ends a block of instructions, whether or
+not it is ever taken.
 """
 
 from __future__ import annotations
