@@ -134,7 +134,7 @@ class CudaDevice(Device):
         """See :meth:`Device.launch`."""
         key = tuple(dims)
         if key not in program.shaped:
-            program.shaped[key] = _shape(program, key)
+            program.shaped[key] = _shape(program, key, self.driver.processors)
         shaped = program.shaped[key]
         self._reserve(shaped.temporary_bytes)
         operands = len(program.function.operands)
@@ -235,8 +235,8 @@ class SimulatedCudaDevice(CudaDevice, FollowsValues):
         return SimulatedDriver(faults=self._faults)
 
 
-def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
-    """Returns a function with the dims known.
+def _shape(program: _Program, dims: tuple[int, ...], processors: int) -> _Shaped:
+    """Returns a function with the dims known, for a card of so many SMs (0: not known).
 
     Raises:
         ImageError: it has another number of dims, needs more blocks than a grid can have, or a tensor map that reaches
@@ -258,6 +258,8 @@ def _shape(program: _Program, dims: tuple[int, ...]) -> _Shaped:
         if blocks > 0:
             if blocks > _MOST_BLOCKS:
                 raise ImageError(f"kernel {launch.kernel!r} needs {blocks} blocks, a grid has {_MOST_BLOCKS} at most")
+            if launch.shared_out and processors > 0:
+                blocks = min(blocks, processors)
             maps = shaped_maps(launch, dims, [*sizes, *temporaries])
             calls.append(_Call(program.kernels[launch.kernel], blocks, launch, maps))
     return _Shaped(tuple(sizes), tuple(places), end, tuple(calls))

@@ -22,10 +22,12 @@ class Driver(ABC):
 
     Attributes:
         capability: compute capability of the device, major and minor; None where it runs code of every level.
+        processors: its SMs; 0 where that is not known.
         named: the step that the next calls are a part of, where somebody says it; for messages.
     """
 
     capability: tuple[int, int] | None = None
+    processors: int = 0
     named: NamedCall | None = None
 
     @abstractmethod

@@ -73,6 +73,7 @@ class Launch(msgspec.Struct, frozen=True):
         exponentials: of softmax between products; an expression likewise.
         product: what it computes, where that is one product in tiles.
         asked: what its tile was chosen for, JSON, for tuning.
+        shared_out: whether fewer blocks do, which then do more each: no more are started than the card has SMs.
         early: whether it may start before the launch in front of it has ended: its kernel waits by itself.
     """
 
@@ -88,6 +89,7 @@ class Launch(msgspec.Struct, frozen=True):
     exponentials: Expr = 0
     product: Product | None = None
     asked: str = ""
+    shared_out: bool = False
     maps: list[TensorMap] = []
     early: bool = False
 

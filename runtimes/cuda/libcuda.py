@@ -25,7 +25,7 @@ from lowerkit.runtimes.device import Bytes
 
 LIBRARY = "libcuda.so.1"
 _NO_CODE = (200, 209, 218)  # invalid image, no binary for the GPU, invalid PTX
-_MAJOR, _MINOR = 75, 76  # attributes: the compute capability
+_MAJOR, _MINOR, _PROCESSORS = 75, 76, 16  # attributes: the compute capability, how many SMs there are
 _ERROR_LOG, _ERROR_LOG_SIZE = c_int(5), c_int(6)  # options of the compiler in the driver
 _LOG_BYTES = 1 << 14
 _OF_THIS_THREAD = 1  # a capture: what other threads do does not end it
@@ -98,6 +98,7 @@ class LibCuda(Driver):
                 raise no_card(f"there is no card {number}: the driver knows {count.value}, counted from 0")
             self._call("cuDeviceGet", byref(device), c_int(number))
             self.capability = self._attribute(device, _MAJOR), self._attribute(device, _MINOR)
+            self.processors = self._attribute(device, _PROCESSORS)
             name = ctypes.create_string_buffer(256)
             self._call("cuDeviceGetName", name, c_int(len(name)), device)
             self.name = name.value.decode(errors="replace")

@@ -75,7 +75,7 @@ class PlannedLaunch:
         flops, read, written, exponentials: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
         computes: its ``product``.
         maps: a tensor for each descriptor of the kernel; what the compiler says of them is known when it is linked.
-        asked: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
+        asked, shared_out: see :class:`~lowerkit.runtimes.cuda.image.Launch`.
     """
 
     kernel: TritonKernel
@@ -87,6 +87,7 @@ class PlannedLaunch:
     exponentials: KernelExpr = 0
     computes: Product | None = None
     asked: str = ""
+    shared_out: bool = False
     maps: Sequence[TensorMap] = ()
 
 
@@ -160,7 +161,7 @@ def _region(
             Launch(
                 name, list(each.pointers), each.blocks, 32 * each.kernel.warps, flops=each.flops, read=each.read,
                 written=each.written, exponentials=each.exponentials, product=each.computes, asked=each.asked,
-                maps=list(each.maps),
+                shared_out=each.shared_out, maps=list(each.maps),
             )
         )  # fmt: skip
     packed = {number: (each.kind, each.parameters) for number, each in (packings or {}).items()}

@@ -11,6 +11,7 @@ import pytest
 
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.mlir import ir
+from lowerkit.runtimes.cuda.device import SimulatedCudaDevice
 from lowerkit.runtimes.cuda.image import unpack
 from lowerkit.targets.cuda.families.gemm_maps import describe
 from lowerkit.targets.cuda.families.gemm_problem import read_gemm
@@ -27,7 +28,7 @@ from lowerkit.targets.plan import Refusal
 from lowerkit.targets.region_view import RegionView
 from tests.kernels.cuda.test_matmul import Shape, compare, numbers, planned, product_text
 from tests.support.cuda.product_epilogues import EPILOGUES, product_with_epilogue
-from tests.support.region_kernels import DTYPES
+from tests.support.region_kernels import DTYPES, Array
 from tests.support.targets.cuda_kernels import compile_with, run_cuda
 
 LEVEL = "sm_90"
@@ -71,6 +72,28 @@ def test_open_rows_and_trips_of_k(tile: GemmTile) -> None:
     view = RegionView.from_text(product_text(["?", 8], ["?", 104], [8, 104], "bf16", lhs=True), "matmul")
     for depth in (0, 1, 64, 65, 128):
         matrix(view, tile, (depth, 8), (depth, 104))
+
+
+def test_a_smaller_card_gets_fewer_blocks() -> None:
+    view = RegionView.from_text(product_text([200, 72], [72, 104], [200, 104], "bf16"), "matmul")
+    inputs = [numbers(shape, "bf16") for shape in ([200, 72], [72, 104])]
+    region = compile_with(with_tile(view, SEVERAL, 132), view, LEVEL)
+    started: list[int] = []
+    results: list[Array] = []
+    for processors in (0, 3):
+        device = SimulatedCudaDevice(LEVEL)
+        device.driver.processors = processors
+        with pytest.MonkeyPatch.context() as patch:
+            launch = device.driver.launch
+
+            def counted(kernel: Any, blocks: int, *arguments: Any, launch: Any = launch, **options: Any) -> None:
+                started.append(blocks)
+                launch(kernel, blocks, *arguments, **options)
+
+            patch.setattr(device.driver, "launch", counted)
+            results += run_cuda(region, inputs, device)
+    assert started == [4 * 4, 3]
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 LAYOUTS: list[tuple[Shape, Shape, Shape, bool, bool]] = [

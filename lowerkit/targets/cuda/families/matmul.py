@@ -101,7 +101,10 @@ def plan_gemm(
             kernel = write_tma_gemm(family, frame, described, problem, tile, epilogue, result)
         blocks = expression("min", tiles, processors) if tile.persistent else tiles
         read = total([*operands, *others])
-        launch = PlannedLaunch(kernel, buffers, blocks, problem.flops, read, written, computes=computes, maps=maps)
+        launch = PlannedLaunch(
+            kernel, buffers, blocks, problem.flops, read, written, computes=computes, maps=maps,
+            shared_out=tile.persistent,
+        )  # fmt: skip
         return planned_region(frame, [launch], note=note)
     count = product([*problem.batch, problem.rows, problem.columns])
     parts = expression("mul", count, tile.split * element_bytes(problem.accumulator))

@@ -72,7 +72,8 @@ CUresult cuDeviceGet(CUdevice* device, int number) { *device = number; return CU
 CUresult cuDeviceGetName(char* name, int size, CUdevice) { strncpy(name, "Fake 9000", size_t(size)); return CUDA_SUCCESS; }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? capability_major :
-           which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? capability_minor : -1;
+           which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? capability_minor :
+           which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 114 : -1;
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {

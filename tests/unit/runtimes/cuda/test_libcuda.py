@@ -16,7 +16,7 @@ from tests.support.cuda.fake_driver import Fake
 
 def test_bytes_go_there_and_back_and_everything_is_given_back(fake: Fake) -> None:
     driver = fake.open()
-    assert (driver.name, driver.capability) == ("Fake 9000", (9, 0))
+    assert (driver.name, driver.capability, driver.processors) == ("Fake 9000", (9, 0), 114)
     address = driver.allocate(1000)
     assert address % 256 == 0
     data = np.arange(250, dtype=np.float32)
