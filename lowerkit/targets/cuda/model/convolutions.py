@@ -14,8 +14,8 @@ from functools import lru_cache
 import msgspec
 
 from lowerkit.targets.cuda.model.cards import Card, card_of
-from lowerkit.targets.cuda.model.estimate import Work, estimate
-from lowerkit.targets.cuda.model.products import ELEMENTS, GemmTile, Product, product_work, registers
+from lowerkit.targets.cuda.model.estimate import estimate
+from lowerkit.targets.cuda.model.products import ELEMENTS, GemmTile, Product, adding_seconds, product_work, registers
 
 _FITS = 1 << 31  # sums of parts that are numbered in 32 bits
 _LEAST_STEPS = 4
@@ -166,8 +166,4 @@ def _predict(shape: ConvShape, tile: ConvTile, card: Card, width: int) -> float 
     seconds = estimate(card, work).total
     if tile.splits == 1:
         return seconds
-    adding = Work(
-        kind="f32", flops=results * tile.splits, moved=results * 4 * (tile.splits + 1), blocks=-(-results // 512),
-        threads=128,
-    )  # fmt: skip
-    return seconds + estimate(card, adding).total
+    return seconds + adding_seconds(results, tile.splits, width, card)

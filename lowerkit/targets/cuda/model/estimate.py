@@ -34,6 +34,7 @@ EXPONENTIALS_CLOCK = 16  # of the special function units of an SM
 _SOFTMAX_OPERATIONS = 6  # of f32 around each exponential: scale, maximum, difference, sum, rounding
 _LANES = 128
 _BESIDE = 0.05
+L2_KEPT = 0.5  # share of L2 in which what is used again stays
 _OVERLAP = 0.5  # share of the shorter of tensor cores and exponentials that runs under the longer
 
 _BUSY = ("compute", "padding", "shared", "latency", "waves")
@@ -49,6 +50,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         issued: operations that are done, padding included; 0: as ``flops``.
         exponentials: of softmax, in a loop with the tensor cores.
         moved: bytes of device memory, each once; fetched: those that are really moved, 0: as ``moved``.
+        between: of both, what goes from one launch of a function to the next: no floor counts it, and where it stays in
+            L2 it comes from there.
         loaded: bytes between L2 and the SMs; 0: as ``moved``.
         stored: bytes that a block writes at its end.
         staged: bytes that a block moves through shared memory.
@@ -67,6 +70,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     exponentials: int = 0
     moved: int
     fetched: int = 0
+    between: int = 0
     loaded: int = 0
     stored: int = 0
     staged: int = 0
@@ -140,7 +144,9 @@ def estimate(card: Card, work: Work) -> Prediction:
     filled = occupancy(card, started, work.threads, work.registers, work.shared)
     if not filled.resident:
         raise ValueError(f"a block does not fit on an SM of {card.title}: {filled.limit}")
-    floor = floor_seconds(card, work.kind, work.flops, work.moved)
+    floor = floor_seconds(card, work.kind, work.flops, max(work.moved - work.between, 0))
+    kept = work.between if work.between <= card.l2 * L2_KEPT else 0
+    fetched = max((work.fetched or work.moved) - kept, 0)
     blocks = max(work.blocks, 1)
     issued = work.issued or work.flops
     rate = card.peak(work.kind) * MATRIX_SHARE * (card.old_matrix_share if work.old_matrix else 1.0)
@@ -175,7 +181,7 @@ def estimate(card: Card, work: Work) -> Prediction:
         latency=max(busy - turns * work_clocks, 0.0) * seconds,
         waves=uneven * seconds,
         l2=loaded / (wide * card.clock),
-        dram=(work.fetched or work.moved) / min(card.memory * MEMORY_SHARE, active * PORT_CLOCK * card.clock),
+        dram=fetched / min(card.memory * MEMORY_SHARE, active * PORT_CLOCK * card.clock),
         floor=floor,
         occupancy=filled,
     )

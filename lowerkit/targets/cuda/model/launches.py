@@ -154,6 +154,7 @@ def _report(
         flops=flops,
         exponentials=evaluate(launch.exponentials, {}, dims),
         moved=moved,
+        between=min(_between(variant.function, launch, dims), moved),
         blocks=blocks,
         threads=launch.block,
         registers=kernel.registers,
@@ -207,6 +208,13 @@ def _of_product(work: Work, launch: Launch, dims: Sequence[int], card: Card) -> 
         stages=planned.stages,
         persistent=planned.persistent,
     )
+
+
+def _between(function: Function, launch: Launch, dims: Sequence[int]) -> int:
+    """Returns the bytes of temporaries that a launch has."""
+    first = len(function.operands) + len(function.results)
+    numbers = sorted(each for each in launch.buffers if each >= first)
+    return sum(evaluate(function.temporaries[number - first], {}, dims) for number in numbers)
 
 
 def _buffer_bytes(function: Function, launch: Launch, dims: Sequence[int]) -> list[int]:

@@ -84,6 +84,22 @@ def test_windows_of_an_image_come_out_of_device_memory_once() -> None:
     assert 4 < dram_of_matrix / dram_of_image < 6  # ten times the bytes beside twice
 
 
+def test_what_goes_between_launches_is_in_no_floor() -> None:
+    sizes: list[Expr] = [("mul", ("dim", 0), 4)]
+    plain, between = (
+        report_program(*program(Function(sizes, sizes, [each], 1, [reading]), 10, 10), {"n": 1280}, H200)
+        for each, reading in (
+            (1, msgspec.structs.replace(launch(flops=2, read=3 << 20, written=1 << 20), pointers=[0, 1])),
+            (3 << 20, msgspec.structs.replace(launch(flops=2, read=3 << 20, written=1 << 20), pointers=[0, 1, 2])),
+        )
+    )
+    (before,), (after,) = plain.launches, between.launches
+    assert before.bytes == after.bytes
+    assert after.prediction.floor == pytest.approx(before.prediction.floor / 4)
+    assert after.prediction.dram == pytest.approx(before.prediction.dram / 4)
+    assert after.prediction.l2 == before.prediction.l2
+
+
 @pytest.mark.parametrize(
     ("product", "words"),
     [
