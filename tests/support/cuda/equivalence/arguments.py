@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from tests.support.cuda.equivalence.butterflies import Butterflies
-from tests.support.cuda.equivalence.flow import guards, results, sources
+from tests.support.cuda.equivalence.flow import LABEL, guards, results, sources
 from tests.support.cuda.equivalence.instructions import same_shift, symmetric, unselected
 from tests.support.cuda.equivalence.symbols import Symbols
 from tests.support.cuda.equivalence.threads import ThreadNumbers
@@ -19,6 +18,12 @@ _ARITHMETIC = frozenset({
 _ACCESSES = frozenset({
     "ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wgmma", "mbarrier", "fence", "membar",
 })  # fmt: skip
+
+
+def _permission(mutant: Mutant) -> str | None:
+    """What lets the next launch begin earlier: that launch waits for the end of this one whenever it begins."""
+    name = mutant.line.opcode
+    return "it only lets others begin" if name == "griddepcontrol.launch_dependents" else None
 
 
 class Equivalence:
@@ -47,7 +52,7 @@ class Equivalence:
         """Returns why a mutant is equivalent; None where no argument is known."""
         for each in (
             self._unused, self._overwritten, self._doubled, self._threads.argument, self._butterflies.argument,
-            same_shift, unselected, symmetric, self._symbols.argument,
+            same_shift, unselected, symmetric, _permission, self._symbols.argument,
         ):  # fmt: skip
             found = each(mutant)
             if found is not None:
@@ -106,4 +111,4 @@ class Equivalence:
     def _joined(self, first: Line, second: Line) -> bool:
         """Whether a label lies between two instructions."""
         between = self._text[min(first.number, second.number) + 1 : max(first.number, second.number)]
-        return any(re.match(r"^\$(?!L__tmp)\w+:", text) for text in between)
+        return any(LABEL.match(text) for text in between)

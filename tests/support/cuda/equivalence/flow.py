@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.support.cuda.mutants import REGISTER, Line, instructions, split_operands
 
-_LABEL = re.compile(r"^(\$(?!L__tmp)\w+):")
+LABEL = re.compile(r"^\s*(?!\$L__tmp)([$\w]+):(?!:)")
 _WITHOUT_RESULT = frozenset({"st", "bar", "red", "cp", "fence", "membar", "bra", "ret", "stmatrix"})
 
 
@@ -32,13 +32,13 @@ def blocks_of(ptx: str, never: Collection[int] = ()) -> Sequence[Block]:
     text = ptx.splitlines()
     lines = {line.number: line for line in instructions(ptx)}
     blocks = [Block()]
-    labels: dict[str, int] = {}
+    labels: dict[str, list[tuple[int, int]]] = {}  # of assembly within braces there may be several of one name
     for number, raw in enumerate(text):
-        label = _LABEL.match(raw)
+        label = LABEL.match(raw)
         if label is not None:
             if blocks[-1].lines:
                 blocks.append(Block())
-            labels[label[1]] = len(blocks) - 1
+            labels.setdefault(label[1], []).append((number, len(blocks) - 1))
         line = lines.get(number)
         if line is not None:
             blocks[-1].lines.append(line)
@@ -47,7 +47,8 @@ def blocks_of(ptx: str, never: Collection[int] = ()) -> Sequence[Block]:
     for number, block in enumerate(blocks):
         last = block.lines[-1] if block.lines else None
         if last is not None and last.name == "bra" and last.number not in never:
-            block.next.append(labels[last.operands.strip()])
+            at = last.number
+            block.next.append(min(labels[last.operands.strip()], key=lambda place: abs(place[0] - at))[1])
         leaves = last is not None and last.name in ("bra", "ret") and last.guard is None
         if not leaves and number + 1 < len(blocks):
             block.next.append(number + 1)
