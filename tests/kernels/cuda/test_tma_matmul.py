@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from lowerkit.dialect.interpreter.interpreter import interpret
-from lowerkit.mlir import ir
 from lowerkit.runtimes.cuda.device import SimulatedCudaDevice
 from lowerkit.runtimes.cuda.image import unpack
 from lowerkit.targets.cuda.families.gemm_maps import describe
-from lowerkit.targets.cuda.families.gemm_problem import read_gemm
+from lowerkit.targets.cuda.families.gemm_problem import read_gemm, read_gemm_region
 from lowerkit.targets.cuda.families.gemm_tiles import GemmTile
 from lowerkit.targets.cuda.families.matmul import plan_gemm
 from lowerkit.targets.cuda.planned import FastKernel, PlannedRegion
 from lowerkit.targets.cuda.ptx import ptxas
 from lowerkit.targets.cuda.triton import toolchain
-from lowerkit.targets.cuda.triton.epilogue import read_epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame
 from lowerkit.targets.cuda.witness.interpreted import interpreter_witness
 from lowerkit.targets.cuda.witness.placed import place_region
@@ -40,13 +38,9 @@ SEVERAL = GemmTile(64, 32, 64, 4, 4, tma=True, persistent=True)
 
 def with_tile(view: RegionView, tile: GemmTile, processors: int = 2) -> PlannedRegion:
     """Plans a product with a tile; a persistent kernel has few blocks, so that each makes several tiles."""
-    assert view.anchor is not None
-    frame, anchor = Frame(view), view.anchor.operation
-    problem, epilogue = read_gemm(frame, anchor), read_epilogue(view, frame, anchor)
-    assert not isinstance(problem, Refusal)
-    assert not isinstance(epilogue, Refusal)
-    element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
-    return plan_gemm("gemm", frame, problem, epilogue, tile, element, processors)
+    read = read_gemm_region(view)
+    assert not isinstance(read, Refusal)
+    return plan_gemm("gemm", read.frame, read.problem, read.epilogue, tile, read.result, processors)
 
 
 def matrix(view: RegionView, tile: GemmTile, *shapes: Sequence[int], element: str = "bf16") -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowerkit.mlir import ir
+from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame, Tensor
 from lowerkit.targets.plan import KernelExpr, Refusal, product
+from lowerkit.targets.region_view import RegionView
 
 FLOATS = ("f32", "f16", "bf16", "f64")
 
@@ -51,6 +53,39 @@ class Gemm:
     def flops(self) -> KernelExpr:
         """Operations: a product and a sum are two."""
         return product([*self.batch, self.rows, self.columns, self.depth, 2])
+
+
+@dataclass(frozen=True)
+class GemmRegion:
+    """A region whose anchor is a product.
+
+    Attributes:
+        frame: of the region.
+        problem: the product.
+        epilogue: what follows.
+        result: the element type of the anchor's result.
+    """
+
+    frame: Frame
+    problem: Gemm
+    epilogue: Epilogue
+    result: str
+
+
+def read_gemm_region(region: RegionView) -> GemmRegion | Refusal:
+    """Reads a region for the families that multiply."""
+    anchor = region.anchor
+    if anchor is None or anchor.operation.name not in ("lk.matmul", "lk.integer_matmul"):
+        return Refusal("the anchor is no product of matrices")
+    frame = Frame(region)
+    problem = read_gemm(frame, anchor.operation)
+    if isinstance(problem, Refusal):
+        return problem
+    epilogue = read_epilogue(region, frame, anchor.operation)
+    if isinstance(epilogue, Refusal):
+        return epilogue
+    result = str(ir.RankedTensorType(anchor.operation.results[0].type).element_type)
+    return GemmRegion(frame, problem, epilogue, result)
 
 
 def read_gemm(frame: Frame, anchor: ir.Operation) -> Gemm | Refusal:

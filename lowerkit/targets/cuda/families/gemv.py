@@ -19,16 +19,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lowerkit.mlir import ir
-from lowerkit.targets.cuda.families.gemm_problem import Gemm, read_gemm
-from lowerkit.targets.cuda.families.gemm_tiles import asked_product, choose_tile
+from lowerkit.targets.cuda.families.gemm_problem import Gemm, read_gemm_region
+from lowerkit.targets.cuda.families.gemm_tiles import asked_gemm, choose_tile
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.model.cards import Card, card_of
 from lowerkit.targets.cuda.model.estimate import LOAD, Work, estimate
 from lowerkit.targets.cuda.model.measured_tiles import measured_tile
 from lowerkit.targets.cuda.model.products import predict
 from lowerkit.targets.cuda.planned import PlannedRegion, one_kernel
-from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
+from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.kernel import TritonKernel
 from lowerkit.targets.cuda.triton.scalars import TYPES, converted
 from lowerkit.targets.cuda.triton.tensors import Axis, Frame, element_bytes, pointer_types
@@ -64,13 +63,10 @@ class GemvFamily(KernelFamily):
 
     def plan(self, region: RegionView, level: str) -> PlannedRegion | Refusal:
         """See :meth:`KernelFamily.plan`."""
-        anchor = region.anchor
-        if anchor is None or anchor.operation.name not in ("lk.matmul", "lk.integer_matmul"):
-            return Refusal("the anchor is no product of matrices")
-        frame = Frame(region)
-        problem = read_gemm(frame, anchor.operation)
-        if isinstance(problem, Refusal):
-            return problem
+        read = read_gemm_region(region)
+        if isinstance(read, Refusal):
+            return read
+        problem = read.problem
         if not isinstance(problem.rows, int) or problem.rows > MOST_ROWS:
             return Refusal(f"{render(problem.rows)} rows; at most {MOST_ROWS}")
         if not isinstance(problem.columns, int) or not isinstance(problem.depth, int):
@@ -79,10 +75,7 @@ class GemvFamily(KernelFamily):
             return Refusal("several products")
         if 1 not in problem.b_strides:
             return Refusal("weights that are contiguous along no dim")
-        epilogue = read_epilogue(region, frame, anchor.operation)
-        if isinstance(epilogue, Refusal):
-            return epilogue
-        asked = asked_product(problem.a.element, problem.rows, problem.columns, problem.depth, 1)
+        asked = asked_gemm(problem, level)
         if measured_tile(asked, level) is not None:
             return Refusal("a tile for tensor cores was measured")
         card = card_of(level)
@@ -90,8 +83,7 @@ class GemvFamily(KernelFamily):
         others = predict(asked, choose_tile(asked, level), card)
         if others < seconds:
             return Refusal(f"{seconds * 1e6:.2f} us are predicted, {others * 1e6:.2f} by tiles for tensor cores")
-        result = str(ir.RankedTensorType(anchor.operation.results[0].type).element_type)
-        return plan_gemv(frame, problem, epilogue, lane, result)
+        return plan_gemv(read.frame, problem, read.epilogue, lane, read.result)
 
 
 def choose_lane(problem: Gemm, card: Card) -> tuple[Lane, float]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lowerkit.mlir import ir
 from lowerkit.runtimes.cuda.image import Product
 from lowerkit.targets.cuda.families.gemm_kernel import write_gemm, write_parts, write_sum_of_parts
 from lowerkit.targets.cuda.families.gemm_maps import describe
 from lowerkit.targets.cuda.families.gemm_places import count_tiles
-from lowerkit.targets.cuda.families.gemm_problem import Gemm, read_gemm
-from lowerkit.targets.cuda.families.gemm_tiles import GemmTile, asked_product, choose_tile
+from lowerkit.targets.cuda.families.gemm_problem import Gemm, read_gemm_region
+from lowerkit.targets.cuda.families.gemm_tiles import GemmTile, asked_gemm, choose_tile
 from lowerkit.targets.cuda.families.gemm_tma import write_tma_gemm, write_tma_parts
 from lowerkit.targets.cuda.family import KernelFamily
 from lowerkit.targets.cuda.model.cards import card_of
@@ -24,7 +23,7 @@ from lowerkit.targets.cuda.model.measured_tiles import asked_text
 from lowerkit.targets.cuda.model.shortlists import tile_words
 from lowerkit.targets.cuda.model.tma_tiles import TMA_LEVEL, runs_of
 from lowerkit.targets.cuda.planned import PlannedLaunch, PlannedRegion, planned_region
-from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
+from lowerkit.targets.cuda.triton.epilogue import Epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame, element_bytes
 from lowerkit.targets.plan import Refusal, expression, product, total
 from lowerkit.targets.region_view import RegionView
@@ -37,26 +36,12 @@ class MatmulFamily(KernelFamily):
 
     def plan(self, region: RegionView, level: str) -> PlannedRegion | Refusal:
         """See :meth:`KernelFamily.plan`."""
-        anchor = region.anchor
-        if anchor is None or anchor.operation.name not in ("lk.matmul", "lk.integer_matmul"):
-            return Refusal("the anchor is no product of matrices")
-        frame = Frame(region)
-        problem = read_gemm(frame, anchor.operation)
-        if isinstance(problem, Refusal):
-            return problem
-        epilogue = read_epilogue(region, frame, anchor.operation)
-        if isinstance(epilogue, Refusal):
-            return epilogue
-        result = str(ir.RankedTensorType(anchor.operation.results[0].type).element_type)
-        asked = asked_product(
-            problem.a.element,
-            problem.rows,
-            problem.columns,
-            problem.depth,
-            product(problem.batch),
-            described=level == TMA_LEVEL and not isinstance(describe(problem), Refusal),
-        )
-        planned = plan_gemm(self.name, frame, problem, epilogue, choose_tile(asked, level), result)
+        read = read_gemm_region(region)
+        if isinstance(read, Refusal):
+            return read
+        asked = asked_gemm(read.problem, level)
+        tile = choose_tile(asked, level)
+        planned = plan_gemm(self.name, read.frame, read.problem, read.epilogue, tile, read.result)
         return planned.asking(asked_text(asked))
 
 

@@ -113,11 +113,17 @@ def read_conv(region: RegionView, frame: Frame, *, depthwise: bool) -> tuple[Con
 
 
 def _types(anchor: ir.Operation, parameters: dict[str, Any]) -> tuple[str, str] | Refusal:
-    elements = [str(ir.RankedTensorType(value.type).element_type) for value in (*anchor.operands, *anchor.results)]
     if anchor.name == "lk.integer_conv":
         return "i32", "i32"
-    if len(set(elements)) != 1 or elements[0] not in _FLOATS:
-        return Refusal(f"elements of {', '.join(sorted(set(elements)))}: one of {', '.join(_FLOATS)} is taken")
+    element = float_element(anchor, parameters)
+    return element if isinstance(element, Refusal) else ("f32", element)
+
+
+def float_element(anchor: ir.Operation, parameters: dict[str, Any]) -> str | Refusal:
+    """Returns the element type of operands and result of a convolution whose sums are f32."""
+    elements = {str(ir.RankedTensorType(value.type).element_type) for value in (*anchor.operands, *anchor.results)}
+    if len(elements) != 1 or not elements <= set(_FLOATS):
+        return Refusal(f"elements of {', '.join(sorted(elements))}: one of {', '.join(_FLOATS)} is taken")
     if str(parameters["accumulate"]) != "f32":
         return Refusal(f"sums in {parameters['accumulate']}")
-    return "f32", elements[0]
+    return elements.pop()

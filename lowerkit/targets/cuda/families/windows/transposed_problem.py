@@ -17,6 +17,7 @@ from typing import Any
 
 from lowerkit.mlir import ir
 from lowerkit.targets.cuda.families.windows.conv_layouts import INPUTS_TAPS_CHANNELS, INPUTS_TAPS_OUTPUTS
+from lowerkit.targets.cuda.families.windows.conv_problem import float_element
 from lowerkit.targets.cuda.families.windows.sliding import Slide, Window, read_slide
 from lowerkit.targets.cuda.triton.epilogue import Epilogue, read_epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame, Tensor
@@ -24,8 +25,6 @@ from lowerkit.targets.cuda.triton.writer import KernelWriter
 from lowerkit.targets.packing import Packing
 from lowerkit.targets.plan import KernelExpr, Refusal, expression, product
 from lowerkit.targets.region_view import RegionView
-
-_FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -169,11 +168,9 @@ def read_transposed(region: RegionView, frame: Frame, *, depthwise: bool) -> tup
         return Refusal("the anchor is not lk.conv_transpose")
     anchor = view.operation
     parameters: dict[str, Any] = view.parameters()  # type: ignore[attr-defined]
-    elements = {str(ir.RankedTensorType(value.type).element_type) for value in (*anchor.operands, *anchor.results)}
-    if len(elements) != 1 or not elements <= set(_FLOATS):
-        return Refusal(f"elements of {', '.join(sorted(elements))}: one of {', '.join(_FLOATS)} is taken")
-    if str(parameters["accumulate"]) != "f32":
-        return Refusal(f"sums in {parameters['accumulate']}")
+    element = float_element(anchor, parameters)
+    if isinstance(element, Refusal):
+        return element
     shape = ir.RankedTensorType(anchor.operands[1].type)
     if not shape.has_static_shape:
         return Refusal("a filter of open extents")
