@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from lowerkit.parity.gate_b import GateB
     from lowerkit.parity.report.report import Report
     from lowerkit.quantization.quantize import Quantized, quantize
-    from lowerkit.runtimes.session import Session, load
+    from lowerkit.runtimes.replicas.loading import load
+    from lowerkit.runtimes.session import Session
     from lowerkit.version import __version__
 
 __all__ = [
@@ -44,7 +45,7 @@ _HOMES = {
     "Report": "lowerkit.parity.report.report",
     "check": "lowerkit.parity.check",
     "Session": "lowerkit.runtimes.session",
-    "load": "lowerkit.runtimes.session",
+    "load": "lowerkit.runtimes.replicas.loading",
 }
 
 

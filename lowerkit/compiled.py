@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from lowerkit.codegen.assemble import CompiledParts
     from lowerkit.codegen.offload import OffloadSummary
-    from lowerkit.passes.shard.plan import ShardingPlan
+    from lowerkit.passes.shard.plan import MeshPlan
     from lowerkit.pipeline import PassTiming
     from lowerkit.program.program import Program
     from lowerkit.runtimes.artifact_reader import Artifact
@@ -57,7 +57,7 @@ class CompileOptions:
     use_cache: bool = True
     golden: bool = True
     device: str | None = None
-    sharding: ShardingPlan | None = None
+    sharding: MeshPlan | None = None
     tiles: Path | None = None
 
     @cached_property

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from lowerkit.compiled import Compiled, CompileOptions
 from lowerkit.errors import CaptureError, UsageError
-from lowerkit.pipeline import PassTiming, PipelineOptions, run_stages
-from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.pipeline import PassTiming, PipelineOptions, pass_context, run_stages
 
 if TYPE_CHECKING:
     from lowerkit.codegen.assemble import CompiledParts, PlannedParts
     from lowerkit.passes.base import PassContext
+    from lowerkit.passes.partition.accelerator import Placement
     from lowerkit.program.program import Program
     from lowerkit.spmd.summary import ShardingSummary
 
@@ -33,7 +33,8 @@ def compile(
     device: str | None = None,
     allow: Sequence[str] = (),
     mesh: str | None = None,
-    shard: Mapping[str, str] | None = None,
+    shard: Mapping[str, Any] | str | None = None,
+    invariant: bool = False,
 ) -> Compiled:
     """Compiles a model.
 
@@ -48,8 +49,10 @@ def compile(
         use_cache: read and write the caches of captured programs and of kernels on disk.
         device: the device that takes the place of the target's in this process, such as ``cuda-sim``.
         allow: what accelerators may compute less exactly than the model says: ``tf32`` on ``cuda``.
-        mesh: the ranks to split the model among, ``tp=2``; called in this process, it runs on simulated ones.
-        shard: how: patterns of module paths to ``column``, ``row``, ``vocabulary`` or ``replicate``.
+        mesh: the ranks to split the model among, ``tp=2`` or ``dp=2,tp=2``; called in this process, simulated ones run.
+        shard: how: patterns of module paths to ``column``, ``row`` and such, for a mesh of several axes by axis; or
+            ``auto``, which is what a mesh alone means too.
+        invariant: give the same bits for every mesh, also of one rank.
 
     Raises:
         LowerkitError: see the exit codes; nothing runs on eager PyTorch instead.
@@ -64,9 +67,9 @@ def compile(
         from lowerkit.capture.capture import capture
 
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
-    from lowerkit.spmd.plan_file import sharding_of
+    from lowerkit.spmd.sharding import sharding_of
 
-    sharding = sharding_of(mesh, shard)
+    sharding = sharding_of(mesh, shard, program, invariant=invariant)
     options = CompileOptions(
         target, frozenset(allow), workers=workers, use_cache=use_cache, device=device, sharding=sharding
     )
@@ -98,19 +101,40 @@ def compile_program(
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
     hosts, accelerators = options.spec.host_targets, options.spec.accelerator_targets  # unknown ones are named first
     tiles = _tiles_of(options)
-    context, timings = _lower(program, "fused", options, on_progress)
+    stages, timings, remarks = _stages(program, options, on_progress)
 
-    from lowerkit.codegen.assemble import compile_parts
+    from lowerkit.codegen.assemble import compile_stages
     from lowerkit.codegen.offload import require_offload, summaries
     from lowerkit.targets.target import LinkSettings
 
-    offload = summaries(context.placements, [each.name for each in accelerators]) if context.placements else []
-    require_offload(context.placements, offload, options.require_offload, options.keep_on_host)
+    placements = [placement for _, own in stages for placement in own]
+    offload = summaries(placements, [each.name for each in accelerators]) if placements else []
+    require_offload(placements, offload, options.require_offload, options.keep_on_host)
     settings = LinkSettings(options.workers, options.use_cache, on_progress)
     with tiles:
-        parts = compile_parts(program, hosts, accelerators, settings, context.placements)
-    program.stage, remarks = "compiled", [*program.remarks, *context.remarks, *parts.remarks]
+        parts = compile_stages(stages, hosts, accelerators, settings)
+    program.stage, remarks = "compiled", [*program.remarks, *remarks, *parts.remarks]
     return Compiled(program, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
+
+
+def _stages(
+    program: Program, options: CompileOptions, on_progress: Callable[[str], None] | None
+) -> tuple[list[tuple[Program, Sequence[Placement]]], list[PassTiming], list[str]]:
+    """Lowers a program to what is compiled: one program, or one for each stage of a pipeline."""
+    if options.sharding is None or options.sharding.stages is None:
+        context, timings = _lower(program, "fused", options, on_progress)
+        return [(program, context.placements)], timings, context.remarks
+    from lowerkit.spmd.sharding import stage_programs
+
+    context, timings = _lower(program, "canonical", options, on_progress)
+    remarks = dict.fromkeys(context.remarks)
+    lowered: list[tuple[Program, Sequence[Placement]]] = []
+    for stage in stage_programs(program, options.sharding):
+        own, further = _lower(stage, "fused", options, on_progress)
+        lowered.append((stage, own.placements))
+        timings += further
+        remarks |= dict.fromkeys(own.remarks)
+    return lowered, timings, list(remarks)
 
 
 def _tiles_of(options: CompileOptions) -> AbstractContextManager[None]:
@@ -129,7 +153,8 @@ def _sharding_summary(options: CompileOptions, parts: CompiledParts) -> Sharding
         return None
     from lowerkit.spmd.summary import summary_of
 
-    return summary_of(options.sharding, parts.program, {name: each.nbytes for name, each in parts.weights.items()})
+    stored = {name: each.nbytes for name, each in parts.weights.items()}
+    return summary_of(options.sharding, parts.manifest.programs, stored)
 
 
 def plan_program(
@@ -140,28 +165,14 @@ def plan_program(
     Raises:
         UnsupportedError, CodegenError: as :func:`compile_program`.
     """
-    from lowerkit.codegen.assemble import plan_parts
+    from lowerkit.codegen.assemble import plan_stages
 
     options = options or CompileOptions()
     tiles = _tiles_of(options)
-    context, _ = _lower(program, "fused", options, on_progress)
+    stages, _, _ = _stages(program, options, on_progress)
     spec = options.spec
     with tiles:
-        return plan_parts(program, spec.host_targets, spec.accelerator_targets, context.placements, on_progress)
-
-
-def pass_context(program: Program) -> PassContext:
-    """Returns what the passes may know about ``program`` beside its module."""
-    from lowerkit.passes.base import PassContext
-
-    dims = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
-    ranges = {
-        (number, axis): dims[extent]
-        for number, spec in enumerate(program.signature.inputs)
-        for axis, extent in enumerate(spec.shape)
-        if isinstance(extent, str)
-    }
-    return PassContext(weights=program.weights, extent_ranges=ranges)
+        return plan_stages(stages, spec.host_targets, spec.accelerator_targets, on_progress)
 
 
 def lowering_context(program: Program, options: CompileOptions) -> PassContext:
@@ -181,7 +192,6 @@ def lowering_context(program: Program, options: CompileOptions) -> PassContext:
         accelerators=[Offer(target, spec.host_target) for target in spec.accelerator_targets],
         keep_on_host=options.keep_on_host,
         placements=msgspec.convert(program.placements, list[Placement]),
-        sharding=options.sharding,
     )
 
 
@@ -193,21 +203,20 @@ def _lower(
 
     context = lowering_context(program, options)
     to_shard = options.sharding is not None and not program.mesh
-    if to_shard and STAGES.index(program.stage) >= STAGES.index("canonical"):
+    if to_shard and STAGES.index(program.stage) > STAGES.index("canonical"):
         raise UsageError(
             "LK1011",
-            f"{program.source} is at stage {program.stage!r} already: a program is split among ranks on its way there",
-            hint="start from a stage before canonical, or from the model",
+            f"{program.source} is at stage {program.stage!r} already: a program is split among ranks before",
+            hint="start from stage canonical or one before it, or from the model",
         )
-    if options.sharding is not None and to_shard:
-        options.sharding.report.clear()
     by_regions = [target for target in options.spec.accelerator_targets if target.unit == "region"]
     pipeline = PipelineOptions(options.dump_folder, on_progress=on_progress, accelerators=by_regions)
-    timings = run_stages(program, until, context, pipeline)
-    if options.sharding is not None and to_shard and STAGES.index(program.stage) >= STAGES.index("canonical"):
-        from lowerkit.spmd.plan_file import require_used
+    timings: list[PassTiming] = []
+    if options.sharding is not None and to_shard and STAGES.index(until) >= STAGES.index("canonical"):
+        from lowerkit.spmd.sharding import shard
 
-        require_used(options.sharding)
-        program.mesh = [MeshAxis(options.sharding.axis, options.sharding.ranks)]
+        timings += run_stages(program, "canonical", context, pipeline)
+        timings += shard(program, options.sharding, context, pipeline)
+    timings += run_stages(program, until, context, pipeline)
     program.placements = list(map(placement_entry, context.placements))
     return context, timings

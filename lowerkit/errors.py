@@ -21,6 +21,7 @@ CODES: dict[str, str] = {
     "LK1009": "an option has a value out of its range",
     "LK1010": "a collective operation or a group was asked for wrongly",
     "LK1011": "the mesh or the plan of a sharding is wrong",
+    "LK1012": "a request to a server is malformed, or not for it",
     "LK2001": "the model could not be captured",
     "LK2002": "the file holds code or pickled objects that are not loaded for safety",
     "LK2003": "the ONNX model is invalid",
@@ -36,6 +37,7 @@ CODES: dict[str, str] = {
     "LK4005": "the artifact cannot be emitted as C",
     "LK4006": "a target takes less of the model than was asked for",
     "LK4007": "an op cannot be split among ranks as the plan says",
+    "LK4008": "the batch of a model can be neither cut into parts nor put together",
     "LK5001": "a kernel could not be compiled",
     "LK5002": "an invariant of lowerkit does not hold",
     "LK5003": "a target from another package failed",
@@ -46,6 +48,7 @@ CODES: dict[str, str] = {
     "LK7002": "out of memory",
     "LK7003": "a worker process could not be started",
     "LK7004": "shared memory or descriptors ran out",
+    "LK7005": "more requests wait than a server takes",
     "LK8001": "the artifact is damaged",
     "LK8002": "the artifact has a format that this runtime does not read",
     "LK8003": "the machine lacks a CPU feature that the artifact needs",
@@ -66,6 +69,8 @@ CODES: dict[str, str] = {
     "LK8020": "this machine has no CUDA device that can run the artifact",
     "LK8021": "the ranks that there are do not fit the mesh of the program",
     "LK8022": "ranks of a mesh start with different artifacts, programs or sizes",
+    "LK8023": "no replica of a model answers",
+    "LK8024": "a replica has another artifact than its deployment",
 }
 
 

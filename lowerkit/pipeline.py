@@ -2,7 +2,8 @@
 
 Stages, in order: ``captured`` (torch dialect) -> ``raised`` (lk + linalg) -> ``canonical`` (true for every target) ->
 ``partitioned`` (functions of accelerators) -> ``layout`` -> ``fused`` (everything inside regions) -> ``compiled``
-(kernels, memory plan, step table). Each boundary can be written to a file and taken up again from it. From
+(kernels, memory plan, step table). A canonical program is split among the ranks of a mesh by
+:mod:`lowerkit.spmd.sharding`. Each boundary can be written to a file and taken up again from it. From
 ``partitioned`` on each target has passes of its own for its functions; the CPU's are in
 :mod:`lowerkit.targets.cpu.passes`.
 """
@@ -73,7 +74,6 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
     from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
     from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
-    from lowerkit.passes.shard.shard_program import ShardProgram
     from lowerkit.targets.cpu.passes import host_passes
 
     match stage:
@@ -126,7 +126,6 @@ def stage_passes(stage: str) -> list[Pass]:
                 HoistSlices(),
                 FoldConstants(),
                 CommonSubexpressions(),
-                ShardProgram(),
             ]
         case "partitioned":
             return [MergePredicates(), Partition()]
@@ -134,6 +133,20 @@ def stage_passes(stage: str) -> list[Pass]:
             return host_passes(stage)
         case _:
             raise AssertionError(f"no passes lead to stage {stage}")
+
+
+def pass_context(program: Program) -> PassContext:
+    """Returns what the passes may know about ``program`` beside its module."""
+    from lowerkit.passes.base import PassContext
+
+    dims = {dim.name: (dim.minimum, dim.maximum) for dim in program.signature.dims}
+    ranges = {
+        (number, axis): dims[extent]
+        for number, spec in enumerate(program.signature.inputs)
+        for axis, extent in enumerate(spec.shape)
+        if isinstance(extent, str)
+    }
+    return PassContext(weights=program.weights, extent_ranges=ranges)
 
 
 @dataclass(frozen=True)

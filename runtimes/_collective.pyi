@@ -34,10 +34,18 @@ class Simulation:
         island: Sequence[int],
         cut_at: int,
         patience: int,
+        bandwidth: float = 0.0,
+        held_back: bool = False,
     ) -> None: ...
     @property
     def now(self) -> int: ...
     def sleep(self, rank: int, until: int) -> None: ...
+    def begin(self, rank: int) -> None:
+        """From now on the rules hold for what the rank sends, where they were held back."""
+
+    def sent(self, rank: int) -> tuple[int, int]:
+        """Messages that a rank sent since the rules hold, and their bytes."""
+
     def absent(self) -> list[int]:
         """Ranks that time ever went on without."""
 

@@ -32,6 +32,7 @@ from lowerkit.runtimes.manifest import (
     ProgramSpec,
 )
 from lowerkit.runtimes.manifest_json import decode_manifest, decode_version, stored_content_id_holds
+from lowerkit.runtimes.mesh.places import part_number
 from lowerkit.runtimes.safetensors_header import SafetensorsError, StoredTensor, parse_safetensors
 from lowerkit.runtimes.zip_structure import ZipEntry, ZipStructureError, read_entries
 
@@ -52,25 +53,25 @@ class WeightPlace:
     size: int
 
 
-def own_part(whole: WeightPlace, axis: str, program: ProgramSpec, ranks: Mapping[str, int]) -> WeightPlace:
-    """Returns the part of a stored weight that this rank uses: one of as many as ``axis`` of the mesh has ranks.
+def own_part(whole: WeightPlace, axes: str, program: ProgramSpec, ranks: Mapping[str, int]) -> WeightPlace:
+    """Returns the part of a stored weight that this rank uses: one of as many as there are ranks along ``axes``.
 
     Args:
-        whole: the stored tensor.
-        axis: ``""`` where every rank uses the whole.
+        whole: the stored tensor, whose parts lie row-major over the axes.
+        axes: of the mesh, ``dp,tp``; ``""`` where every rank uses the whole.
         program: has the mesh.
         ranks: place of this process along each axis; the first one where an axis is missing.
 
     Raises:
         ValueError: the tensor cannot be cut into so many parts.
     """
-    if not axis:
+    if not axes:
         return whole
-    count = next(entry.size for entry in program.mesh if entry.name == axis)
+    part, count = part_number(program.mesh, axes, ranks)
     if whole.size % count:
-        raise ValueError(f"a weight of {whole.size} bytes is shared by the {count} ranks of {axis!r}")
+        raise ValueError(f"a weight of {whole.size} bytes is shared by the {count} ranks of {axes!r}")
     size = whole.size // count
-    return WeightPlace(whole.offset + ranks.get(axis, 0) * size, size)
+    return WeightPlace(whole.offset + part * size, size)
 
 
 @dataclass(frozen=True)

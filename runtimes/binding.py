@@ -301,7 +301,7 @@ class Binder:
         """What the executor hands to the call that ``step`` is; -1 where the step is none."""
         calls = self.calls
         if step.kernel == COLLECTIVE_KERNEL:
-            return self.collectives.context if self.collectives else 0
+            return self.collectives.context(step) if self.collectives else 0
         if step.kernel == COPY_KERNEL:
             source, target = (self.program.buffers[buffer].memory for buffer in step.buffers)
             if source == target == HOST:

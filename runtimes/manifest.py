@@ -6,8 +6,8 @@ number that may depend on a symbolic dim is an :data:`~lowerkit.runtimes.express
 Version rule: a reader refuses another ``format_major`` and any name in ``features`` it does not know. A newer
 ``format_minor`` only adds fields that may be ignored.
 
-An artifact holds one or several programs over one entry of weights: the same model for several levels of a CPU, or
-several models that belong together.
+An artifact holds one or several programs over one entry of weights: the same model for several levels of a CPU or for
+several places of a mesh, or several models that belong together.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from lowerkit.runtimes.mesh.structs import CollectiveCall, MeshAxis
 
 FORMAT_MAJOR = 2
 FORMAT_MINOR = 0
-KNOWN_FEATURES = frozenset(["states", "control_flow", "guards", "index_checks", "devices", "mesh", "device_states"])
+KNOWN_FEATURES = frozenset(
+    ["states", "control_flow", "guards", "index_checks", "devices", "mesh", "device_states", "places", "collectives"]
+)
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
 """``Step.kernel`` of the built-in copy: bytes of ``buffers[0]`` to ``buffers[1]``, of equal size."""
 
 JUMP_KERNEL = -2
-"""``Step.kernel`` of a jump to step ``Step.target``: taken unless the bool in ``buffers[0]`` is true; always without a
-buffer."""
+"""``Step.kernel`` of a jump to step ``Step.target``, unless the bool in ``buffers[0]``, if there is one, is true."""
 
 CHECK_KERNEL = -3
 """``Step.kernel`` of a check of indices: ends the run unless ``Step.check`` holds of the integers in ``buffers[0]``."""
@@ -129,8 +130,8 @@ class Buffer(_WithExpressions, frozen=True):
             The runtime takes the union of this interval and the one it derives from the steps.
         memory: where it lies: :data:`HOST`, or the name of a device (``arena``, ``weight``, ``state`` and ``alias``
             only); all buffers of a state name one.
-        shard: of a weight, the axis of the mesh whose ranks share it: the stored tensor holds one part for each rank
-            of the axis, one behind the other, and the buffer is the rank's own part.
+        shard: of a weight, the axes of the mesh whose ranks share it (``dp,tp``): the stored tensor holds their parts
+            one behind the other, row-major in this order of the axes, and the buffer is the rank's own part.
     """
 
     kind: BufferKind
@@ -170,13 +171,11 @@ class Step(msgspec.Struct, frozen=True):
     """One kernel call, the launch of a device (a kernel of its own), a copy, a jump, a check or a collective.
 
     Attributes:
-        kernel: index into ``ProgramSpec.kernels``, or one of the ``KERNEL`` constants of this file.
+        kernel: index into ``ProgramSpec.kernels``, or one of the ``KERNEL`` constants here.
         buffers: buffer ids in the kernel's order: operands, then results.
         dims: the kernel's dims array.
-        tasks: number of tasks, split over the threads.
-        scratch_bytes: scratch of one thread.
-        check: what a check of indices asks for.
-        collective: what a collective does.
+        tasks, scratch_bytes: number of tasks, split over the threads; scratch of one thread.
+        check, collective: what a check of indices asks for; what a collective does.
         target: where a jump leads; the number of steps is the end of the run.
         name, kind, family, location: for people: profile, inspect, messages. ``location`` is ``file:line``.
         flops, bytes: work of the step, for reports.
@@ -242,7 +241,7 @@ class EntryInfo(msgspec.Struct, frozen=True):
 class GoldenSpec(msgspec.Struct, frozen=True):
     """The golden outputs of a program, and how ``verify`` compares them; the inputs are those of the artifact.
 
-    ``bitwise``: equal bytes. ``tolerance``: ``|a - b| <= absolute + relative * |b|`` for each element, NaN equal NaN.
+    ``bitwise``: equal bytes. ``tolerance``: ``|a - b| <= absolute + relative * |b|`` of each element, NaN equal NaN.
     """
 
     entry: str
@@ -261,6 +260,7 @@ class ProgramSpec(msgspec.Struct, frozen=True):
         requires: LLVM names of the CPU features that the code uses (``avx512f``, ``amx-tile``).
         devices: those that steps run on beside the host.
         mesh: the axes of the ranks that run the program together; one rank where there are none.
+        place: where the ranks that run it are along some of these axes; the others run programs of the same name.
         code: the entry with the code of the host (:data:`HOST`) and of each device, by name of the memory.
         imports: names of C math library functions whose addresses the loader writes, 8 bytes each, into the table
             at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
@@ -281,6 +281,7 @@ class ProgramSpec(msgspec.Struct, frozen=True):
     requires: list[str] = []
     devices: list[DeviceSpec] = []
     mesh: list[MeshAxis] = []
+    place: dict[str, int] = {}
     code: dict[str, str] = {}
     imports: list[str] = []
     import_table_offset: int = 0

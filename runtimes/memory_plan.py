@@ -10,6 +10,7 @@ from lowerkit.runtimes import _native
 from lowerkit.runtimes.artifact_reader import WeightPlace
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec
+from lowerkit.runtimes.mesh.places import part_number
 
 ARENA_ALIGNMENT = 64
 DEVICE_ALIGNMENT = 256
@@ -132,9 +133,12 @@ def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
 
 def _weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[str, WeightPlace]:
     """Places of weights to measure with, without the artifact that holds them."""
-    ranks = {"": 1, **{axis.name: axis.size for axis in program.mesh}}
     return {
-        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * ranks[buffer.shard])
+        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * _parts(program, buffer.shard))
         for buffer in program.buffers
         if buffer.weight
     }
+
+
+def _parts(program: ProgramSpec, shard: str) -> int:
+    return part_number(program.mesh, shard, {})[1] if shard else 1

@@ -63,7 +63,7 @@ class Session:
         self._artifact, self._manifest = artifact, artifact.manifest
         self._pool = _native.ThreadPool(threads)
         self._check_manifest()
-        self._program = choose_program(self._manifest, target, program)
+        self._program = choose_program(self._manifest, target, program, 0 if group is None else group.rank)
         self._group = group
         self._collectives = take_part(artifact.path, self._program, group)
         self._ranks = {} if self._collectives is None else self._collectives.ranks
@@ -172,7 +172,7 @@ class Session:
             ResourceError: LK7002, out of memory.
             LowerkitError: in a group, as its operations: LK8008 to LK8012, LK7004.
         """
-        arrays = self._collect(inputs, named)
+        arrays = self.collect(*inputs, **named)
         with self._lock:
             bound, outputs, bases = self._prepare(arrays)
             bound.run(self._pool, bases, self._scratch)
@@ -185,7 +185,7 @@ class Session:
 
     def profile(self, *inputs: Any, **named: Any) -> list[StepTime]:
         """Runs the model once, as :meth:`run`, and returns the time of each step instead of the outputs."""
-        arrays = self._collect(inputs, named)
+        arrays = self.collect(*inputs, **named)
         with self._lock:
             bound, _outputs, bases = self._prepare(arrays)
             self._calls.one_by_one(enabled=True)
@@ -220,7 +220,7 @@ class Session:
 
     def arena_size(self, *inputs: Any, **named: Any) -> int:
         """Returns the bytes of temporary memory that a run with these inputs needs."""
-        arrays = self._collect(inputs, named)
+        arrays = self.collect(*inputs, **named)
         with self._lock:
             return self._bind(arrays).arena_size
 
@@ -230,7 +230,12 @@ class Session:
         types = f"({inputs}) -> ({outputs})"
         return f"Session({str(self.path)!r}, {types}, target={self._program.label}, threads={self.threads})"
 
-    def _collect(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Array]:
+    def collect(self, *inputs: Any, **named: Any) -> list[Array]:
+        """Returns the arguments of :meth:`run` as arrays in the order of the signature; their shapes are not checked.
+
+        Raises:
+            RuntimeFault: LK8004, with every mismatch of dtype and rank.
+        """
         problems: list[str] = []
         flat = flatten_arguments(
             self._program.input_tree, [s.name for s in self.signature.inputs], inputs, named, problems

@@ -93,6 +93,11 @@ class StepwiseRun:
             session._collectives,
         )
 
+    @property
+    def dims(self) -> Mapping[str, int]:
+        """The value of each dim of the signature."""
+        return self._bound.dims
+
     def run_step(self, number: int) -> None:
         """Runs step ``number`` of the program.
 
@@ -103,10 +108,22 @@ class StepwiseRun:
         session = self._session
         table = self._stepped.tables[number]
         with self._bound.together():
-            fault = table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
-            if fault is not None:
-                found = (number, *fault[1:])
-                raise_step_fault(session.program.steps, found, self._bound.dims, session._calls, session._collectives)
+            self._require_success(
+                number, table.run(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+            )
+
+    def time_step(self, number: int) -> int:
+        """Runs step ``number`` of the program, as :meth:`run_step`; returns the nanoseconds that it took."""
+        session = self._session
+        table = self._stepped.tables[number]
+        session._calls.one_by_one(enabled=True)
+        try:
+            with self._bound.together():
+                times, fault = table.profile(session._pool, self._bases, session._scratch, self._bound.scratch_stride)
+                self._require_success(number, fault)
+        finally:
+            session._calls.one_by_one(enabled=False)
+        return int(times.sum())
 
     def read(self, buffer: int) -> npt.NDArray[np.uint8]:
         """Returns a copy of the bytes of a buffer as they are now.
@@ -116,6 +133,12 @@ class StepwiseRun:
         """
         with self._bound.together():
             return self._read(buffer)
+
+    def _require_success(self, number: int, fault: tuple[int, int, int, int] | None) -> None:
+        if fault is not None:
+            session = self._session
+            found = (number, *fault[1:])
+            raise_step_fault(session.program.steps, found, self._bound.dims, session._calls, session._collectives)
 
     def _read(self, buffer: int) -> npt.NDArray[np.uint8]:
         base, offset = self._stepped.places[buffer]

@@ -28,7 +28,8 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
-from lowerkit.runtimes.mesh.validation import collective_problems, mesh_problems
+from lowerkit.runtimes.mesh.places import place_text
+from lowerkit.runtimes.mesh.validation import collective_problems, mesh_problems, place_problems
 from lowerkit.runtimes.nesting import argument_problems, tree_problems
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
@@ -52,13 +53,17 @@ def contradictions(dims: Mapping[str, int]) -> Generator[None]:
 
 def manifest_problems(manifest: Manifest, weights: Mapping[str, StoredTensor]) -> list[str]:
     """Returns one line for each contradiction; empty for a sound manifest."""
-    labels = [(program.name, program.label) for program in manifest.programs]
-    problems = [] if MAIN_PROGRAM in dict(labels) else [f"it has no program {MAIN_PROGRAM!r}"]
-    if len(set(labels)) != len(labels):
-        problems.append("two programs have one name and one target")
+    alike: dict[tuple[str, str], list[ProgramSpec]] = {}
+    problems: list[str] = []
     for program in manifest.programs:
-        prefix = f"program {program.name!r} for {program.label}: " if len(labels) > 1 else ""
+        alike.setdefault((program.name, program.label), []).append(program)
+        at = f" at {place_text(program.place)}" if program.place else ""
+        prefix = f"program {program.name!r} for {program.label}{at}: " if len(manifest.programs) > 1 else ""
         problems += [prefix + problem for problem in _program_problems(program, manifest, weights)]
+    if not any(name == MAIN_PROGRAM for name, _ in alike):
+        problems.append(f"it has no program {MAIN_PROGRAM!r}")
+    if not problems:
+        problems += [problem for programs in alike.values() for problem in place_problems(programs)]
     return problems
 
 
@@ -69,7 +74,7 @@ def _program_problems(program: ProgramSpec, manifest: Manifest, weights: Mapping
     yield from mesh_problems(program, manifest.features)
     yield from _buffer_problems(program, weights)
     yield from _step_problems(program, manifest.features)
-    yield from collective_problems(program)
+    yield from collective_problems(program, manifest.features)
     yield from _state_problems(program, weights)
     yield from _code_problems(program, manifest)
     yield from _device_problems(program, manifest)
@@ -114,15 +119,12 @@ def _spec_problems(what: str, spec: TensorSpec, dims: list[str]) -> Iterator[str
 
 def _buffer_problems(program: ProgramSpec, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
     signature = program.signature
-    axes = {axis.name for axis in program.mesh}
     counts = {"input": len(signature.inputs), "output": len(signature.outputs), "state": len(signature.states)}
     for number, buffer in enumerate(program.buffers):
         if buffer.kind in counts and not 0 <= buffer.index < counts[buffer.kind]:
             yield f"buffer {number} is {buffer.kind} {buffer.index} of {counts[buffer.kind]}"
         if buffer.kind == "weight" and buffer.weight not in weights:
             yield f"buffer {number} is the weight {buffer.weight!r}, which is not stored"
-        if buffer.shard and (buffer.kind != "weight" or buffer.shard not in axes):
-            yield f"buffer {number} ({buffer.kind}) is shared along {buffer.shard!r}, which is no axis of the mesh"
         if buffer.kind == "alias" and root_buffer(program, number) is None:
             yield f"buffer {number} is an alias that leads nowhere"
     served = {root for step in program.steps for root in (root_buffer(program, b) for b in step.buffers)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from lowerkit.runtimes.cpu.requirements import choose_program, missing_features,
 from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.manifest import GOLDEN_INPUTS_ENTRY, GoldenSpec, ProgramSpec, TensorSpec
 from lowerkit.runtimes.memory_plan import plan_problems
+from lowerkit.runtimes.mesh.places import mesh_size
 from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.session import Session
 
@@ -125,7 +125,9 @@ def verify_artifact(
             path=str(path),
             content_id=manifest.content_id,
             entries={name: info.size for name, info in manifest.entries.items()},
-            programs=[_check_program(artifact, program, threads or default_threads(), device) for program in programs],
+            programs=[
+                _check_program(artifact, alike, threads or default_threads(), device) for alike in _alike(programs)
+            ],
         )
     finally:
         artifact.close()
@@ -135,8 +137,17 @@ def _least_dims(program: ProgramSpec) -> dict[str, int]:
     return {dim.name: dim.minimum for dim in program.signature.dims}
 
 
-def _check_program(artifact: Artifact, program: ProgramSpec, threads: int, device: str | None) -> ProgramCheck:
-    missing = missing_features(program)
+def _alike(programs: Sequence[ProgramSpec]) -> list[list[ProgramSpec]]:
+    """Returns programs by name and target: those of one list differ in the places of a mesh that they are for."""
+    found: dict[tuple[str, str], list[ProgramSpec]] = {}
+    for program in programs:
+        found.setdefault((program.name, program.label), []).append(program)
+    return list(found.values())
+
+
+def _check_program(artifact: Artifact, alike: Sequence[ProgramSpec], threads: int, device: str | None) -> ProgramCheck:
+    program = next((program for program in alike if program.golden is not None), alike[0])
+    missing = sorted({feature for each in alike for feature in missing_features(each)})
     if missing:
         reason = f"this machine lacks {', '.join(missing)}"
         return ProgramCheck(program.name, program.label, "none", [], reason)
@@ -164,7 +175,7 @@ def run_program(
 
     Args:
         artifact: not read again to be checked.
-        program: of the artifact.
+        program: of the artifact; ranks at other places of its mesh run those of its name and target that are for them.
         inputs: in the order of the signature; None only loads.
         threads: threads of all ranks together, at least one for each.
         device: as for :meth:`~lowerkit.runtimes.session.Session.load`.
@@ -180,7 +191,7 @@ def run_program(
         return [] if inputs is None else [session.run(*inputs)]
     from lowerkit.runtimes.mesh.simulated import run_artifact, simulated_sessions
 
-    threads = max(1, threads // math.prod(axis.size for axis in program.mesh))
+    threads = max(1, threads // mesh_size(program.mesh))
     if inputs is None:
         with simulated_sessions(artifact, threads, "structure", program.label, program.name, device):
             return []

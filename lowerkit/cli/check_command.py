@@ -10,7 +10,14 @@ import click
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import allow_option, device_option, mesh_option, shard_option, target_option
+from lowerkit.cli.target_options import (
+    allow_option,
+    device_option,
+    invariant_option,
+    mesh_option,
+    shard_option,
+    target_option,
+)
 from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
@@ -24,6 +31,7 @@ from lowerkit.parity.report.report import Report, Row
 @allow_option
 @device_option
 @mesh_option
+@invariant_option
 @shard_option
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
@@ -50,6 +58,7 @@ def command(
     allow: tuple[str, ...],
     device: str | None,
     mesh: str | None,
+    invariant: bool,
     plan: Path | None,
     dtype: str | None,
     outputs_only: bool,
@@ -65,12 +74,12 @@ def command(
     supervise_targets(target)
     if not bisect:
         refuse_given(["reproducer"], "without --bisect, which writes it")
-    from lowerkit.spmd.plan_file import sharding_of
+    from lowerkit.spmd.sharding import sharding_of
 
-    sharding = sharding_of(mesh, plan)
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
+        sharding = sharding_of(mesh, plan, program, invariant=invariant)
         report = check_program(
             program,
             target=target,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ import click
 from lowerkit.cli.model_options import MODEL_OPTIONS, capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option, verbose_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.target_options import Share, allow_option, device_option, mesh_option, shard_option, target_option
+from lowerkit.cli.target_options import (
+    Share,
+    allow_option,
+    device_option,
+    invariant_option,
+    mesh_option,
+    shard_option,
+    target_option,
+)
 from lowerkit.errors import InputError, UsageError
 
 
@@ -24,6 +33,7 @@ from lowerkit.errors import InputError, UsageError
 @allow_option
 @device_option
 @mesh_option
+@invariant_option
 @shard_option
 @click.option("--require-offload", type=Share(), help="Fail unless the accelerators take this share of the FLOPs: 99%.")
 @click.option("--keep-on-host", multiple=True, metavar="OP", help="Offer OP (softmax, or a node's name) to nobody.")
@@ -50,6 +60,7 @@ def command(
     allow: tuple[str, ...],
     device: str | None,
     mesh: str | None,
+    invariant: bool,
     plan: Path | None,
     require_offload: float | None,
     keep_on_host: tuple[str, ...],
@@ -73,7 +84,7 @@ def command(
 
     from lowerkit.compiler import CompileOptions, compile_program
     from lowerkit.pipeline import STAGES
-    from lowerkit.spmd.plan_file import sharding_of
+    from lowerkit.spmd.sharding import sharding_of
 
     for stage in (compile_to, compile_from):
         if stage is not None and stage not in STAGES[:-1]:
@@ -91,7 +102,6 @@ def command(
         dump_folder=dump_ir,
         workers=workers,
         use_cache=not no_cache,
-        sharding=sharding_of(mesh, plan),
         tiles=tiles,
     )
     with progress(quiet) as show:
@@ -101,10 +111,11 @@ def command(
 
             program = read_stage(Path(model), compile_from)
             if program.mesh:
-                refuse_given(["mesh", "plan"], "on a program that is split among ranks already")
+                refuse_given(["mesh", "plan", "invariant"], "on a program that is split among ranks already")
         else:
             program = capture_model(model, inputs, dynamic, seed, use_cache=not no_cache)
         captured = time.perf_counter()
+        options = replace(options, sharding=sharding_of(mesh, plan, program, invariant=invariant))
         if compile_to is not None:
             from lowerkit.compiler import lower_program
             from lowerkit.program.stage_file import write_stage

@@ -8,6 +8,7 @@ import click
 
 from lowerkit.cli.output import json_option
 from lowerkit.cli.running.request import RunRequest
+from lowerkit.cli.running.simulation_options import SimulationOptions, simulation_options
 from lowerkit.cli.supervise import read_manifest, supervise_devices
 from lowerkit.cli.target_options import device_option, program_option
 from lowerkit.errors import UsageError
@@ -41,6 +42,7 @@ from lowerkit.errors import UsageError
     type=click.FloatRange(min=0, min_open=True),
     help="How long ranks wait for each other, to come and in each collective.",
 )
+@simulation_options
 @click.option("--rank-place", hidden=True, help="Which rank this process is: --nproc writes it.")
 @program_option
 @device_option
@@ -55,6 +57,7 @@ def command(
     nproc: int | None,
     sim: int | None,
     rank_deadline: float,
+    simulated: SimulationOptions,
     rank_place: str | None,
     target: str | None,
     device: str | None,
@@ -65,7 +68,7 @@ def command(
     An artifact for a mesh of ranks runs with --nproc, with --sim, or on ranks that a launcher started (torchrun).
     """
     request = RunRequest(
-        artifact, inputs, seed, output, state, threads, target, device, rank_deadline, as_json
+        artifact, inputs, seed, output, state, threads, target, device, rank_deadline, as_json, simulated
     )  # fmt: skip
     if rank_place is not None:
         from lowerkit.cli.running.mesh import run_started_rank
@@ -74,6 +77,8 @@ def command(
         return
     if nproc is not None and sim is not None:
         raise UsageError("LK1009", f"--nproc {nproc} and --sim {sim} exclude each other", hint="give one of them")
+    if sim is None and (names := simulated.given()):
+        raise UsageError("LK1009", f"{names[0]} is for --sim", hint="simulated ranks alone have such a network")
     manifest = read_manifest(artifact)
     if nproc is not None or sim is not None or any(program.mesh for program in manifest.programs):
         from lowerkit.cli.running.mesh import run_ranks

@@ -37,17 +37,23 @@ device_option = click.option(
 
 mesh_option = click.option(
     "--mesh",
-    metavar="AXIS=RANKS",
-    help="Split the model among ranks that run it together: tp=2. --shard says how.",
+    metavar="AXIS=RANKS[,...]",
+    help="Split the model among ranks that run it together: tp=2, or dp=2,pp=2,tp=4. --shard says how.",
+)
+
+invariant_option = click.option(
+    "--invariant",
+    is_flag=True,
+    help="Make every sum in one order, so that each --mesh gives the same bits, tp=1 included.",
 )
 
 shard_option = click.option(
     "--shard",
     "plan",
     type=click.Path(path_type=Path),
-    metavar="PLAN.json",
-    help="How --mesh splits: patterns of module paths to column, row, vocabulary or replicate, "
-    'as in {"*.q_proj": "column", "*.o_proj": "row"}.',
+    metavar="PLAN.json|auto",
+    help="How --mesh splits: patterns of module paths to column, row, vocabulary, expert, sequence or replicate, "
+    'as in {"*.q_proj": "column", "*.o_proj": "row"}; for several axes one object for each. [default: auto]',
 )
 
 

@@ -6,8 +6,7 @@ all in a manifest.
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lowerkit.codegen.offload import placement_entry
+from lowerkit.codegen.described import manifest_of, program_spec, stem_of
 from lowerkit.codegen.schedule import Schedule, build_schedule
 from lowerkit.codegen.weight_table import StoredWeight, WeightTable
-from lowerkit.dialect import DIALECT_VERSION
 from lowerkit.passes.partition.accelerator import Placement
 from lowerkit.runtimes.manifest import (
-    CHECK_KERNEL,
     HOST,
-    JUMP_KERNEL,
-    DeviceSpec,
-    GoldenSpec,
-    KernelEntry,
     Manifest,
     ProgramSpec,
 )
@@ -36,7 +29,6 @@ from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 from lowerkit.targets.registry import failed
 from lowerkit.targets.target import LinkedCode, LinkSettings, Target
-from lowerkit.version import __version__
 
 if TYPE_CHECKING:
     from lowerkit.program.program import Program
@@ -100,26 +92,35 @@ def compile_parts(
     settings: LinkSettings,
     placements: Sequence[Placement] = (),
 ) -> CompiledParts:
-    """Compiles a program at stage ``fused``.
+    """Compiles one program; see :func:`compile_stages`."""
+    return compile_stages([(program, placements)], hosts, accelerators, settings)
+
+
+def compile_stages(
+    stages: Sequence[tuple[Program, Sequence[Placement]]],
+    hosts: Sequence[Target],
+    accelerators: Sequence[Target],
+    settings: LinkSettings,
+) -> CompiledParts:
+    """Compiles programs at stage ``fused`` that share their weights: the stages of a pipeline, or the only one.
 
     Args:
-        program: it is not changed.
+        stages: each with where its ops run, for the ledger of the artifact; they are not changed.
         hosts: each takes every region that is in no function of an accelerator, in a program of its own.
         accelerators: whose functions the program may hold.
         settings: how targets link.
-        placements: where each op runs, for the ledger of the artifact.
 
     Raises:
         UnsupportedError: LK4001/LK4002, an op or a shape is not supported.
         CodegenError: LK5001/LK5002, code could not be made; LK5003, an accelerator's package failed.
     """
-    weights = WeightTable(program.weights)
+    weights = WeightTable(stages[0][0].weights)
     specs: list[ProgramSpec] = []
     code: dict[str, bytes] = {}
     remarks: dict[str, None] = {}
     ledgers: list[list[LedgerEntry]] = []
     seconds = {"plan": 0.0, "link": 0.0}
-    for host in hosts:
+    for (program, placements), host in itertools.product(stages, hosts):
         started = time.perf_counter()
         targets = _by_memory(host, accelerators)
         schedule = _schedule(program, targets, weights, settings.on_progress)
@@ -131,11 +132,11 @@ def compile_parts(
                 linked[memory] = _link(target, mine, settings)
         seconds["plan"] += planned - started
         seconds["link"] += time.perf_counter() - planned
-        spec = _program(program, schedule, targets, linked, placements)
+        spec = program_spec(program, schedule, targets, linked, placements)
         specs.append(replace(spec, code=_store(code, spec, linked), **linked[HOST].fields))
         ledgers.append(schedule.ledger)
         remarks |= dict.fromkeys([*_slow_regions(schedule), *(r for each in linked.values() for r in each.remarks)])
-    return CompiledParts(_manifest(specs), code, weights.entries, ledgers[0], seconds, list(remarks))
+    return CompiledParts(manifest_of(specs), code, weights.entries, ledgers[0], seconds, list(remarks))
 
 
 def plan_parts(
@@ -145,23 +146,33 @@ def plan_parts(
     placements: Sequence[Placement] = (),
     on_progress: Callable[[str], None] | None = None,
 ) -> PlannedParts:
-    """Plans a program at stage ``fused`` as :func:`compile_parts` does, and stops before code is linked.
+    """Plans one program; see :func:`plan_stages`."""
+    return plan_stages([(program, placements)], hosts, accelerators, on_progress)
+
+
+def plan_stages(
+    stages: Sequence[tuple[Program, Sequence[Placement]]],
+    hosts: Sequence[Target],
+    accelerators: Sequence[Target],
+    on_progress: Callable[[str], None] | None = None,
+) -> PlannedParts:
+    """Plans programs at stage ``fused`` as :func:`compile_stages` does, and stops before code is linked.
 
     Nothing of the weights is read, so a program whose weights are only declared can be sized.
 
     Raises:
-        UnsupportedError, CodegenError: as :func:`compile_parts`.
+        UnsupportedError, CodegenError: as :func:`compile_stages`.
     """
-    weights = WeightTable(program.weights)
+    weights = WeightTable(stages[0][0].weights)
     specs: list[ProgramSpec] = []
     ledgers: list[list[LedgerEntry]] = []
-    for host in hosts:
+    for (program, placements), host in itertools.product(stages, hosts):
         targets = _by_memory(host, accelerators)
         schedule = _schedule(program, targets, weights, on_progress)
         nothing = {memory: LinkedCode(b"", [0] * len(schedule.plans), [0] * len(schedule.plans)) for memory in targets}
-        specs.append(_program(program, schedule, targets, nothing, placements))
+        specs.append(program_spec(program, schedule, targets, nothing, placements))
         ledgers.append(schedule.ledger)
-    return PlannedParts(_manifest(specs), sum(weight.nbytes for weight in weights.entries.values()), ledgers[0])
+    return PlannedParts(manifest_of(specs), sum(weight.nbytes for weight in weights.entries.values()), ledgers[0])
 
 
 def _store(code: dict[str, bytes], spec: ProgramSpec, linked: Mapping[str, LinkedCode]) -> dict[str, str]:
@@ -169,16 +180,11 @@ def _store(code: dict[str, bytes], spec: ProgramSpec, linked: Mapping[str, Linke
     entries: dict[str, str] = {}
     for memory, each in linked.items():
         if each.data:
-            name = f"code/{'-'.join([*_stem(spec), *([memory] if memory != HOST else [])])}.bin"
+            name = f"code/{'-'.join([*stem_of(spec), *([memory] if memory != HOST else [])])}.bin"
             same = (entry for entry, data in code.items() if data == each.data)
             entries[memory] = next(same, name)
             code[entries[memory]] = each.data
     return entries
-
-
-def _stem(spec: ProgramSpec) -> list[str]:
-    """What the entries of a program are named by."""
-    return [re.sub(r"[^A-Za-z0-9_.]", "-", part) for part in (spec.name, spec.target, spec.level) if part]
 
 
 def _link(target: Target, codes: list[DeviceCode], settings: LinkSettings) -> LinkedCode:
@@ -221,80 +227,6 @@ def _compiler(target: Target) -> Compile:
         return answer
 
     return compile_one
-
-
-def _manifest(programs: list[ProgramSpec]) -> Manifest:
-    features = dict.fromkeys(feature for program in programs for feature in _features(program))
-    return Manifest(programs=programs, features=list(features), producer=_producer())
-
-
-def _program(
-    program: Program,
-    schedule: Schedule,
-    targets: Mapping[str, Target],
-    code: Mapping[str, LinkedCode],
-    placements: Sequence[Placement],
-) -> ProgramSpec:
-    numbers = dict.fromkeys(targets, 0)
-    kernels: list[KernelEntry] = []
-    for number, plan in enumerate(schedule.plans):
-        linked, place = code[plan.device], numbers[plan.device]
-        numbers[plan.device] += 1
-        symbol = f"{plan.code.family}_{number}"
-        kernels.append(KernelEntry(linked.entries[place], symbol, plan.device, linked.sizes[place]))
-    host = targets[HOST]
-    spec = ProgramSpec(
-        signature=replace(program.signature, guards=[*program.signature.guards, *schedule.guards]),
-        buffers=schedule.buffers,
-        steps=schedule.steps,
-        kernels=kernels,
-        target=host.name,
-        level=host.level,
-        requires=list(host.features()),
-        mesh=program.mesh,
-        devices=[DeviceSpec(name, target.level) for name, target in targets.items() if name != HOST and numbers[name]],
-        state_initials=schedule.state_initials,
-        output_tree=program.output_tree,
-        input_tree=program.input_tree,
-        metadata={
-            "regions": [_region_entry(entry) for entry in schedule.ledger],
-            **({"placements": list(map(placement_entry, placements))} if placements else {}),
-        },
-    )
-    return replace(spec, golden=GoldenSpec(f"golden/{'-'.join(['outputs', *_stem(spec)])}.safetensors"))
-
-
-def _features(program: ProgramSpec) -> list[str]:
-    """What a runtime must be able to do, beyond running steps in order."""
-    needed = {
-        "states": program.signature.states,
-        "control_flow": any(step.kernel == JUMP_KERNEL for step in program.steps),
-        "guards": program.signature.guards,
-        "index_checks": any(step.kernel == CHECK_KERNEL for step in program.steps),
-        "devices": program.devices,
-        "mesh": program.mesh,
-        "device_states": any(buffer.kind == "state" and buffer.memory != HOST for buffer in program.buffers),
-    }
-    return [feature for feature, present in needed.items() if present]
-
-
-def _producer() -> dict[str, str]:
-    return {
-        "lowerkit": __version__,
-        "dialect": DIALECT_VERSION,
-        "llvmlite": importlib.metadata.version("llvmlite"),
-        "torch-mlir": importlib.metadata.version("torch-mlir"),
-    }
-
-
-def _region_entry(entry: LedgerEntry) -> dict[str, object]:
-    return {
-        "step": entry.step,
-        "family": entry.family,
-        "note": entry.note,
-        "refusals": [list(refusal) for refusal in entry.refusals],
-        **({"target": entry.target} if entry.target else {}),
-    }
 
 
 def _slow_regions(schedule: Schedule) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lowerkit.codegen.shared_tables import SharedTables
 from lowerkit.codegen.step_place import step_place
 from lowerkit.mlir import ir
+from lowerkit.passes.shard.invariance import is_invariant
 from lowerkit.targets.ledger import Compile
 from lowerkit.targets.plan import DeviceCode
 from lowerkit.targets.region_view import RegionView
@@ -20,6 +21,7 @@ class RegionPlanner:
         self._tables = SharedTables(operations)
         self._codes: dict[tuple[object, ...], DeviceCode] = {}
         self._views: dict[tuple[str, str], RegionView] = {}
+        self._invariant = any(is_invariant(op) for op in operations[:1])
 
     def plan(self, op: ir.Operation, names: Sequence[str]) -> tuple[RegionView, DeviceCode]:
         """Returns a region as families see it, and the code for it.
@@ -29,6 +31,7 @@ class RegionPlanner:
             names: for each operand the weight that it is, ``""`` for an activation.
         """
         view = RegionView.from_region(op, names, location=step_place(op)[1], known=self._views)
+        view = view.as_invariant() if self._invariant else view
         view = view.with_layouts(self._tables.layouts(view, lambda other, weights: self.plan(other, weights)[1]))
         if view.key not in self._codes:
             self._codes[view.key] = self._compile(view)

@@ -27,8 +27,7 @@ from lowerkit.codegen.memory import VIEW_OPS, with_liveness
 from lowerkit.codegen.places import Places
 from lowerkit.codegen.region_planner import RegionPlanner
 from lowerkit.codegen.shapes import Shape, ShapeTable, dynamic_dims, result_shapes
-from lowerkit.codegen.state_homes import state_homes
-from lowerkit.codegen.states import read_state, write_state
+from lowerkit.codegen.states import read_state, state_homes, write_state
 from lowerkit.codegen.step_draft import PlannedCode, Source, StepDraft, byte_size, total
 from lowerkit.codegen.step_place import step_place
 from lowerkit.codegen.updates import updated_buffer

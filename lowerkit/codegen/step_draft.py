@@ -65,7 +65,7 @@ class StepDraft:
         if (name, memory) not in self._weight_buffers:
             entry = self.weights.entries[name]
             size, axis = (
-                (entry.nbytes, "") if entry.shard is None else (entry.nbytes // entry.shard.ranks, entry.shard.axis)
+                (entry.nbytes, "") if entry.shard is None else (entry.nbytes // entry.shard.ranks, entry.shard.label)
             )
             buffer = Buffer("weight", size, weight=name, memory=memory, shard=axis)
             self._weight_buffers[name, memory] = self.add(buffer)

@@ -81,10 +81,11 @@ class WeightTable:
                 data = np.ascontiguousarray(self.store.get(name))
                 if shard is None:
                     return packing.apply(data.reshape(seen_as))
-                return np.stack([packing.apply(part.reshape(seen_as)) for part in data])
+                parts = [packing.apply(part.reshape(seen_as)) for part in data.reshape(shard.ranks, -1)]
+                return np.stack(parts).reshape(*shard.sizes, *parts[0].shape)
 
-            ranks = () if shard is None else (shard.ranks,)
-            self.entries[key] = StoredWeight(dtype, (*ranks, *packed_shape), read, shard)
+            sizes = () if shard is None else shard.sizes
+            self.entries[key] = StoredWeight(dtype, (*sizes, *packed_shape), read, shard)
         return key
 
     def constant(self, array: Array) -> str:

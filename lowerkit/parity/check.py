@@ -18,7 +18,7 @@ from lowerkit.parity.symbolic_sizes import sizes_of, text_of
 if TYPE_CHECKING:
     from lowerkit.compiler import CompileOptions
     from lowerkit.parity.taps import Tap
-    from lowerkit.passes.shard.plan import ShardingPlan
+    from lowerkit.passes.shard.plan import MeshPlan
     from lowerkit.program.program import Program
 
 
@@ -35,7 +35,8 @@ def check(
     hard: bool = False,
     allow: Sequence[str] = (),
     mesh: str | None = None,
-    shard: Mapping[str, str] | None = None,
+    shard: Mapping[str, Any] | str | None = None,
+    invariant: bool = False,
 ) -> Report:
     """Compiles ``model`` (as ``lowerkit.compile`` takes it) and compares it with eager by gate A.
 
@@ -47,7 +48,8 @@ def check(
     ``allow`` is what accelerators may compute less exactly than the model says: ``tf32`` on ``cuda``. What it grants is
     measured, see :mod:`lowerkit.parity.permission`, and stands in ``report.allowed``.
 
-    With ``mesh`` and ``shard``, as for ``lowerkit.compile``, all ranks run, simulated, and must give the same bits.
+    With ``mesh``, ``shard`` and ``invariant``, as for ``lowerkit.compile``, all ranks run, simulated, and must give the
+    same bits.
 
     Raises:
         UsageError: LK1003, there are no example inputs to run with.
@@ -64,17 +66,18 @@ def check(
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
 
-    from lowerkit.spmd.plan_file import sharding_of
+    from lowerkit.spmd.sharding import sharding_of
 
+    program = make()
     return check_program(
-        make(),
+        program,
         target=target,
         device=device,
         per_op=per_op,
         bisect=bisect,
         hard=hard,
         allow=allow,
-        sharding=sharding_of(mesh, shard),
+        sharding=sharding_of(mesh, shard, program, invariant=invariant),
     )
 
 
@@ -87,7 +90,7 @@ def check_program(
     bisect: bool = False,
     hard: bool = False,
     allow: Sequence[str] = (),
-    sharding: ShardingPlan | None = None,
+    sharding: MeshPlan | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``.
@@ -124,7 +127,10 @@ def check_program(
     if bodies and unlowered is None:
         why = "the model has symbolic dims" if program.signature.dims else "the program is for a mesh"
         report.skipped.append(f"the ops inside of branches and loops: {why}")
-    if per_op:
+    in_stages = sharding is not None and sharding.stages is not None
+    if in_stages and per_op:
+        report.skipped.append("the ops: the program is cut into the stages of a pipeline")
+    if per_op and not in_stages:
         from lowerkit.parity.integer.source_framework_check import holds_quantization
         from lowerkit.parity.taps import add_taps
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -81,6 +81,7 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(part if part.isprintable() else "?" for part in text)
 
 
+@lru_cache(maxsize=4096)
 def is_users_file(file: str) -> bool:
     """Tells whether a frame's file is neither PyTorch's nor generated nor ours."""
     return not file.startswith("<") and inside_torch(file) is None and _CAPTURE not in Path(file).parents

@@ -35,7 +35,7 @@ class _Head(msgspec.Struct):
     dialect: str = ""
     placements: list[dict[str, Any]] = []
     mesh: list[MeshAxis] = []
-    shared: dict[str, str] = {}
+    shared: dict[str, list[tuple[str, int]]] = {}
 
 
 def write_stage(program: Program, path: Path) -> None:
@@ -43,7 +43,7 @@ def write_stage(program: Program, path: Path) -> None:
     from safetensors.numpy import save_file
 
     used: dict[str, np.ndarray] = {}
-    shared: dict[str, str] = {}
+    shared: dict[str, list[tuple[str, int]]] = {}
 
     def collect(operation: ir.Operation) -> None:
         if operation.name not in ("lk.weight", "lk.state_read"):
@@ -54,7 +54,7 @@ def write_stage(program: Program, path: Path) -> None:
             used[symbol] = array.view(np.uint16) if NUMPY_DTYPES["bf16"] == array.dtype else array
             shard = program.weights.shard(symbol)
             if shard is not None:
-                shared[symbol] = shard.axis
+                shared[symbol] = list(shard.axes)
 
     walk(program.module.operation, collect)
     head = msgspec.json.encode(
@@ -118,7 +118,7 @@ def read_stage(path: Path, stage: str) -> Program:
     for name, array in arrays.items():
         data = array.view(NUMPY_DTYPES["bf16"]) if declared.get(name) == "bf16" else array
         if name in head.shared:
-            shard = Shard(head.shared[name], len(data))
+            shard = Shard(tuple(head.shared[name]))
             weights.derive(name, (), partial(_same, data), dtype=name_of(data.dtype), shape=data.shape, shard=shard)
         else:
             weights.add(name, data)

@@ -6,8 +6,8 @@ Vocabulary
                only declared: such a program can be sized, not compiled.
     derived    a weight computed from others (batch-norm folding, transposition). Its function runs when the data is
                asked for, so that a pass over a model of 100 GB reads nothing.
-    shard      of a weight that the ranks along an axis of a mesh share, each with a part of its own. The data is the
-               parts, stacked along a new first dimension; an ``lk.weight`` of its name is the part of its rank.
+    shard      of a weight that the ranks of a mesh share, each with a part of its own. The data is the parts, stacked
+               along one new leading dimension per axis; an ``lk.weight`` of its name is the part of its rank.
 
 Bytes: provider arrays are never copied; results of functions are kept in a cache of bounded size.
 """
@@ -15,9 +15,10 @@ Bytes: provider arrays are never copied; results of functions are kept in a cach
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,10 +39,32 @@ class MissingDataError(Exception):
 
 @dataclass(frozen=True)
 class Shard:
-    """Who shares a weight: the ranks along an axis of the mesh."""
+    """Who shares a weight: the ranks along axes of the mesh.
 
-    axis: str
-    ranks: int
+    Attributes:
+        axes: name and size of each; the data has a leading dimension for each, in this order.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def ranks(self) -> int:
+        """How many parts there are."""
+        return math.prod(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The leading dimensions of the data."""
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def label(self) -> str:
+        """The names of the axes, as a manifest has them: ``dp,tp``."""
+        return ",".join(name for name, _ in self.axes)
+
+    def part(self, data: Array, place: Mapping[str, int]) -> Array:
+        """Returns the part of the rank at ``place``, which says where it is along each axis."""
+        return data[tuple(place[name] for name, _ in self.axes)]
 
 
 @dataclass(frozen=True)
@@ -120,7 +143,7 @@ class WeightStore:
             parents: the weights that the function reads.
             function: gives the data; with ``shard`` the stacked parts.
             dtype: as for :meth:`add`.
-            shape: as for :meth:`add`; with ``shard`` it begins with the number of ranks.
+            shape: as for :meth:`add`; with ``shard`` it begins with the sizes of its axes.
             shard: who shares the weight; None: every rank has the whole.
 
         Raises:
@@ -138,6 +161,13 @@ class WeightStore:
             return function(*(self.get(parent) for parent in inputs))
 
         self._entries[name] = _Entry(provider, dtype, None if shape is None else tuple(shape), inputs, function, shard)
+
+    def fork(self) -> WeightStore:
+        """Returns a store of the same weights that learns names of its own: for a program lowered on trial."""
+        other = WeightStore()
+        other._entries = dict(self._entries)
+        other._reserved = set(self._reserved)
+        return other
 
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps :meth:`unique_name` from giving ``names`` away; :meth:`add` takes them."""
@@ -202,6 +232,10 @@ class WeightStore:
     def parents(self, name: str) -> tuple[str, ...]:
         """Returns the weights that a derived weight is computed from; empty for the others."""
         return self._entries[name].parents
+
+    def derivation(self, name: str) -> Callable[..., Array] | None:
+        """Returns the function that computes a derived weight from its parents; None of a weight that is not derived."""
+        return self._entries[name].function
 
     def recompute(self, name: str, parent_data: Callable[[str], Array]) -> Array:
         """Returns a derived weight computed from ``parent_data`` of its parents (wider ones, say); nothing is kept.

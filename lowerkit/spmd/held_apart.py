@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from lowerkit.mlir import ir
 from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
 
-_MADE_WHOLE = ("all_reduce", "all_gather")
+_MADE_ALIKE = ("all_reduce", "all_gather", "broadcast")
+
+Axes = frozenset[str]
+"""Axes of the mesh along which ranks hold a value differently."""
 
 
 def held_apart(program: Program) -> set[ir.Value]:
@@ -20,25 +23,33 @@ def held_apart(program: Program) -> set[ir.Value]:
         ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation.regions[0].blocks[0]
         for op in program.module.body.operations
     }
-    return _apart_in(functions["main"], (), functions, program.weights)
+    found = _apart_in(functions["main"], {}, functions, program.weights)
+    return {value for value, axes in found.items() if axes}
 
 
 def _apart_in(
-    block: ir.Block, given: Collection[ir.Value], functions: Mapping[str, ir.Block], weights: WeightStore
-) -> set[ir.Value]:
-    apart = set(given)
+    block: ir.Block, given: Mapping[ir.Value, Axes], functions: Mapping[str, ir.Block], weights: WeightStore
+) -> dict[ir.Value, Axes]:
+    apart = dict(given)
+    nothing: Axes = frozenset()
     for op in (each.operation for each in block.operations):
+        read = nothing.union(*(apart.get(operand, nothing) for operand in op.operands))
         if op.name == "lk.weight":
-            if weights.shard(ir.StringAttr(op.attributes["symbol"]).value) is not None:
-                apart.update(op.results)
-        elif op.name == "lk.collective_done":
-            kind = ir.StringAttr(op.operands[0].owner.operation.attributes["kind"]).value
-            apart.update(() if kind in _MADE_WHOLE else op.results)
+            shard = weights.shard(ir.StringAttr(op.attributes["symbol"]).value)
+            read = nothing if shard is None else frozenset(name for name, _ in shard.axes)
+        elif op.name == "lk.collective_start":
+            axis = {ir.StringAttr(op.attributes["axis"]).value}
+            alike = ir.StringAttr(op.attributes["kind"]).value in _MADE_ALIKE
+            read = read - axis if alike else read | axis
         elif op.name == "lk.call" and (body := functions.get(ir.StringAttr(op.attributes["callee"]).value)) is not None:
-            pairs = zip(body.arguments, op.operands, strict=True)
-            inner = _apart_in(body, [argument for argument, value in pairs if value in apart], functions, weights)
+            own = {
+                argument: apart.get(value, nothing) for argument, value in zip(body.arguments, op.operands, strict=True)
+            }
+            inner = _apart_in(body, own, functions, weights)
             returned = list(body.operations)[-1].operation.operands
-            apart.update(result for result, value in zip(op.results, returned, strict=True) if value in inner)
-        elif op.name == "lk.collective_start" or any(operand in apart for operand in op.operands):
-            apart.update(op.results)
+            apart.update(
+                (result, inner.get(value, nothing)) for result, value in zip(op.results, returned, strict=True)
+            )
+            continue
+        apart.update(dict.fromkeys(op.results, read))
     return apart

@@ -1,4 +1,7 @@
-"""A plan as a user writes it: patterns of module paths and what to do with their weights, as JSON."""
+"""A plan as a user writes it: patterns of module paths and what to do with their weights, as JSON.
+
+One object of patterns and choices for a mesh of one axis; for several, one for each by the name of the axis.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from lowerkit.errors import InputError, UsageError
-from lowerkit.passes.shard.plan import CHOICES, PlanEntry, ShardingPlan
+from lowerkit.passes.shard.plan import CHOICES, MeshPlan, PlanEntry, ShardingPlan, StageEntry, StagePlan
+from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.mesh import Mesh
 
+AUTO = "auto"
+"""What a user says in the place of a plan, to have it chosen."""
+
+MICRO_BATCHES = "micro-batches"
+"""The key of a pipeline axis beside its patterns; no module has this name."""
+
 _MOST_BYTES = 1 << 20
-_SHOWN = 3
-_MOST_SHOWN = 6
+_MOST_MICRO_BATCHES = 1024
+
+Entries = Mapping[str, Any] | Sequence[tuple[str, Any]]
 
 
 def read_plan(path: Path) -> list[tuple[str, Any]]:
@@ -28,11 +39,12 @@ def read_plan(path: Path) -> list[tuple[str, Any]]:
             data = file.read(_MOST_BYTES + 1)
         entries = json.loads(data.decode(), object_pairs_hook=_Pairs)
     except OSError as error:
-        raise InputError("LK1001", f"the plan {path} cannot be read: {error.strerror}") from error
+        hint = "--shard auto chooses a plan" if path.name.startswith("auto") else ""
+        raise InputError("LK1001", f"the plan {path} cannot be read: {error.strerror}", hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise InputError("LK1002", f"the plan {path} is no JSON: {error}", hint=_EXAMPLE) from None
+        raise InputError("LK1002", f"the plan {path} is no JSON: {error}", hint=EXAMPLE_PLAN) from None
     if not isinstance(entries, _Pairs) or len(data) > _MOST_BYTES:
-        raise InputError("LK1002", f"the plan {path} is no JSON object of patterns and choices", hint=_EXAMPLE)
+        raise InputError("LK1002", f"the plan {path} is no JSON object of patterns and choices", hint=EXAMPLE_PLAN)
     return list(entries)
 
 
@@ -40,86 +52,117 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object that keeps its order, and what it says twice."""
 
 
-_EXAMPLE = 'a plan reads {"*.q_proj": "column", "*.o_proj": "row", "*.embed_tokens": "vocabulary"}'
+EXAMPLE_PLAN = (
+    'a plan reads {"*.q_proj": "column", "*.o_proj": "row", "*.embed_tokens": "vocabulary"}; for a mesh of several '
+    'axes {"tp": {"*.q_proj": "column"}, "pp": {"*.layers.0": 0, "*.layers.1": 1}, "dp": {"*": "batch"}}'
+)
 
 
-def sharding_of(mesh: str | None, plan: Path | Mapping[str, Any] | None) -> ShardingPlan | None:
-    """Returns the sharding that a user names; None where there is neither a mesh nor a plan.
-
-    Raises:
-        UsageError: LK1011, one of them is missing or wrong.
-        InputError: LK1001/LK1002, as :func:`read_plan`.
-    """
-    if mesh is None and plan is None:
-        return None
-    if mesh is None or plan is None:
-        given, missing = ("a mesh", "plan") if plan is None else ("a plan", "mesh")
-        raise UsageError(
-            "LK1011",
-            f"{given} is given and no {missing}",
-            hint="give both: --mesh tp=2 --shard plan.json says among how many ranks, and how",
-        )
-    parsed = Mesh.parse(mesh)
-    return make_plan(parsed, read_plan(plan) if isinstance(plan, Path) else plan)
-
-
-def make_plan(mesh: Mesh, entries: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> ShardingPlan:
+def make_plan(mesh: Mesh, entries: Entries, *, invariant: bool = False) -> MeshPlan:
     """Makes the plan for a mesh.
 
     Raises:
         UsageError: LK1011, an entry says what is no choice, or a pattern stands twice; all of them at once.
     """
-    pairs = list(entries.items()) if isinstance(entries, Mapping) else list(entries)
+    pairs = _pairs(entries)
+    by_axis = _by_axis(mesh, pairs)
+    problems: list[str] = [] if pairs else ["it has no entry"]
+    known = {axis.name: axis for axis in mesh.axes}
+    for name, _ in by_axis:
+        if name not in known:
+            problems.append(f"{name!r} is no axis of the mesh {mesh}{_nearest(name, list(known))}")
+    given = dict(by_axis)
+    problems += [f"it says nothing of the axis {name!r}" for name, axis in known.items() if _says_nothing(axis, given)]
+    axes: list[ShardingPlan] = []
+    stages: StagePlan | None = None
+    for axis in mesh.axes:
+        own = given.get(axis.name, [])
+        where = f"{axis.name}: " if len(mesh.axes) > 1 else ""
+        if own and all(_is_stage(choice) for _, choice in own):
+            problems += [f"{where}{text}" for text in _stage_problems(axis, own)]
+            if stages is not None:
+                problems.append(f"{stages.axis!r} and {axis.name!r} are both axes of stages; there is one pipeline")
+            if not problems:
+                stages = _stage_plan(axis, own)
+            continue
+        problems += [f"{where}{text}" for text in _choice_problems(own)]
+        if not problems and own:
+            axes.append(ShardingPlan(axis.name, axis.size, tuple(PlanEntry(*pair) for pair in own)))
+    if problems:
+        raise UsageError("LK1011", f"the plan is wrong: {problems[0]}", details=problems[1:], hint=EXAMPLE_PLAN)
+    return MeshPlan(tuple((axis.name, axis.size) for axis in mesh.axes), tuple(axes), stages, invariant)
+
+
+def entries_of(plan: MeshPlan) -> dict[str, dict[str, Any]]:
+    """Returns a plan as :func:`make_plan` takes it, by axis: what a file of it holds."""
+    by_axis: dict[str, dict[str, Any]] = {
+        each.axis: {entry.pattern: entry.choice for entry in each.entries} for each in plan.axes
+    }
+    if plan.stages is not None:
+        own = by_axis[plan.stages.axis] = {entry.pattern: entry.stage for entry in plan.stages.entries}
+        if plan.stages.micro_batches > 1:
+            own[MICRO_BATCHES] = plan.stages.micro_batches
+    return {name: by_axis[name] for name, _ in plan.mesh if name in by_axis}
+
+
+def _pairs(entries: Entries) -> list[tuple[str, Any]]:
+    return list(entries.items()) if isinstance(entries, Mapping) else list(entries)
+
+
+def _by_axis(mesh: Mesh, pairs: list[tuple[str, Any]]) -> list[tuple[str, list[tuple[str, Any]]]]:
+    """Returns the entries of each axis; a plan without axes is that of the only one."""
+    if pairs and all(isinstance(value, (_Pairs, Mapping)) for _, value in pairs):
+        return [(name, _pairs(value)) for name, value in pairs]
+    if len(mesh.axes) > 1:
+        raise UsageError(
+            "LK1011",
+            f"the plan does not say which axis of the mesh {mesh} its patterns are for",
+            hint=EXAMPLE_PLAN,
+        )
+    return [(mesh.axes[0].name, pairs)]
+
+
+def _says_nothing(axis: MeshAxis, given: Mapping[str, list[tuple[str, Any]]]) -> bool:
+    return axis.size > 1 and bool(given) and not given.get(axis.name)
+
+
+def _is_stage(choice: object) -> bool:
+    return isinstance(choice, int) and not isinstance(choice, bool)
+
+
+def _choice_problems(pairs: list[tuple[str, Any]]) -> list[str]:
     patterns = [pattern for pattern, _ in pairs]
     problems = [f"{pattern!r} stands twice" for pattern in dict.fromkeys(patterns) if patterns.count(pattern) > 1]
     problems += [_unknown_choice(pattern, choice) for pattern, choice in pairs if choice not in CHOICES]
     problems += ["a pattern is empty"] if "" in patterns else []
-    if not pairs:
-        problems.append("it has no entry")
-    if problems:
-        raise UsageError("LK1011", f"the plan is wrong: {problems[0]}", details=problems[1:], hint=_EXAMPLE)
-    return ShardingPlan(mesh.axis.name, mesh.axis.size, tuple(PlanEntry(*pair) for pair in pairs))
+    return problems
+
+
+def _stage_problems(axis: MeshAxis, pairs: list[tuple[str, Any]]) -> list[str]:
+    patterns = [pattern for pattern, _ in pairs]
+    problems = [f"{pattern!r} stands twice" for pattern in dict.fromkeys(patterns) if patterns.count(pattern) > 1]
+    problems += ["a pattern is empty"] if "" in patterns else []
+    for pattern, stage in pairs:
+        most = _MOST_MICRO_BATCHES if pattern == MICRO_BATCHES else axis.size - 1
+        least = 1 if pattern == MICRO_BATCHES else 0
+        if not _is_stage(stage) or not least <= stage <= most:
+            problems.append(f"{pattern!r} is {stage!r}, expected a number from {least} to {most}")
+    named = {stage for pattern, stage in pairs if pattern != MICRO_BATCHES}
+    missing = [str(stage) for stage in range(axis.size) if stage not in named]
+    if missing:
+        problems.append(f"no module is named for stage {', '.join(missing)} of {axis.name}={axis.size}")
+    return problems
+
+
+def _stage_plan(axis: MeshAxis, pairs: list[tuple[str, Any]]) -> StagePlan:
+    entries = tuple(StageEntry(pattern, stage) for pattern, stage in pairs if pattern != MICRO_BATCHES)
+    return StagePlan(axis.name, axis.size, entries, dict(pairs).get(MICRO_BATCHES, 1))
 
 
 def _unknown_choice(pattern: str, choice: object) -> str:
-    near = difflib.get_close_matches(str(choice), CHOICES, 1, cutoff=0.3)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{pattern!r} is {choice!r}, which is none of {', '.join(CHOICES)}{meant}"
+    return f"{pattern!r} is {choice!r}, which is none of {', '.join(CHOICES)}{_nearest(str(choice), CHOICES)}"
 
 
-def require_used(plan: ShardingPlan) -> None:
-    """Raises where an entry of a plan split nothing, once the program is sharded: a typing error would pass for a plan.
-
-    Raises:
-        UsageError: LK1011, with every such entry and the nearest module.
-    """
-    unused = [entry for entry in plan.entries if entry not in plan.report.used]
-    problems = [reason for entry in unused if (reason := _why_unused(plan, entry)) is not None]
-    if problems:
-        raise UsageError(
-            "LK1011",
-            f"the plan names what it does not split: {problems[0]}",
-            details=problems[1:],
-            hint="lowerkit compile MODEL --compile-to canonical writes the IR, where each op has its module",
-        )
-
-
-def _why_unused(plan: ShardingPlan, entry: PlanEntry) -> str | None:
-    modules = [path for path in plan.report.modules if entry.names(path)]
-    if modules and entry.choice == "replicate":
-        return None
-    if not modules:
-        return f"{entry.pattern!r} names no module of the model{_nearest(plan, entry.pattern)}"
-    first = next((other for other in plan.entries if any(map(other.names, modules))), entry)
-    if first != entry:
-        return f"{entry.pattern!r} comes behind {first.pattern!r}, which names {modules[0]!r} first"
-    kind = "a table that is looked up, or a product" if entry.choice == "vocabulary" else "a product with a weight"
-    return f"{entry.pattern!r} names {modules[0]!r}, which has no {kind.removeprefix('a ')}"
-
-
-def _nearest(plan: ShardingPlan, pattern: str) -> str:
-    paths = list(plan.report.modules)
-    names = {f"*.{path.rpartition('.')[2]}": None for path in paths} | dict.fromkeys(paths)
-    near = difflib.get_close_matches(pattern, list(names), _SHOWN, cutoff=0.5)
-    shown = near or list(names)[:_MOST_SHOWN]
-    return f"; {'near' if near else 'there are'}: {', '.join(map(repr, shown)) or 'none with weights'}"
+def _nearest(given: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, known, 1, cutoff=0.3)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lowerkit.passes.shard.plan import ShardingPlan
+from lowerkit.passes.shard.plan import MeshPlan
 from lowerkit.runtimes.manifest import ProgramSpec
+from lowerkit.spmd.plan_file import entries_of
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
 class ShardingSummary:
-    """What every rank of a mesh runs.
+    """What the ranks of a mesh run.
 
     Attributes:
-        axis, ranks: the mesh.
+        mesh: as a user writes it.
+        ranks: how many there are.
         split, whole: modules of the products and tables that are split; of products that every rank computes whole.
-        collectives: how many of each kind.
-        rank_bytes, stored_bytes: weights that one rank reads, and those in the artifact.
+        collectives: how many of each kind a rank takes part in; with stages, that with the most.
+        rank_bytes, stored_bytes: weights that one rank reads, the most of all stages; and those in the artifact.
+        plan: by axis, as a file of it holds it.
+        reasons: why the plan is as it is, where it was chosen.
     """
 
-    axis: str
+    mesh: str
     ranks: int
     split: tuple[str, ...]
     whole: tuple[str, ...]
     collectives: dict[str, int]
     rank_bytes: int
     stored_bytes: int
+    plan: dict[str, dict[str, Any]]
+    reasons: tuple[str, ...] = ()
 
     def render(self) -> str:
         """Returns the line for people."""
         total = len(self.split) + len(self.whole)
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items()) or "no collective"
         line = (
-            f"{self.axis}={self.ranks}: {len(self.split)} of {total} products and tables split, {kinds}; "
+            f"{self.mesh}: {len(self.split)} of {total} products and tables split, {kinds}; "
             f"{self.rank_bytes / 1e6:.2f} MB of weights a rank, {self.stored_bytes / 1e6:.2f} MB stored"
         )
-        if not self.whole:
+        if not self.whole or not self.split:
             return line
         named = ", ".join(path or "the model" for path in self.whole[:_SHOWN])
         return f"{line}; whole on every rank: {named}{', ...' if len(self.whole) > _SHOWN else ''}"
@@ -47,26 +55,45 @@ class ShardingSummary:
     def to_json(self) -> dict[str, Any]:
         """Returns the document of ``--json``."""
         return {
-            "axis": self.axis,
+            "mesh": self.mesh,
             "ranks": self.ranks,
             "split": list(self.split),
             "whole": list(self.whole),
             "collectives": self.collectives,
             "rank_bytes": self.rank_bytes,
             "stored_bytes": self.stored_bytes,
+            "plan": self.plan,
+            "reasons": list(self.reasons),
         }
 
 
-def summary_of(plan: ShardingPlan, program: ProgramSpec, stored: dict[str, int]) -> ShardingSummary:
+def summary_of(plan: MeshPlan, programs: Sequence[ProgramSpec], stored: dict[str, int]) -> ShardingSummary:
     """Returns the summary of a compiled program; ``stored`` is the bytes of each weight of the artifact."""
-    shards = {buffer.weight: buffer.shard for buffer in program.buffers if buffer.kind == "weight"}
-    report = plan.report
+    sizes = dict(plan.mesh)
+    first = programs[0]
+    stages = [each for each in programs if (each.name, each.label) == (first.name, first.label)]
+    split = dict.fromkeys(path for axis in plan.axes for path, _ in axis.report.split)
+    whole = dict.fromkeys(path for axis in plan.axes for path in axis.report.whole if path not in split)
+    counts = [_collectives(stage) for stage in stages]
     return ShardingSummary(
-        plan.axis,
-        plan.ranks,
-        tuple(path for path, _ in report.split),
-        tuple(report.whole),
-        dict(Counter(each.kind for each in report.collectives)),
-        sum(stored[name] // (plan.ranks if shard else 1) for name, shard in shards.items()),
-        sum(stored[name] for name in shards),
+        plan.label,
+        math.prod(sizes.values()),
+        tuple(split),
+        tuple(whole),
+        dict(max(counts, key=lambda count: sum(count.values()))),
+        max(_rank_bytes(stage, sizes, stored) for stage in stages),
+        sum(stored.values()),
+        entries_of(plan),
+        plan.reasons,
     )
+
+
+def _collectives(program: ProgramSpec) -> Counter[str]:
+    calls = [step.collective for step in program.steps if step.collective is not None]
+    return Counter(call.operation for call in calls if call.phase != "done")
+
+
+def _rank_bytes(program: ProgramSpec, sizes: dict[str, int], stored: dict[str, int]) -> int:
+    shards = {buffer.weight: buffer.shard for buffer in program.buffers if buffer.kind == "weight"}
+    parts = {name: math.prod(sizes[axis] for axis in shard.split(",") if axis) for name, shard in shards.items()}
+    return sum(stored[name] // count for name, count in parts.items())

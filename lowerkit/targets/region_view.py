@@ -49,9 +49,12 @@ class RegionView:
         module: the module that holds the body as ``@region``.
         location: ``file:line`` of the anchor in the user's code, for messages.
         allowed: what may be computed less exactly, see :class:`~lowerkit.targets.target.Target`.
+        invariant: whether an element's bits may hang on nothing but what it is computed from: not on the extents that
+            a mesh splits (columns, rows, batches, heads), nor on threads.
     """
 
     allowed: frozenset[str] = frozenset()
+    invariant: bool = False
 
     def __init__(
         self,
@@ -151,6 +154,12 @@ class RegionView:
         view.allowed = names
         return view
 
+    def as_invariant(self) -> RegionView:
+        """Returns a view of the same region, of which kernels are asked to be :attr:`invariant`."""
+        view = copy.copy(self)
+        view.invariant = True
+        return view
+
     def with_layouts(self, layouts: Mapping[int, Packing]) -> RegionView:
         """Returns a view of the same region whose weights lie in ``layouts``."""
         view = copy.copy(self)
@@ -212,7 +221,7 @@ class RegionView:
     @property
     def key(self) -> tuple[object, ...]:
         """Regions with equal keys get equal plans."""
-        return self.kind, self.text, self.weight_flags, tuple(self.layouts.items())
+        return self.kind, self.text, self.weight_flags, tuple(self.layouts.items()), self.invariant
 
     @property
     def buffer_types(self) -> list[ir.RankedTensorType]:

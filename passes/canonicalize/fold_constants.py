@@ -47,6 +47,7 @@ from lowerkit.passes.rewriting import (
     replace,
     weight_symbol,
 )
+from lowerkit.passes.shard.invariance import is_for_kernels
 from lowerkit.program.dtypes import name_of
 from lowerkit.program.weights import Shard, WeightStore
 
@@ -128,7 +129,7 @@ class FoldConstants(Pass):
         return size > sum(tensor_bytes(leaf.results[0].type) or 0 for leaf in leaves)
 
     def _is_constant(self, op: ir.Operation, constant: OpSet, remarks: list[str]) -> bool:
-        if not op.name.startswith(_FOLDABLE) or op.name in _NEVER or has_effects(op):
+        if not op.name.startswith(_FOLDABLE) or op.name in _NEVER or has_effects(op) or is_for_kernels(op):
             return False
         sources = [*op.operands, *captured_values(op)]
         if any(defining_op(value) not in constant for value in sources):
@@ -259,24 +260,28 @@ def _derive(text: str, cone: list[ir.Operation], root: ir.Operation, index: int,
     step = root.name.partition(".")[2]
     name = weights.unique_name(f"{parents[0]}.{step}" if parents else step)
     shared = [weights.shard(parent) for parent in parents]
-    shard = next((each for each in shared if each is not None), None)
+    axes = dict(axis for each in shared if each is not None for axis in each.axes)
+    shard = Shard(tuple(axes.items())) if axes else None
     compute, shape = _interpreted(text, parents), list(kind.shape)
     if shard is not None:
-        compute, shape = _of_each_rank(compute, shared, shard.ranks), [shard.ranks, *shape]
+        compute, shape = _of_each_rank(compute, shared, shard), [*shard.sizes, *shape]
     weights.derive(name, parents, compute, dtype=name_of(numpy_dtype(kind.element_type)), shape=shape, shard=shard)
     return name
 
 
-def _of_each_rank(compute: Callable[..., Array], shared: Sequence[Shard | None], ranks: int) -> Callable[..., Array]:
+def _of_each_rank(compute: Callable[..., Array], shared: Sequence[Shard | None], of: Shard) -> Callable[..., Array]:
     """Computes the part of each rank from its parts of the weights that are shared, and stacks them."""
+    names = [name for name, _ in of.axes]
 
     def compute_parts(*arrays: Array) -> Array:
-        return np.stack(
-            [
-                compute(*(array if shard is None else array[rank] for array, shard in zip(arrays, shared, strict=True)))
-                for rank in range(ranks)
-            ]
-        )
+        parts: list[Array] = []
+        for place in np.ndindex(*of.sizes):
+            own = dict(zip(names, place, strict=True))
+            given = (
+                each if shard is None else shard.part(each, own) for each, shard in zip(arrays, shared, strict=True)
+            )
+            parts.append(compute(*given))
+        return np.stack(parts).reshape(*of.sizes, *parts[0].shape)
 
     return compute_parts
 

@@ -6,6 +6,7 @@ from lowerkit.dialect.types import is_float
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import element_of, shape_of, weight_symbol
+from lowerkit.passes.shard.invariance import is_chunked
 from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan
 from lowerkit.passes.shard.rules import product_axes
 from lowerkit.passes.shard.shardings import PARTIAL, WHOLE, Placed, Split, divides
@@ -69,12 +70,15 @@ class Choices:
         if entry is None or entry.choice == "replicate":
             self._plan.report.whole.append(describe(op).module_path)
             return None
-        axis = depth if entry.choice == "row" else columns
-        if len(shape_of(weight)) != 2:
+        chunked = is_chunked(op)
+        axis = columns if entry.choice != "row" else 0 if chunked else depth
+        if len(shape_of(weight)) != 2 and not chunked:
             self._problem(op, f"its weight has {len(shape_of(weight))} dimensions", entry)
             return None
         if not self._may_split(op, weight, axis, entry):
             return None
+        if entry.choice == "row" and chunked:
+            return Placed((Split(0), Split(0)), Split(0))
         if entry.choice == "row":
             return Placed((Split(left_depth), Split(depth)), PARTIAL)
         return Placed((WHOLE, Split(columns)), Split(len(shape_of(op.results[0])) - 1))

@@ -51,28 +51,34 @@ class OwnParts:
         """Returns ``rows[r]`` at rank r: what depends on the rank is data, a weight that the ranks share."""
         key = (f"{stem}.{rows.dtype}.{rows.shape}", rows.tobytes())
         if key not in self._names:
-            name = self._names[key] = self._weights.unique_name(f"{stem}@{self._shard.axis}")
+            name = self._names[key] = self._weights.unique_name(f"{stem}@{self._shard.label}")
             dtype = name_of(rows.dtype)
             self._weights.derive(name, (), lambda: rows, dtype=dtype, shape=rows.shape, shard=self._shard)
         element = ir.IntegerType.get_signless(rows.dtype.itemsize * 8)
         return WeightOp.build(self._names[key], ir.RankedTensorType.get(list(rows.shape[1:]), element))
 
     def _weight(self, symbol: str, shape: list[int], axis: int) -> str:
-        """Returns the name of the weight that holds the slices of ``symbol`` along ``axis``, stacked."""
+        """Returns the name of the weight that holds the slices of ``symbol`` along ``axis``, stacked.
+
+        A weight that the ranks along other axes share already is cut in each of its parts.
+        """
         if (symbol, axis) not in self._names:
-            ranks = self._shard.ranks
+            ranks, outer = self._shard.ranks, self._weights.shard(symbol)
+            before = () if outer is None else outer.sizes
             dtype, _ = self._weights.spec(symbol)
-            size = -(-shape[axis] // ranks)
-            apart = [*shape[:axis], ranks, size, *shape[axis + 1 :]]
-            padding = [(0, ranks * size - extent if place == axis else 0) for place, extent in enumerate(shape)]
-            name = self._names[symbol, axis] = self._weights.unique_name(f"{symbol}@{self._shard.axis}.{axis}")
+            size, place = -(-shape[axis] // ranks), len(before) + axis
+            apart = [*before, *shape[:axis], ranks, size, *shape[axis + 1 :]]
+            padding = [(0, 0)] * (len(before) + len(shape))
+            padding[place] = (0, ranks * size - shape[axis])
+            name = self._names[symbol, axis] = self._weights.unique_name(f"{symbol}@{self._shard.label}.{axis}")
 
             def stacked(array: Array) -> Array:
-                padded = np.pad(array.reshape(shape), padding) if shape[axis] % ranks else array
-                return np.ascontiguousarray(np.moveaxis(padded.reshape(apart), axis, 0))
+                padded = np.pad(array.reshape(*before, *shape), padding) if shape[axis] % ranks else array
+                return np.ascontiguousarray(np.moveaxis(padded.reshape(apart), place, len(before)))
 
-            parts = [ranks, *shape[:axis], size, *shape[axis + 1 :]]
-            self._weights.derive(name, [symbol], stacked, dtype=dtype, shape=parts, shard=self._shard)
+            parts = [*before, ranks, *shape[:axis], size, *shape[axis + 1 :]]
+            shard = Shard((*(() if outer is None else outer.axes), *self._shard.axes))
+            self._weights.derive(name, [symbol], stacked, dtype=dtype, shape=parts, shard=shard)
         return self._names[symbol, axis]
 
 

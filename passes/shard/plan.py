@@ -1,10 +1,14 @@
-"""The plan of a sharding: which modules' weights are split, and how; and what came of it.
+"""The plan of a sharding: which modules' weights are split along which axis, and how; and what came of it.
 
 Vocabulary
     pattern   names modules by their path, with ``*`` and ``?``: ``*.q_proj``. A path also counts with a dot before it,
               so that ``*.up`` names a module ``up`` at the top.
     choice    ``column``: a product's weight is split along its outputs, ``row``: along its inputs; ``vocabulary``: a
-              table along its rows, and a product with such a table along its outputs; ``replicate``: not at all.
+              table along its rows, and a product with such a table along its outputs; ``expert``: a weight along its
+              first dimension of three; ``sequence``: no weight, the module runs on slices along the sequence;
+              ``batch``: the pattern names inputs of the model, which are split along their first dimension;
+              ``replicate``: not at all.
+    stage     a part of the model that follows another one; the ranks along a pipeline axis run one each.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
-Choice = Literal["column", "row", "vocabulary", "replicate"]
+Choice = Literal["column", "row", "vocabulary", "expert", "sequence", "batch", "replicate"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
 
 
@@ -35,7 +39,7 @@ class Collective:
     """A collective that the program needs.
 
     Attributes:
-        kind: ``all_reduce``, ``all_gather`` or ``reduce_scatter``.
+        kind: as that of ``lk.collective_start``.
         what: the type of the operand.
         place: where the operand comes from, for people.
     """
@@ -89,3 +93,62 @@ class ShardingPlan:
         """Returns the first entry that names one of ``paths``; None where none does."""
         known = list(paths)
         return next((entry for entry in self.entries if any(map(entry.names, known))), None)
+
+
+@dataclass(frozen=True)
+class StageEntry:
+    """Which stage runs the modules that a pattern names."""
+
+    pattern: str
+    stage: int
+
+    names = PlanEntry.names
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A plan for the pipeline axis of a mesh.
+
+    Attributes:
+        axis: its name.
+        ranks: how many ranks lie along it, one stage each.
+        entries: the first one that names a module decides; modules that none names run where they are needed.
+        micro_batches: parts of the batch that go through the stages one behind the other.
+        used: entries that placed an op, filled in by the split.
+        stages: of each module with a stage, which; filled in by the split.
+    """
+
+    axis: str
+    ranks: int
+    entries: tuple[StageEntry, ...] = ()
+    micro_batches: int = 1
+    used: set[StageEntry] = field(default_factory=set[StageEntry], compare=False)
+    stages: dict[str, int] = field(default_factory=dict[str, int], compare=False)
+
+    def stage_of(self, path: str) -> StageEntry | None:
+        """Returns the first entry that names ``path``; None where none does."""
+        return next((entry for entry in self.entries if entry.names(path)), None)
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """How a program is split among the ranks of a mesh.
+
+    Attributes:
+        mesh: name and ranks of each axis; a rank's place is row-major in it, the last axis varies fastest.
+        axes: the plans of the axes that split tensors, in the order in which they are applied.
+        stages: the plan of the pipeline axis, if there is one.
+        invariant: sums are made in one order, whatever the mesh.
+        reasons: why it is as it is, where it was chosen automatically.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    axes: tuple[ShardingPlan, ...]
+    stages: StagePlan | None = None
+    invariant: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """As a user writes the mesh: ``dp=2,tp=2``."""
+        return ",".join(f"{name}={size}" for name, size in self.mesh)

@@ -24,6 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import GatherOp
+from lowerkit.dialect.types import is_float
 from lowerkit.mlir import ir, tensor
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.rewriting import (
@@ -33,6 +34,7 @@ from lowerkit.passes.rewriting import (
     constant_index,
     defining_op,
     dimension,
+    element_of,
     erase_dead,
     main_block,
     operations,
@@ -42,6 +44,7 @@ from lowerkit.passes.rewriting import (
 )
 from lowerkit.passes.shard.choices import Choices
 from lowerkit.passes.shard.collectives import Collectives
+from lowerkit.passes.shard.invariance import is_invariant
 from lowerkit.passes.shard.parts import OwnParts, local_empty
 from lowerkit.passes.shard.plan import ShardingPlan
 from lowerkit.passes.shard.rules import mask_sharding, placed
@@ -78,7 +81,7 @@ class _Sharder:
     def __init__(self, block: ir.Block, plan: ShardingPlan, weights: WeightStore) -> None:
         self.block = block
         self.plan = plan
-        self.parts = OwnParts(weights, Shard(plan.axis, plan.ranks))
+        self.parts = OwnParts(weights, Shard(((plan.axis, plan.ranks),)))
         self.collectives = Collectives(plan)
         self.choices = Choices(plan, weights)
         self.held: dict[ir.Value, Sharding] = {}
@@ -101,6 +104,10 @@ class _Sharder:
     def _op(self, op: ir.Operation) -> None:
         given = [self._held(operand) for operand in op.operands]
         entry = self.choices.entry(op)
+        if self.plan.ranks == 1:
+            if not self.choices.splits_table(op, entry) and op.name == "lk.matmul":
+                self.choices.product(op, entry)
+            return  # the plan was asked for its report; one rank has all that there is
         if self.choices.splits_table(op, entry):
             self._look_up(op)
             return
@@ -109,6 +116,8 @@ class _Sharder:
             return
         chosen = self.choices.product(op, entry) if op.name == "lk.matmul" else None
         chosen = chosen or placed(op, given, self.plan.ranks)
+        if chosen is not None and chosen.result == PARTIAL and is_invariant(op) and is_float(element_of(op.results[0])):
+            chosen = None  # where the sum of the ranks' terms is made would show in its bits
         if chosen is not None and isinstance(chosen.result, Split) and not self._divides(op, chosen.result):
             self._padded(op, chosen, chosen.result)
         elif chosen is None:

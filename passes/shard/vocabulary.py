@@ -5,8 +5,9 @@ Vocabulary
     inside   whether an index names one of these
 
 Steps: subtract the start from each index; look up row 0 for those outside; replace what they gave by zeros. The sum
-over the ranks is the look-up, to the bit but for the sign of a zero: the other terms are zeros. Indices below 0 count
-from the end of the whole table, so they are made positive first. Rows that pad the last part are looked up by nobody.
+over the ranks is the look-up, to the bit: the other terms are -0, which changes no number, nor the sign of a zero.
+Indices below 0 count from the end of the whole table, so they are made positive first. Rows that pad the last part are
+looked up by nobody.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def own_look_up(parts: OwnParts, table: ir.Value, part: ir.Value, indices: ir.Va
 
     def term(scalars: list[ir.Value]) -> list[ir.Value]:
         inside, found = scalars
-        zero = arith.ConstantOp(found.type, ir.FloatAttr.get(found.type, 0.0)).result
+        zero = arith.ConstantOp(found.type, ir.FloatAttr.get(found.type, -0.0)).result
         return [arith.SelectOp(inside, found, zero).result]
 
     with location:

@@ -14,9 +14,8 @@ group; :meth:`Group.shrink` makes a new one of the ranks that are left.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,13 +23,12 @@ import numpy as np
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.arena import Arena, share_memory
 from lowerkit.runtimes.collective.calls import Call, Calls
-from lowerkit.runtimes.collective.engine import EngineName, refuse_unused
+from lowerkit.runtimes.collective.engine import EngineName
 from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.group_settings import GroupSettings
 from lowerkit.runtimes.collective.keep_alive import Unfinished
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
-from lowerkit.runtimes.collective.rendezvous.job_token import given_token
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.collective.shrink import agree_on_survivors
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, keep_flight_record
@@ -53,6 +51,7 @@ class Group:
         identity: the same on all ranks and of no other group: the store may hold what one of this name left.
         native: the engine that carries operations out.
         unfinished: keeps the memory of started operations.
+        companions: what others made of this group and for it alone, by their own keys; it lives as long.
     """
 
     def __init__(self, store: Store, name: str, rank: int, size: int, settings: GroupSettings) -> None:
@@ -68,13 +67,13 @@ class Group:
         self.unfinished = Unfinished(survives_failure=settings.engine == "mpi")
         reach = settings.reach
         self._settings = replace(settings, reach=replace(reach, token=connected.token or reach.token))
-        self._children = 0
+        self._children = self._workspaces = 0
         self._arena: Arena | None = None
-        self._workspaces = 0
-        self._recorded = False
-        self._closed = False
+        self._recorded = self._closed = False
         self._failure = ""
         self._parent: Group | None = None
+        self._parts: list[Group] = []
+        self.companions: dict[Hashable, Any] = {}
 
     @staticmethod
     def join(
@@ -107,20 +106,7 @@ class Group:
         Raises:
             LowerkitError: see :meth:`GroupSettings.connect`.
         """
-        options = options or RendezvousOptions()
-        if engine == "mpi":
-            refuse_unused(
-                engine, token=options.token is not None, interface=options.interface is not None,
-                shared_memory=not options.shared_memory, tuning=tuning is not None,
-            )  # fmt: skip
-        elif engine == "lowerkit":
-            options = replace(options, token=given_token(options.token))
-        else:
-            raise usage(f"there is no engine {engine!r} for arrays; there are lowerkit and mpi")
-        folder = None if record_folder is None else Path(record_folder)
-        if folder is not None and not folder.is_dir():
-            raise usage(f"record_folder: {folder} is no folder")
-        settings = GroupSettings(options, timeout, tuning, folder, engine=engine)
+        settings = GroupSettings.given(options, timeout, tuning, record_folder, engine)
         return Group(store, name, rank, size, settings)
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
@@ -198,14 +184,25 @@ class Group:
             raise usage(f"color {color} and key {key}: expected -1 to 2**31 - 1 and 32 bits")
         rows = self.run(self.calls.all_gather(np.array([color, key], np.int64)))
         self._children += 1
-        members = sorted(
-            (rank for rank in range(self.size) if rows[rank][0] == color), key=lambda rank: (int(rows[rank][1]), rank)
-        )
+        alike = [rank for rank in range(self.size) if rows[rank][0] == color]
+        members = sorted(alike, key=lambda rank: (int(rows[rank][1]), rank))
         if color < 0:
             return None
         subgroup = self._subgroup(f"{self.name}/{self._children}.{color}", members)
         subgroup._parent = self
         return subgroup
+
+    def subgroup(self, name: str, members: Sequence[int]) -> Group:
+        """Makes a group of ranks that know who they are; they alone call it. It is aborted and closed with this one.
+
+        Args:
+            name: unique in the store, as that of :meth:`join`.
+            members: their ranks here, this one among them; the new group numbers them in this order.
+        """
+        part = self._subgroup(name, members)
+        part._parent = self
+        self._parts.append(part)
+        return part
 
     def shrink(self, timeout: float = 10.0) -> Group:
         """Makes a new group of the ranks that are left after a failure. Every rank that is left calls it.
@@ -257,8 +254,10 @@ class Group:
         return share_memory(native, self.store, place, own, count, self._settings.reach, size)
 
     def abort(self, reason: str) -> None:
-        """Fails everything that runs or will run in the group, on all ranks. Any thread may call it."""
+        """Fails all that runs or will run in the group and its subgroups, on all ranks. Any thread may call it."""
         self.native.abort(reason)
+        for part in list(self._parts):
+            part.abort(reason)
 
     @property
     def aborted(self) -> str | None:
@@ -275,6 +274,8 @@ class Group:
             return
         if self._arena is not None:
             self._arena.close()
+        for part in self._parts:
+            part.close()
         self.keep_record()
         self._closed = True
         self.native.close()

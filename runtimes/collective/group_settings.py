@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.engine import Connected, EngineName
-from lowerkit.runtimes.collective.failures import from_native
+from lowerkit.runtimes.collective.engine import Connected, EngineName, refuse_unused
+from lowerkit.runtimes.collective.failures import from_native, usage
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.deadline import NANOSECONDS
+from lowerkit.runtimes.collective.rendezvous.job_token import given_token
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable
@@ -37,6 +39,34 @@ class GroupSettings:
     tuning: TuningTable | None
     record_folder: Path | None
     engine: EngineName = field(default="lowerkit", kw_only=True)
+
+    @staticmethod
+    def given(
+        options: RendezvousOptions | None,
+        timeout: float,
+        tuning: TuningTable | None,
+        record_folder: str | os.PathLike[str] | None,
+        engine: EngineName,
+    ) -> GroupSettings:
+        """Returns the settings that :meth:`Group.join` was given; without a token the environment is asked.
+
+        Raises:
+            UsageError: LK1010, they do not fit each other, or the folder is none.
+        """
+        options = options or RendezvousOptions()
+        if engine == "mpi":
+            refuse_unused(
+                engine, token=options.token is not None, interface=options.interface is not None,
+                shared_memory=not options.shared_memory, tuning=tuning is not None,
+            )  # fmt: skip
+        elif engine == "lowerkit":
+            options = replace(options, token=given_token(options.token))
+        else:
+            raise usage(f"there is no engine {engine!r} for arrays; there are lowerkit and mpi")
+        folder = None if record_folder is None else Path(record_folder)
+        if folder is not None and not folder.is_dir():
+            raise usage(f"record_folder: {folder} is no folder")
+        return GroupSettings(options, timeout, tuning, folder, engine=engine)
 
     def tuned(self, local_count: int) -> Tuning:
         """Returns the values for a number of local ranks.

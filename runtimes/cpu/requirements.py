@@ -8,9 +8,12 @@ from difflib import get_close_matches
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.manifest import MAIN_PROGRAM, Manifest, ProgramSpec
+from lowerkit.runtimes.mesh.places import runs_at
 
 
-def choose_program(manifest: Manifest, target: str | None = None, name: str = MAIN_PROGRAM) -> ProgramSpec:
+def choose_program(
+    manifest: Manifest, target: str | None = None, name: str = MAIN_PROGRAM, rank: int = 0
+) -> ProgramSpec:
     """Returns the program that a session runs; enables AMX tiles where it uses them.
 
     Args:
@@ -18,11 +21,14 @@ def choose_program(manifest: Manifest, target: str | None = None, name: str = MA
         target: what the program was compiled for (``cpu:x86-64-v3``), or a part of that (``cpu``); None is the first
             one that this machine can run.
         name: of the program.
+        rank: of a mesh; it runs a program for its place there.
 
     Raises:
         RuntimeFault: LK8005 there is no such program, LK8003 missing CPU features (all are named).
     """
-    fitting = programs_for(manifest, target, name)
+    fitting = [program for program in programs_for(manifest, target, name) if runs_at(program, rank)]
+    if not fitting:
+        raise RuntimeFault("LK8005", f"the artifact holds no program {name!r} for rank {rank} of its mesh")
     missing = {program.label: missing_features(program) for program in fitting}
     for program in fitting:
         if not missing[program.label]:

@@ -18,7 +18,7 @@ from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.published_line import PublishedLine
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.manifest import Manifest, ProgramSpec
-from lowerkit.runtimes.mesh.fit import mesh_label
+from lowerkit.runtimes.mesh.places import mesh_label
 
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1

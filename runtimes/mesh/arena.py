@@ -1,12 +1,11 @@
 """Where the sessions of a group compute: memory that the ranks of a host reach, so that collectives copy less.
 
 What lies there matters only while a run goes on, so all sessions of a group share one. It grows with the shapes of the
-runs: all ranks grow at the same run, since they bind the same dims.
+runs: all ranks grow at the same run, since they bind the same dims. Along several axes ranks may run programs of their
+own, and each computes in memory that it has alone.
 """
 
 from __future__ import annotations
-
-import weakref
 
 import numpy as np
 
@@ -19,9 +18,15 @@ _PAGE = 4096
 
 
 class MeshArena:
-    """This rank's part. Memory of this process alone where no other rank shares the host, and in simulations."""
+    """This rank's part. Memory of this process alone where no other rank shares the host, and in simulations.
 
-    def __init__(self) -> None:
+    Attributes:
+        alone: whether it is that everywhere; no other rank is asked then.
+        address, size: of what there is.
+    """
+
+    def __init__(self, alone: bool = False) -> None:
+        self.alone = alone
         self._private = _native.Memory(0)
         self.address = 0
         self.size = 0
@@ -29,7 +34,7 @@ class MeshArena:
     def reserve(self, group: Group, size: int) -> int:
         """Returns the address of at least ``size`` bytes; what they held is lost where they grow.
 
-        All ranks of the group call it at the same places among its operations.
+        All ranks of the group call it at the same places among its operations, unless they compute alone.
 
         Raises:
             CollectiveFault: LK8010, the ranks want different sizes; LK8008 to LK8012, as for any operation.
@@ -38,14 +43,8 @@ class MeshArena:
         size = -(-size // _PAGE) * _PAGE
         if size <= self.size:
             return self.address
-        wanted = [int(row[0]) for row in group.run(group.calls.all_gather(np.array([size], np.int64)))]
-        if len(set(wanted)) > 1:
-            shown = ", ".join(f"{count} at rank {rank}" for rank, count in enumerate(wanted))
-            raise CollectiveFault(
-                "LK8010",
-                f"the ranks of group {group.name!r} need arenas of different sizes: {shown} bytes",
-                hint="all ranks run a program with inputs of the same shapes",
-            )
+        if not self.alone:
+            self._agree(group, size)
         try:
             self._grow(group, size)
         except BaseException as error:  # the others may have theirs: they would wait for this rank
@@ -55,9 +54,19 @@ class MeshArena:
             raise
         return self.address
 
+    def _agree(self, group: Group, size: int) -> None:
+        wanted = [int(row[0]) for row in group.run(group.calls.all_gather(np.array([size], np.int64)))]
+        if len(set(wanted)) > 1:
+            shown = ", ".join(f"{count} at rank {rank}" for rank, count in enumerate(wanted))
+            raise CollectiveFault(
+                "LK8010",
+                f"the ranks of group {group.name!r} need arenas of different sizes: {shown} bytes",
+                hint="all ranks run a program with inputs of the same shapes",
+            )
+
     def _grow(self, group: Group, size: int) -> None:
         self.address = self.size = 0
-        if len(group.local_ranks) > 1:
+        if len(group.local_ranks) > 1 and not self.alone:
             self.address = group.workspace(size)
         else:
             self._private = _native.Memory(0)  # give the old one back first
@@ -66,9 +75,7 @@ class MeshArena:
         self.size = size
 
 
-_arenas: weakref.WeakKeyDictionary[Group, MeshArena] = weakref.WeakKeyDictionary()
-
-
-def arena_of(group: Group) -> MeshArena:
-    """Returns the arena of a group, the same one for all of its sessions."""
-    return _arenas.setdefault(group, MeshArena())
+def arena_of(group: Group, *, alone: bool = False) -> MeshArena:
+    """Returns the arena of a group, the same one for all of its sessions of which each rank computes alone, or none."""
+    arena: MeshArena = group.companions.setdefault((MeshArena, alone), MeshArena(alone))
+    return arena

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec
 from lowerkit.runtimes.mesh.pairs import pair_up, touch_problems
+from lowerkit.runtimes.mesh.structs import IN_PLACE, MESSAGES
 
 PHASES = {"run": 0, "start": 1, "done": 2}
-OPERATIONS = {"all_reduce": 3, "all_gather": 6, "reduce_scatter": 7}
+OPERATIONS = {
+    "broadcast": 1, "reduce": 2, "all_reduce": 3, "all_gather": 6, "reduce_scatter": 7, "all_to_all": 8, "send": 9,
+    "receive": 10,
+}  # fmt: skip
 REDUCTIONS = {"sum": 0, "product": 1, "min": 2, "max": 3}
 DTYPES = ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "i1")
 """The native numbers of phases, operations, reductions and dtypes."""
@@ -18,7 +22,7 @@ Place = tuple[int, int]
 
 
 def collective_dims(program: ProgramSpec, number: int, sizes: Sequence[int], places: Sequence[Place]) -> list[int]:
-    """Returns phase, operation, dtype, reduction, count and ranks of collective step ``number``.
+    """Returns phase, operation, dtype, reduction, count, ranks and root of collective step ``number``.
 
     Args:
         program: has the step, and the mesh.
@@ -35,18 +39,34 @@ def collective_dims(program: ProgramSpec, number: int, sizes: Sequence[int], pla
     ranks = next(axis.size for axis in program.mesh if axis.name == call.axis)
     source, target = step.buffers
     given, taken = sizes[source], sizes[target]
-    parts = {"all_reduce": (1, 1), "all_gather": (ranks, 1), "reduce_scatter": (1, ranks)}[call.operation]
     item = ITEM_SIZES[call.dtype]
-    if given * parts[0] != taken * parts[1] or given % (item * parts[1]) or taken % (item * parts[0]):
+    parts_given, parts_taken = _parts(call.operation, ranks)
+    count, rest = divmod(given, item * parts_given)
+    if rest or taken != count * item * parts_taken:
         raise ValueError(
             f"step {number} is an {call.operation} of {call.dtype} in {ranks} ranks, "
             f"from {given} bytes to {taken} of each"
         )
-    in_place = call.operation == "all_reduce" and places[source] == places[target]
+    in_place = call.operation in IN_PLACE and places[source] == places[target]
     if not in_place and share_bytes(source, target, sizes, places):
         raise ValueError(f"step {number} is an {call.operation} whose input and output overlap")
     numbers = PHASES[call.phase], OPERATIONS[call.operation], DTYPES.index(call.dtype), REDUCTIONS[call.reduction]
-    return [*numbers, min(given, taken) // item, ranks]
+    return [*numbers, count, ranks, call.peer if call.operation in MESSAGES else call.root]
+
+
+def _parts(operation: str, ranks: int) -> tuple[int, int]:
+    """Returns how many parts of the count that the native side is told the input and the output have."""
+    match operation:
+        case "all_gather":
+            return 1, ranks
+        case "reduce_scatter":
+            return ranks, 1
+        case "all_to_all":
+            return ranks, ranks
+        case "send":
+            return 1, 0
+        case _:
+            return 1, 1
 
 
 def check_touches(program: ProgramSpec, sizes: Sequence[int], places: Sequence[Place]) -> None:

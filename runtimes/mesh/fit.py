@@ -6,29 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowerkit.errors import UsageError
-from lowerkit.runtimes.manifest import MeshAxis, ProgramSpec
+from lowerkit.runtimes.manifest import ProgramSpec
+from lowerkit.runtimes.mesh.places import mesh_label, mesh_size
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.collective.group import Group
     from lowerkit.runtimes.mesh.steps import CollectiveCalls
 
 
-def mesh_label(program: ProgramSpec) -> str:
-    """Returns how people write a mesh: ``tp=2``; empty where the program has none."""
-    return ",".join(f"{axis.name}={axis.size}" for axis in program.mesh)
-
-
-def require_one_axis(path: Path, program: ProgramSpec) -> MeshAxis:
-    """Returns the axis of a program for a mesh of one.
+def ranks_of(path: Path, program: ProgramSpec) -> int:
+    """Returns how many ranks run a program for a mesh.
 
     Raises:
-        UsageError: LK8021, it has none, or several.
+        UsageError: LK8021, it has none.
     """
     if not program.mesh:
         raise UsageError("LK8021", f"{path.name} is for one rank", hint="compile the model with --mesh")
-    if len(program.mesh) != 1:
-        raise UsageError("LK8021", f"{path.name} is for a mesh {mesh_label(program)}; meshes of one axis can be run")
-    return program.mesh[0]
+    return mesh_size(program.mesh)
 
 
 def take_part(path: Path, program: ProgramSpec, group: Group | None) -> CollectiveCalls | None:
@@ -52,7 +46,7 @@ def take_part(path: Path, program: ProgramSpec, group: Group | None) -> Collecti
             f"{path.name} is for one rank, and {_described(group)}",
             hint="load it without a group, or compile the model with --mesh",
         )
-    size, label = require_one_axis(path, program).size, mesh_label(program)
+    size, label = mesh_size(program.mesh), mesh_label(program)
     if group is None:
         raise UsageError(
             "LK8021",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, COPY_KERNEL, JUMP_KERNEL, Step
+from msgspec.structs import replace
+
+from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, COPY_KERNEL, JUMP_KERNEL, CollectiveCall, Step
 
 Overlap = Callable[[int, int], bool]
 """Whether two buffers, by number, share bytes."""
@@ -42,10 +44,9 @@ def pair_up(steps: Sequence[Step]) -> tuple[list[tuple[int, int]], list[str]]:
     return pairs, problems
 
 
-def _without_phase(step: Step) -> tuple[str, ...]:
-    call = step.collective
-    assert call is not None, "phase_of has looked"
-    return call.operation, call.axis, call.dtype, call.reduction
+def _without_phase(step: Step) -> CollectiveCall:
+    assert step.collective is not None, "phase_of has looked"
+    return replace(step.collective, phase="run")
 
 
 def jump_problems(steps: Sequence[Step], pairs: Sequence[tuple[int, int]]) -> Iterator[str]:

@@ -51,6 +51,7 @@ def join_mesh(
     """Meets the other ranks of a mesh and loads this rank's part of an artifact.
 
     All ranks say what they start with before they connect, and one that starts with something else is refused by all.
+    A rank runs the program that is for its place in the mesh, which is row-major over the axes in their order.
     The group of the ranks ends with the session.
 
     Args:
@@ -77,7 +78,7 @@ def join_mesh(
     threads_of_rank(threads)
     artifact = open_artifact(path)
     try:
-        chosen = choose_program(artifact.manifest, target, program)
+        chosen = choose_program(artifact.manifest, target, program, rank)
         own = RankStart.of(Path(path), artifact.manifest, chosen, size, _version())
         reach = replace(reach or RendezvousOptions(), timeout=deadline)
         with agreement(store, name, rank, own, deadline):

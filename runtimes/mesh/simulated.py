@@ -16,7 +16,7 @@ from lowerkit.runtimes.collective.failures import CollectiveFault, RankDied
 from lowerkit.runtimes.collective.simulation.simulation import Simulation, simulate
 from lowerkit.runtimes.cpu.requirements import choose_program
 from lowerkit.runtimes.manifest import MAIN_PROGRAM
-from lowerkit.runtimes.mesh.fit import require_one_axis
+from lowerkit.runtimes.mesh.fit import ranks_of
 from lowerkit.runtimes.session import Integrity, Session
 
 _PATIENCE = 24 * 3600.0
@@ -88,14 +88,14 @@ def simulated_sessions(
     program: str = MAIN_PROGRAM,
     device: str | None = None,
 ) -> Generator[tuple[Simulation, list[Session]]]:
-    """Loads a program once for each rank of its mesh, and closes their groups at the end.
+    """Loads a program once for each rank of its mesh, for each place its own, and closes their groups at the end.
 
     Raises:
-        UsageError: LK8021, the program is for one rank, or its mesh has several axes.
+        UsageError: LK8021, the program is for one rank.
         LowerkitError: as :meth:`Session.load`.
     """
-    axis = require_one_axis(artifact.path, choose_program(artifact.manifest, target, program))
-    with simulate(axis.size, patience=_PATIENCE) as simulation:
+    size = ranks_of(artifact.path, choose_program(artifact.manifest, target, program))
+    with simulate(size, patience=_PATIENCE) as simulation:
         yield (
             simulation,
             [

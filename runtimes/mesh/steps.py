@@ -7,53 +7,68 @@ which tells them why; but an index that is out of range on all ranks leaves them
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective
-from lowerkit.runtimes.collective.failures import RankDied, Status, from_native
+from lowerkit.runtimes.collective.failures import CollectiveFault, RankDied, Status, from_native
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.work import native_group
 from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec, Step
 from lowerkit.runtimes.mesh.arena import arena_of
+from lowerkit.runtimes.mesh.groups import WORLD, axis_groups
 from lowerkit.runtimes.mesh.pairs import phase_of
+from lowerkit.runtimes.mesh.places import place_of, rank_name
+from lowerkit.runtimes.mesh.structs import MESSAGES
 
 _ENDED = "the session cannot run again: load the artifact in a new group"
 
 
 class CollectiveCalls:
-    """One rank's part in a program for a mesh of one axis.
+    """One rank's part in a program for a mesh.
+
+    A failure of one of its groups is one of all: it aborts them, so that ranks that share none with the rank to blame
+    learn of it from those that they wait for.
 
     Attributes:
         ranks: the place of this process along each axis.
         address: of the function that the executor calls.
-        context: what it hands to that function.
     """
 
-    def __init__(self, program: ProgramSpec, group: Group) -> None:
-        """Makes the calls of ``program`` in ``group``, which has as many ranks as its one axis.
+    def __init__(self, program: ProgramSpec, world: Group) -> None:
+        """Makes the calls of ``program`` in ``world``, which has as many ranks as its mesh, all of which do this.
 
         Raises:
             UsageError: LK1010, the group has another engine.
-            CollectiveFault: LK8011, the group was closed.
+            CollectiveFault: LK8011, the group was closed; LK8007, ranks along an axis did not come.
         """
-        (axis,) = program.mesh
-        self.ranks = {axis.name: group.rank}
-        self._group, self._steps = group, program.steps
-        self._who = f"rank {group.rank} of {axis.name}={axis.size}"
-        self._arena = arena_of(group)
+        self.ranks = place_of(program.mesh, world.rank)
+        self._world, self._steps = world, program.steps
+        self._who = rank_name(program.mesh, world.rank)
+        self._groups = axis_groups(world, program.mesh)
+        groups = self._groups.by_axis
+        self._one = world in groups.values()  # the ranks along an axis are all that there are
+        self._arena = arena_of(world, alone=not self._one)
+        messages = any(step.collective and step.collective.operation in MESSAGES for step in self._steps)
+        self._alike = self._one and not program.place and not messages
         self._together = False
+        self._native: dict[str, _collective.Step] = {}
         try:
-            self._native = _collective.Step(native_group(group.native, "compiled programs"))
+            for axis, group in {**groups, **({} if self._one else {WORLD: world})}.items():
+                self._native[axis] = _collective.Step(native_group(group.native, "compiled programs"))
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
         self.address = _collective.step_call_address()
-        self.context = self._native.address
+
+    def context(self, step: Step) -> int:
+        """Returns what the executor hands to the function for a collective step: the ranks along its axis."""
+        assert step.collective is not None, "it is a collective"
+        return self._native[step.collective.axis].address
 
     def reserve(self, size: int) -> int:
         """Returns where ``size`` bytes of the arena lie; see :meth:`MeshArena.reserve`."""
-        return self._arena.reserve(self._group, size)
+        return self._arena.reserve(self._world, size)
 
     @contextmanager
     def run(self) -> Generator[None]:
@@ -63,34 +78,41 @@ class CollectiveCalls:
             CollectiveFault: LK8011, the group was closed or aborted.
             UsageError: LK1010, in a child that was forked from the rank.
         """
-        try:
-            self._native.begin()
-        except _collective.CollectiveError as error:
-            status, message = error.args
-            raise self._failure(status, message, None) from error
-        self._together = False
-        try:
-            yield
-        except BaseException as error:
-            if not self._together:
-                self._give_up(error)
-            raise
-        finally:
-            self._native.end()
+        with ExitStack() as begun:
+            for axis, native in self._native.items():
+                try:
+                    native.begin()
+                except _collective.CollectiveError as error:
+                    status, message = error.args
+                    failure = self._failure(status, self._groups.told(axis, message), None)
+                    if not self._one:
+                        self._world.abort(failure.message)
+                    raise failure from error
+                begun.callback(native.end)
+            self._together = False
+            try:
+                yield
+            except BaseException as error:
+                if not self._together:
+                    self._give_up(error)
+                raise
 
     def meet_at_fault(self, number: int) -> None:
         """Lets the ranks go on together after step ``number`` ended the run of this one, where it did on all of them.
 
         Raises:
-            CollectiveFault: it did not; the group is aborted.
+            CollectiveFault: it did not, or ranks may run other steps, or wait along other axes; the group is aborted.
         """
+        if not self._alike:
+            raise CollectiveFault("LK8011", f"{self._who} ended its run in step {number}")
         try:
-            self._native.settle(None)
+            for native in self._native.values():
+                native.settle(None)
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
         if self._begins_behind(number):
-            self._group.run(self._group.calls.barrier())
-        elif (reason := self._group.aborted) is not None:
+            self._world.run(self._world.calls.barrier())
+        elif (reason := self._world.aborted) is not None:
             raise from_native(Status.ABORTED, reason)
         self._together = True
 
@@ -100,8 +122,10 @@ class CollectiveCalls:
         Raises:
             LowerkitError: as :func:`~lowerkit.runtimes.collective.failures.from_native` says.
         """
-        message = _collective.last_error()
-        self._group.note_failure(message)
+        assert step.collective is not None, "only collectives fail here"
+        axis = step.collective.axis
+        message = self._groups.told(axis, _collective.last_error())
+        self._groups.by_axis[axis].note_failure(message)
         raise self._failure(status, message, step)
 
     def ended_by(self, error: LowerkitError) -> LowerkitError:
@@ -131,5 +155,6 @@ class CollectiveCalls:
         why = error.message if isinstance(error, LowerkitError) else repr(error)
         reason = f"{self._who} ended its run: {why}"
         if not isinstance(error, RankDied):
-            self._group.abort(reason)
-        self._native.settle(reason)
+            self._world.abort(reason)
+        for native in self._native.values():
+            native.settle(reason)

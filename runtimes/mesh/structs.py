@@ -6,7 +6,18 @@ from typing import Literal
 
 import msgspec
 
-CollectiveOperation = Literal["all_reduce", "all_gather", "reduce_scatter"]
+CollectiveOperation = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "receive"
+]
+WITH_ROOT = ("broadcast", "reduce")
+MESSAGES = ("send", "receive")
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+IN_PLACE = ("all_reduce", "broadcast", "receive")
+"""The operations that have a root, a peer, or a reduction, and those whose input and output may be one buffer."""
+
+FIRST_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
+"""The operations that every runtime with the feature ``mesh`` knows; the others are the feature ``collectives``."""
+
 CollectiveReduction = Literal["sum", "max", "min", "product"]
 CollectivePhase = Literal["run", "start", "done"]
 
@@ -23,7 +34,12 @@ class CollectiveCall(msgspec.Struct, frozen=True):
 
     The counts follow from the bytes of the buffers. ``all_reduce``: both have as many, and may be one buffer.
     ``all_gather``: the output holds the ranks' inputs one behind the other. ``reduce_scatter``: the input holds a part
-    for each rank, one behind the other, and the output is the rank's own part of the reduction.
+    for each rank, one behind the other, and the output is the rank's own part of the reduction. ``all_to_all``: both
+    hold a part for each rank; part r of the input goes to rank r, and part r of the output comes from it.
+    ``broadcast``: the root's input, in every output; it may be one buffer. ``reduce``: the reduction, in the output of
+    the root; zeros in the others. ``send``: the input goes to the peer, which is to ``receive`` as many bytes; the
+    output has none. ``receive``: what the peer sends, in the one buffer that is named twice. Two ranks' messages match
+    in their order along an axis; ranks that send none to each other run other steps.
 
     Attributes:
         operation: what is done.
@@ -32,6 +48,8 @@ class CollectiveCall(msgspec.Struct, frozen=True):
         reduction: how elements become one; of ``i1``, sum and max are or, product and min are and.
         phase: ``start`` begins it behind the caller, ``done`` with the same two buffers waits for it, ``run`` does
             both at once.
+        root: whose input or output it is, by its place along the axis: of ``broadcast`` and ``reduce``.
+        peer: who gets or sends it, likewise: of ``send`` and ``receive``; -1 of all others.
     """
 
     operation: CollectiveOperation
@@ -39,3 +57,5 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     dtype: str
     reduction: CollectiveReduction = "sum"
     phase: CollectivePhase = "run"
+    root: int = 0
+    peer: int = -1

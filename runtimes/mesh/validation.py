@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, ITEM_SIZES, Buffer, ProgramSpec, Step
+from msgspec.structs import replace
+
+from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, ITEM_SIZES, Buffer, ProgramSpec, Signature, Step
 from lowerkit.runtimes.mesh.pairs import jump_problems, pair_up, touch_problems
+from lowerkit.runtimes.mesh.places import mesh_size, place_text
+from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS, IN_PLACE, MESSAGES, REDUCING, WITH_ROOT
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _MOST_RANKS = 1 << 20
@@ -21,12 +26,61 @@ def mesh_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[s
     for axis in program.mesh:
         if not _AXIS_NAME.fullmatch(axis.name) or not 1 <= axis.size <= _MOST_RANKS:
             yield f"the axis {axis.name[:40]!r} of the mesh has {axis.size} ranks"
+    if mesh_size(program.mesh) > _MOST_RANKS:
+        yield f"its mesh has more than {_MOST_RANKS} ranks"
     if names and "mesh" not in features:
         yield "it has a mesh and does not list it as a required feature"
+    sizes = {axis.name: axis.size for axis in program.mesh}
+    for name, index in program.place.items():
+        if not 0 <= index < sizes.get(name, 0):
+            yield f"it is for place {index} of {sizes.get(name, 0)} along {name[:40]!r}"
+    if program.place and "places" not in features:
+        yield "it is for a place in a mesh, and places are not listed as a required feature"
+    for number, buffer in enumerate(program.buffers):
+        if not buffer.shard:
+            continue
+        shared = buffer.shard.split(",")
+        if buffer.kind != "weight" or not set(shared) <= sizes.keys() or len(set(shared)) < len(shared):
+            yield f"buffer {number} ({buffer.kind}) is shared along {buffer.shard[:80]!r}: no axes of the mesh"
 
 
-def collective_problems(program: ProgramSpec) -> Iterator[str]:
+def place_problems(programs: Sequence[ProgramSpec]) -> Iterator[str]:
+    """Yields one line for each contradiction between programs of one name and target, each sound by itself.
+
+    Every rank of their mesh runs one of them, and all take and give the same; states and guards are of each alone.
+    """
+    first, *others = programs
+    label = f"program {first.name!r} for {first.label}"
+    if any(other.mesh != first.mesh or _arguments(other) != _arguments(first) for other in others):
+        yield f"{label} is there for several places, with other meshes, inputs or outputs"
+        return
+    for number, one in enumerate(programs):
+        for other in programs[:number]:
+            if all(one.place[axis] == other.place[axis] for axis in one.place.keys() & other.place.keys()):
+                names = [place_text(program.place) or "all ranks" for program in (other, one)]
+                yield (
+                    "two programs have one name and one target"
+                    if names[0] == names[1]
+                    else f"{label} is there for {names[0]} and for {names[1]}: some ranks are of both"
+                )
+                return
+    sizes = {axis.name: axis.size for axis in first.mesh}
+    ranks = mesh_size(first.mesh)
+    served = sum(ranks // math.prod(sizes[axis] for axis in program.place) for program in programs)
+    if served < ranks:
+        yield f"{label} is there for {served} of the {ranks} ranks of its mesh"
+
+
+def _arguments(program: ProgramSpec) -> Signature:
+    return replace(program.signature, states=[], guards=[])
+
+
+def collective_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[str]:
     """Yields one line for each contradiction in the collective steps of a program."""
+    calls = [step.collective for step in program.steps if step.collective is not None]
+    later = sorted({call.operation for call in calls if call.operation not in FIRST_OPERATIONS})
+    if later and "collectives" not in features:
+        yield f"it has {', '.join(later)} and does not list collectives as a required feature"
     own = [
         f"step {number} {problem}"
         for number, step in enumerate(program.steps)
@@ -66,8 +120,16 @@ def _step_problems(program: ProgramSpec, step: Step) -> Iterator[str]:
         yield f"is a collective along {call.axis[:40]!r}, which is no axis of the mesh"
     if call.dtype not in ITEM_SIZES:
         yield f"is a collective of the unknown dtype {call.dtype[:40]!r}"
-    if call.operation == "all_gather" and call.reduction != "sum":
-        yield f"gathers and names the reduction {call.reduction!r}"
+    if call.operation not in REDUCING and call.reduction != "sum":
+        yield f"is an {call.operation} and names the reduction {call.reduction!r}"
+    ranks = next((axis.size for axis in program.mesh if axis.name == call.axis), 1)
+    if not 0 <= call.root < (ranks if call.operation in WITH_ROOT else 1):
+        yield f"is an {call.operation} with the root {call.root} in {ranks} ranks"
+    if call.operation in MESSAGES:
+        if not 0 <= call.peer < ranks or call.peer == program.place.get(call.axis, -1):
+            yield f"is a {call.operation} with the peer {call.peer} in {ranks} ranks"
+    elif call.peer != -1:
+        yield f"is an {call.operation} with the peer {call.peer}"
     if step.dims:
         yield f"is a collective with {len(step.dims)} dims"
     if len(step.buffers) != 2:
@@ -78,7 +140,9 @@ def _step_problems(program: ProgramSpec, step: Step) -> Iterator[str]:
     source, target = (_named_memory(program.buffers, number) for number in step.buffers)
     if target and target[0][0] not in _WRITTEN_KINDS:
         yield f"is a collective that writes into {target[0][0]} memory"
-    if call.operation != "all_reduce" and source and source == target:
+    if call.operation == "receive" and step.buffers[0] != step.buffers[1]:
+        yield "is a receive of two buffers"
+    if call.operation not in IN_PLACE and source and source == target:
         yield f"is an {call.operation} of a buffer into itself"
 
 

@@ -124,6 +124,52 @@ def test_time_is_what_the_messages_take() -> None:
         assert time.monotonic() - start < 20.0
 
 
+def test_messages_wait_for_those_before_them_on_their_way() -> None:
+    """1936 bytes and a header take 2 s at 1000 bytes a second; all groups share the way, and each direction is one."""
+    payload = np.zeros(242)
+
+    def run(group: Group) -> list[float]:
+        half = group.split(group.rank // 2)
+        assert half is not None
+        if group.rank > 1:
+            return []
+        peer, start = 1 - group.rank, simulation.now
+        sent = [group.start(group.calls.send(payload, peer)), half.start(half.calls.send(payload, peer))]
+        moments: list[float] = []
+        for here in (group, half):
+            here.run(here.calls.receive(np.empty(242), peer))
+            moments.append(simulation.now - start)
+        for work in sent:
+            work.wait()
+        half.close()
+        return moments
+
+    with simulate(4, latency=0.25, bandwidth=1000.0) as simulation:
+        outcomes = succeed(simulation, run)
+        assert outcomes[0] == outcomes[1] == pytest.approx([2.25, 4.25])
+
+
+def test_rules_that_are_held_back_begin_with_each_rank() -> None:
+    def run(group: Group) -> tuple[float, tuple[int, int], float]:
+        send, receive = group.calls.send(np.ones(2), 1 - group.rank), group.calls.receive(np.empty(2), 1 - group.rank)
+        start = simulation.now
+        behind = group.start(send)
+        group.run(receive)
+        behind.wait()
+        before = simulation.now - start
+        simulation.begin(group.rank)
+        behind = group.start(send)
+        group.run(receive)
+        behind.wait()
+        return before, simulation.sent(group.rank), simulation.now - start
+
+    with simulate(2, latency=0.5, bandwidth=160.0, death={1: 1}, held_back=True) as simulation:
+        for before, sent, seconds in succeed(simulation, run):
+            assert before < 1e-6
+            assert sent == (1, 80)
+            assert seconds == pytest.approx(1.0)
+
+
 def rounds(group: Group, count: int = 100) -> str:
     try:
         for _ in range(count):
@@ -240,7 +286,8 @@ def test_a_sender_that_is_far_ahead_waits_for_room() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"ranks": 0}, {"ranks": 2000}, {"loss": 1.5}, {"reorder": -0.1}, {"latency": -1.0}, {"death": {2: 1}},
+        {"ranks": 0}, {"ranks": 2000}, {"bandwidth": -1.0}, {"bandwidth": float("nan")}, {"loss": 1.5},
+        {"reorder": -0.1}, {"latency": -1.0}, {"death": {2: 1}},
         {"island": [-1]}, {"timeout": 0.0}, {"patience": 0.0},
     ],
     ids=str,

@@ -19,7 +19,7 @@ from lowerkit.parity.report.report import Report
 from lowerkit.program.program import Program
 from lowerkit.runtimes.mesh.simulated import run_simulated
 from lowerkit.runtimes.verify import verify_artifact
-from lowerkit.spmd.plan_file import sharding_of
+from lowerkit.spmd.sharding import sharding_of
 from tests.support.models import benchmark_models, decoders
 
 
@@ -69,8 +69,8 @@ def checked(program: Program, name: str, mesh: str = "tp=2") -> Report:
     failing = [row for row in [*report.ops, *report.outputs] if not row.verdict.passed]
     assert report.passed, "\n".join(f"{row.name} {row.kind}: {row.verdict.reason}" for row in failing)
     assert plan is not None
-    assert [each.kind for each in plan.report.collectives].count("all_reduce") == SUMS[name]
-    assert plan.report.whole == []
+    assert [each.kind for each in plan.axes[0].report.collectives].count("all_reduce") == SUMS[name]
+    assert plan.axes[0].report.whole == []
     return report
 
 

@@ -21,6 +21,7 @@ LAYERS = (
     ("lowerkit/parity",),
     ("lowerkit/compiler.py",),
     ("lowerkit/compiled.py",),
+    ("lowerkit/spmd/sharding.py", "lowerkit/spmd/auto"),  # drive the passes that split a program
     ("lowerkit/pipeline.py",),
     ("lowerkit/c_interface",),
     ("lowerkit/spmd",),

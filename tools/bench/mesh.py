@@ -29,7 +29,7 @@ from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.session import Session, load
-from lowerkit.spmd.plan_file import sharding_of
+from lowerkit.spmd.sharding import sharding_of
 
 PLANS = {
     "gpt2": {"*.c_attn": "column", "*.attn.c_proj": "row", "*.c_fc": "column", "*.mlp.c_proj": "row"}
@@ -49,9 +49,11 @@ def times(session: Session, inputs: list[Any], runs: int) -> list[float]:
     return found
 
 
-def rank_process(path: Path, store: Path, rank: int, ranks: int, inputs: list[Any], parent: Connection) -> None:
+def rank_process(
+    path: Path, store: Path, rank: int, ranks: int, inputs: list[Any], parent: Connection, threads: int = 1
+) -> None:
     """One rank: runs as often as the parent asks, then tells the share of its collectives."""
-    session = join_mesh(path, DirectoryStore(store), rank, ranks, threads=1)
+    session = join_mesh(path, DirectoryStore(store), rank, ranks, threads=threads)
     session.run(*inputs)
     parent.send("ready")
     while runs := parent.recv():

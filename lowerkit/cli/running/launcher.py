@@ -46,11 +46,11 @@ class _Rank:
     end: RankEnd | None = field(default=None)
 
 
-def launch(size: int, arguments: Sequence[str]) -> None:
-    """Runs ``lowerkit run`` on ``size`` ranks; returns when all of them ended well.
+def launch(names: Sequence[str], arguments: Sequence[str]) -> None:
+    """Runs ``lowerkit run`` on a rank for each name; returns when all of them ended well.
 
     Args:
-        size: number of ranks.
+        names: by rank how messages call it.
         arguments: of ``lowerkit``, from its name on, as this process got them.
 
     Raises:
@@ -65,8 +65,8 @@ def launch(size: int, arguments: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="lowerkit-mesh-") as folder:
             ranks: list[_Rank] = []
             try:
-                for rank in range(size):
-                    ranks.append(_start(Path(folder), rank, size, arguments, before))
+                for rank in range(len(names)):
+                    ranks.append(_start(Path(folder), rank, len(names), arguments, before))
                 stopped_by = _wait(ranks, stopping)
             finally:
                 _kill(ranks)
@@ -77,7 +77,7 @@ def launch(size: int, arguments: Sequence[str]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if stopped_by is not None:
         raise KeyboardInterrupt
-    failure = verdict([rank.end for rank in ranks if rank.end is not None])
+    failure = verdict([rank.end for rank in ranks if rank.end is not None], names)
     if failure is not None:
         raise failure
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -37,9 +36,10 @@ def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: i
     program = choose_program(manifest, request.target)
     if nproc is not None:
         from lowerkit.cli.running.launcher import launch
+        from lowerkit.runtimes.mesh.places import rank_with_place
 
         _check_size(request, program, "--nproc", nproc)
-        launch(nproc, sys.argv)
+        launch([rank_with_place(program.mesh, rank) for rank in range(nproc)], sys.argv)
     elif sim is not None:
         from lowerkit.cli.running.simulation import run_in_simulation
 
@@ -71,7 +71,7 @@ def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | Launch
     from lowerkit.runtimes.mesh.ranks import join_mesh
 
     # What is wrong on this rank alone is known before the others wait for it.
-    signature = choose_program(manifest, request.target).signature
+    signature = choose_program(manifest, request.target, rank=place.rank).signature
     inputs = read_inputs(signature, request.inputs, request.seed)
     states = None if request.state is None else rank_states(request.state, place.rank, place.size)
     initial = {} if states is None else read_states(signature, states)
@@ -98,9 +98,9 @@ def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | Launch
 
 def _check_size(request: RunRequest, program: ProgramSpec, name: str, size: int) -> None:
     """Checks that ``size`` ranks, which ``name`` asked for, are those of the program's mesh."""
-    from lowerkit.runtimes.mesh.fit import mesh_label
+    from lowerkit.runtimes.mesh.places import mesh_label, mesh_size
 
-    label, count = mesh_label(program), math.prod(axis.size for axis in program.mesh)
+    label, count = mesh_label(program), mesh_size(program.mesh)
     if not label:
         raise UsageError(
             "LK8021",

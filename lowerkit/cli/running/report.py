@@ -53,12 +53,13 @@ class Report:
         """The first line, without the code."""
         return self.text.partition("\n")[0].partition(": ")[2]
 
-    def text_of(self, rank: int) -> str:
-        """Returns the diagnostic with the rank named in it; those of collectives name theirs."""
+    def text_of(self, rank: int, name: str = "") -> str:
+        """Returns the diagnostic with the rank named in it, as ``name`` or by its number; those of collectives do."""
         head, separator, rest = self.text.partition(": ")
         if re.search(rf"\brank {rank}\b", self.message):
             return self.text
-        return f"{head}: rank {rank}: {rest}" if separator else f"rank {rank}: {head}"
+        name = name or f"rank {rank}"
+        return f"{head}: {name}: {rest}" if separator else f"{name}: {head}"
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lowerkit.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from lowerkit.cli.running.simulation_options import SimulationOptions
     from lowerkit.runtimes.manifest import Signature
 
 
@@ -28,6 +29,7 @@ class RunRequest:
         device: in the place of the program's own, or None.
         rank_deadline: seconds that ranks wait for each other.
         as_json: whether to print JSON.
+        simulated: what --sim simulates.
     """
 
     artifact: Path
@@ -40,9 +42,10 @@ class RunRequest:
     device: str | None
     rank_deadline: float
     as_json: bool
+    simulated: SimulationOptions
 
-    def give(self, signature: Signature, results: Sequence[Any]) -> None:
-        """Writes the outputs to their folder, one .npy each, and prints what they are."""
+    def give(self, signature: Signature, results: Sequence[Any], further: Mapping[str, Any] | None = None) -> None:
+        """Writes the outputs to their folder, one .npy each, and prints what they are; as JSON ``further``, too."""
         import numpy as np
 
         rows: list[list[object]] = []
@@ -55,6 +58,6 @@ class RunRequest:
             rows.append([spec.name, spec.dtype, list(array.shape), str(path or "")])
         if self.as_json:
             keys = ("name", "dtype", "shape", "file")
-            print_json("run", {"outputs": [dict(zip(keys, row, strict=True)) for row in rows]})
+            print_json("run", {"outputs": [dict(zip(keys, row, strict=True)) for row in rows], **(further or {})})
         else:
             print_table("", ["output", "dtype", "shape", "file"], rows)

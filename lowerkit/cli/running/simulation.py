@@ -28,16 +28,16 @@ def run_in_simulation(request: RunRequest, program: ProgramSpec, size: int) -> N
     from lowerkit.runtimes.mesh.simulated import run_simulated
 
     signature = program.signature
-    inputs = read_inputs(signature, request.inputs, request.seed)
-    results = run_simulated(
-        request.artifact,
-        [inputs[spec.name] for spec in signature.inputs],
-        threads=threads_of_rank(request.threads, size),
-        target=program.label,
-        device=request.device,
-    )
+    named = read_inputs(signature, request.inputs, request.seed)
+    inputs = [named[spec.name] for spec in signature.inputs]
+    threads = threads_of_rank(request.threads, size)
+    if request.simulated.given():
+        from lowerkit.cli.running.simulated_time import give_timed
+
+        return give_timed(request, program, inputs, size, threads)
+    results = run_simulated(request.artifact, inputs, threads=threads, target=program.label, device=request.device)
     check_equal_outputs(signature.outputs, results)
-    request.give(signature, results[0])
+    return request.give(signature, results[0])
 
 
 def check_equal_outputs(specs: Sequence[TensorSpec], results: Sequence[Sequence[Any]]) -> None:

@@ -32,31 +32,33 @@ class RankEnd:
     moment: float
 
 
-def verdict(ends: Sequence[RankEnd]) -> LowerkitError | DiagnosedError | None:
+def verdict(ends: Sequence[RankEnd], names: Sequence[str] = ()) -> LowerkitError | DiagnosedError | None:
     """Returns the failure of a whole run, or None: all ranks that ended did so well.
 
     A rank's own failure is named before those of ranks that another one failed; of several the first in time.
 
     Args:
         ends: of the ranks that ended by themselves.
+        names: by rank how messages call it; without, by its number.
     """
     bad = sorted((end for end in ends if end.status), key=lambda end: (_is_consequence(end), end.moment))
     if not bad:
         return None
     first, *others = bad
+    name = names[first.rank] if names else f"rank {first.rank}"
     if first.report is None:
-        return _lost(first, others)
+        return _lost(first, others, name)
     messages = {end.report.message if end.report else "" for end in bad}
     if len(messages) == 1 and len(bad) == len(ends) > 1:  # no rank is to blame
         return DiagnosedError(first.report.text, first.report.exit_code)
-    return DiagnosedError(first.report.text_of(first.rank), first.report.exit_code)
+    return DiagnosedError(first.report.text_of(first.rank, name), first.report.exit_code)
 
 
 def _is_consequence(end: RankEnd) -> bool:
     return end.report is not None and end.report.code in CONSEQUENCES
 
 
-def _lost(first: RankEnd, others: Sequence[RankEnd]) -> LowerkitError:
+def _lost(first: RankEnd, others: Sequence[RankEnd], rank: str) -> LowerkitError:
     """Returns the error for a rank that said nothing."""
     name = signal.Signals(-first.status).name if first.status < 0 else ""
     hint = {
@@ -65,7 +67,7 @@ def _lost(first: RankEnd, others: Sequence[RankEnd]) -> LowerkitError:
     }.get(name, "see its own output above")
     return CollectiveFault(
         "LK8009",
-        f"rank {first.rank} was killed by {name}" if name else f"rank {first.rank} ended with exit code {first.status}",
+        f"{rank} was killed by {name}" if name else f"{rank} ended with exit code {first.status}",
         details=[f"rank {end.rank}: {end.report.testimony}" for end in others if end.report],
         hint=hint,
     )

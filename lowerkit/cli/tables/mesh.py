@@ -9,6 +9,7 @@ import click
 
 from lowerkit.cli.output import print_table
 from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.mesh.places import part_number
 
 if TYPE_CHECKING:
     from lowerkit.runtimes.manifest import ProgramSpec, Step
@@ -28,8 +29,8 @@ def describe_mesh(program: ProgramSpec, values: Mapping[str, int]) -> dict[str, 
     return {
         "mesh": [{"name": name, "size": size} for name, size in sizes.items()],
         "sharded": [
-            {"name": name, "axis": axis, "bytes": size * sizes[axis], "rank_bytes": size}
-            for (name, axis), size in sorted(rank_bytes.items())
+            {"name": name, "axis": axes, "bytes": size * part_number(program.mesh, axes, {})[1], "rank_bytes": size}
+            for (name, axes), size in sorted(rank_bytes.items())
         ],
     }
 

@@ -12,7 +12,16 @@ from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import matmul as lowering
 from lowerkit.dialect.reference.factors import factor
 from lowerkit.dialect.reference.numeric import matrix_product, quiet
-from lowerkit.dialect.shapes import broadcast_shapes, compatible, element_count, fail, is_dynamic, ranked, tensor_type
+from lowerkit.dialect.shapes import (
+    broadcast_shapes,
+    compatible,
+    compatible_types,
+    element_count,
+    fail,
+    is_dynamic,
+    ranked,
+    tensor_type,
+)
 from lowerkit.dialect.types import compute_type, is_bool, is_float, is_integer, require_same_element
 from lowerkit.mlir import ext, ir
 
@@ -28,7 +37,7 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
 
     Results:
         result: ``[..., M, N]``, of the element type of the operands if they are floats, of ``accumulate`` if they
-            are integers.
+            are integers. Floats may also stay in ``accumulate``: sums that are not rounded, to be added to others.
 
     Attributes:
         transpose_lhs: the two last dimensions of lhs are swapped.
@@ -83,10 +92,14 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
         transpose_lhs: bool = False,
         transpose_rhs: bool = False,
         accumulate: ir.Type | None = None,
+        unrounded: bool = False,
         loc: ir.Location | None = None,
         ip: ir.InsertionPoint | None = None,
     ) -> ir.Value:
-        """Builds the op; without ``accumulate``, f16 and bf16 sum in f32, narrow integers in i32."""
+        """Builds the op; without ``accumulate``, f16 and bf16 sum in f32, narrow integers in i32.
+
+        With ``unrounded`` the result is of the type of the sums.
+        """
         if accumulate is None:
             accumulate = compute_type(ranked("lhs", lhs.type).element_type)
         parameters: dict[str, Any] = {
@@ -94,7 +107,16 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
             "transpose_rhs": transpose_rhs,
             "accumulate": accumulate,
         }
-        return cls.create({"lhs": lhs, "rhs": rhs}, parameters, loc=loc, ip=ip).result
+        types = cls.infer_result_types(lhs.type, rhs.type, **parameters) if unrounded else None
+        wide = None if types is None else [_of_element(each, accumulate) for each in types]
+        return cls.create({"lhs": lhs, "rhs": rhs}, parameters, result_types=wide, loc=loc, ip=ip).result
+
+    def check(self) -> None:
+        """Raises ``VerifyError`` if the op does not fit together; sums of floats may be left unrounded."""
+        (expected,) = self.infer_result_types(self.lhs.type, self.rhs.type, **self.parameters())
+        found = self.result.type
+        if not any(compatible_types(each, found) for each in (expected, _of_element(expected, self.accumulate.value))):
+            fail(f"result 0 has type {found}, but the operands and attributes give {expected}")
 
     def contraction_size(self, shape: Shapes = static_shape) -> Any:
         """Returns K, or DYNAMIC; from whichever operand knows it."""
@@ -120,6 +142,10 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
         """Returns ``2 * batch * M * N * K``."""
         outputs = element_count([*shape(self.result), self.contraction_size(shape)])
         return None if outputs is None else 2 * outputs
+
+
+def _of_element(type_: ir.Type, element: ir.Type) -> ir.Type:
+    return tensor_type(list(ranked("result", type_).shape), element)
 
 
 def check_accumulate(element: ir.Type, accumulate: ir.Type) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    with simulate(4, latency=50e-6, loss=0.01, death={2: 100}, seed=7) as simulation:
+    with simulate(4, latency=50e-6, bandwidth=1e9, loss=0.01, death={2: 100}, seed=7) as simulation:
         outcomes = simulation.run(lambda group: group.run(group.calls.all_reduce(np.ones(8))))
 
 Time stands still while any rank computes, and goes on to the next event when all of them wait. So a timeout of minutes
@@ -43,6 +43,7 @@ def simulate(
     ranks: int,
     *,
     latency: float = 0.0,
+    bandwidth: float = 0.0,
     jitter: float = 0.0,
     reorder: float = 0.0,
     hold_up: float = 200e-6,
@@ -51,6 +52,7 @@ def simulate(
     island: Sequence[int] = (),
     cut_at: int = 0,
     seed: int = 1,
+    held_back: bool = False,
     timeout: float = 300.0,
     patience: float = 10.0,
     record_folder: str | os.PathLike[str] | None = None,
@@ -62,6 +64,8 @@ def simulate(
     Args:
         ranks: how many, 1 to 1024.
         latency: seconds that every message takes.
+        bandwidth: bytes a second of each way from one rank to another, whichever group sends; a message leaves when
+            those before it have left, and has a header of 64 bytes. 0: no limit.
         jitter: seconds on top of it: uniform from 0 up to this.
         reorder: probability that a message is held up for ``hold_up`` seconds more. Messages of other operations and
             tags overtake it then; those of its own wait for it.
@@ -71,6 +75,7 @@ def simulate(
         island: ranks that are cut off from the others...
         cut_at: ... after so many messages of each way between them.
         seed: two runs with the same one do the same.
+        held_back: until a rank calls :meth:`Simulation.begin` what it sends arrives at once, and is not counted.
         timeout: seconds (of the simulation) that an operation may take.
         patience: seconds of real time. A rank that computes for longer between two calls is no longer waited for; that
             is logged, and such a run may differ from another.
@@ -90,7 +95,7 @@ def simulate(
     try:
         native = _collective.Simulation(
             ranks, seed % (1 << 64), times[0], times[1], reorder, times[2], loss,
-            [deaths[rank] for rank in range(ranks)], cut, cut_at, times[3],
+            [deaths[rank] for rank in range(ranks)], cut, cut_at, times[3], bandwidth, held_back,
         )  # fmt: skip
     except _collective.CollectiveError as error:
         raise from_native(*error.args) from error
@@ -121,12 +126,29 @@ class Simulation:
         """Seconds on the ranks' clock, which begins at 1."""
         return self._native.now / NANOSECONDS
 
+    @property
+    def moment(self) -> int:
+        """Nanoseconds on the ranks' clock."""
+        return self._native.now
+
     def sleep(self, rank: int, seconds: float) -> None:
         """Lets a rank compute for so long, on the ranks' clock; called in its thread."""
+        self.sleep_until(rank, self._native.now + int(seconds * NANOSECONDS))
+
+    def sleep_until(self, rank: int, moment: int) -> None:
+        """As :meth:`sleep`, until a moment in nanoseconds."""
         try:
-            self._native.sleep(rank, self._native.now + int(seconds * NANOSECONDS))
+            self._native.sleep(rank, moment)
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
+
+    def begin(self, rank: int) -> None:
+        """Lets the rules of the network hold for what a rank sends from now on, where they were held back."""
+        self._native.begin(rank)
+
+    def sent(self, rank: int) -> tuple[int, int]:
+        """Returns how many messages a rank has sent since the rules hold, and their bytes, headers included."""
+        return self._native.sent(rank)
 
     def run(self, function: Callable[[Group], Result]) -> list[Result | BaseException]:
         """Runs ``function`` in a thread for each rank, as its process would; closes the groups.

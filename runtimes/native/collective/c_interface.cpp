@@ -105,6 +105,13 @@ Group &group_of(lk_step *step) {
   return group->group;
 }
 
+SimulatedRanks &ranks_with(const lk_simulation *simulation, int32_t rank) {
+  SimulatedRanks &ranks = simulation->simulation->ranks;
+  if (rank < 0 || rank >= ranks.size)
+    throw Failure(LK_INVALID, "there is no rank " + std::to_string(rank) + " in this simulation");
+  return ranks;
+}
+
 }  // namespace
 
 void lk_set_interruption(lk_interruption hook) { interruption_hook.store(hook); }
@@ -255,12 +262,13 @@ lk_status lk_simulation_create(int32_t size, const lk_simulation_rules *rules, l
     given.overtaking = rules->overtaking;
     given.hold_up = rules->hold_up;
     given.loss = rules->loss;
+    given.bandwidth = rules->bandwidth;
     given.cut_at = uint64_t(rules->cut_at);
     for (int rank = 0; rank < size; ++rank) {
       if (rules->dies_at && rules->dies_at[rank] >= 0) given.deaths[rank] = uint64_t(rules->dies_at[rank]);
       if (rules->island && rules->island[rank]) given.island.push_back(rank);
     }
-    *simulation = new lk_simulation{std::make_shared<Simulation>(size, given, rules->patience)};
+    *simulation = new lk_simulation{std::make_shared<Simulation>(size, given, rules->patience, !rules->held_back)};
   });
 }
 
@@ -284,10 +292,20 @@ int64_t lk_simulation_now(const lk_simulation *simulation) { return simulation->
 
 lk_status lk_simulation_sleep(lk_simulation *simulation, int32_t rank, int64_t until) {
   return guarded([&] {
-    SimulatedRanks &ranks = simulation->simulation->ranks;
-    if (rank < 0 || rank >= ranks.size)
-      throw Failure(LK_INVALID, "there is no rank " + std::to_string(rank) + " in this simulation");
+    SimulatedRanks &ranks = ranks_with(simulation, rank);
     while (ranks.now() < until) ranks.sleep(rank, until);
+  });
+}
+
+lk_status lk_simulation_begin(lk_simulation *simulation, int32_t rank) {
+  return guarded([&] { ranks_with(simulation, rank).begin_rules(rank); });
+}
+
+lk_status lk_simulation_sent(const lk_simulation *simulation, int32_t rank, int64_t *frames, int64_t *bytes) {
+  return guarded([&] {
+    const auto [sent, size] = ranks_with(simulation, rank).sent(rank);
+    *frames = int64_t(sent);
+    *bytes = int64_t(size);
   });
 }
 

@@ -225,7 +225,7 @@ void lk_plan_release(lk_plan *plan);
 typedef enum lk_step_phase {
   LK_STEP_RUN = 0,   /* from its begin to its end */
   LK_STEP_START = 1, /* begins behind the caller... */
-  LK_STEP_DONE = 2   /* ... and this waits for what was started into the same output */
+  LK_STEP_DONE = 2   /* ... and this waits for what was started with the same buffers */
 } lk_step_phase;
 
 lk_status lk_step_create(lk_group *group, lk_step **step);
@@ -233,11 +233,13 @@ lk_status lk_step_create(lk_group *group, lk_step **step);
 void lk_step_release(lk_step *step);
 /* Whether a run may begin: not in a group that was aborted or destroyed, nor in a child of fork(). */
 lk_status lk_step_begin(lk_step *step);
-/* The executor's call, whose `step` is the address of an lk_step. buffers: input, output. dims: phase, operation
- * (LK_ALL_REDUCE, LK_ALL_GATHER, LK_REDUCE_SCATTER), type, reduction, count, ranks. count: elements of the input of
- * all_reduce and all_gather, of the output of reduce_scatter; the parts of all ranks lie one behind the other, in the
- * output of all_gather and in the input of reduce_scatter. Returns an lk_status: LK_ABORTED where the group was
- * destroyed. The group must not be destroyed meanwhile. */
+/* The executor's call, whose `step` is the address of an lk_step. buffers: input, output. dims: phase, operation, type,
+ * reduction, count, ranks, root. count: elements of the input; of one part where the ranks' parts lie one behind the
+ * other, which they do in the output of all_gather, in the input of reduce_scatter and in both of all_to_all. Unlike
+ * those of lk_run, broadcast copies the root's input to its output, and reduce fills the outputs of the other ranks with
+ * zeros. root: as in lk_call. send writes no output, receive reads no input and fails with LK_DESYNC where fewer elements
+ * come. Both match in their order between two ranks. Returns an lk_status: LK_ABORTED where the group was destroyed. The
+ * group must not be destroyed meanwhile. */
 int64_t lk_step_call(uint64_t step, void *const *buffers, const int64_t *dims);
 /* After a run that did not come to its end: returns when nothing that it started reads or writes its buffers any more.
  * With a reason it aborts the group first, if anything runs, and does not fail; without (null) it waits for the other
@@ -267,6 +269,10 @@ typedef struct lk_simulation_rules {
   const uint8_t *island;  /* by rank: cut off from those that are not; null: nobody is */
   int64_t cut_at;         /* from the frame of this number of each way between them on */
   int64_t patience;       /* real time: time goes on without a rank that computes for longer */
+  double bandwidth;       /* of each way from one rank to another, bytes a second: frames wait for those before them,
+                             whichever group's. 0: no limit */
+  int32_t held_back;      /* 1: for what a rank sends the rules hold from its lk_simulation_begin on, and frames count
+                             from there; until then they arrive at once */
 } lk_simulation_rules;
 
 lk_status lk_simulation_create(int32_t size, const lk_simulation_rules *rules, lk_simulation **simulation);
@@ -281,6 +287,10 @@ lk_status lk_simulation_group(lk_simulation *simulation, const char *name, int32
 int64_t lk_simulation_now(const lk_simulation *simulation);
 /* The rank computes, or waits, until that moment. */
 lk_status lk_simulation_sleep(lk_simulation *simulation, int32_t rank, int64_t until);
+/* From now on the rules hold for what the rank sends, where they were held back. */
+lk_status lk_simulation_begin(lk_simulation *simulation, int32_t rank);
+/* How many frames the rank sent since the rules hold, and of how many bytes, headers included. */
+lk_status lk_simulation_sent(const lk_simulation *simulation, int32_t rank, int64_t *frames, int64_t *bytes);
 /* Fills the ranks that time ever went on without with 1 in `absent` (size entries). */
 void lk_simulation_absent(const lk_simulation *simulation, uint8_t *absent);
 

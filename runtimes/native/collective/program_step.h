@@ -13,7 +13,7 @@ class ProgramStep {
  public:
   explicit ProgramStep(Group &group);
 
-  // dims: phase, operation, type, reduction, count, ranks; see lk_step_call.
+  // dims: phase, operation, type, reduction, count, ranks, root or peer; see lk_step_call.
   void call(void *const *buffers, const int64_t *dims);
   bool busy() const { return !started_.empty(); }
   // Returns when nothing that was started runs any more; how it ended is of no interest. Where a signal may end the wait,
@@ -23,14 +23,18 @@ class ProgramStep {
   void forget() { started_.clear(); }
 
  private:
+  // Of two with the same buffers it does not matter which one a step waits for: neither has any other.
   struct Started {
+    const void *input;
     const void *output;
+    int64_t received;  // bytes that have to come; -1: it is no receive
     std::shared_ptr<Work> work;
   };
 
-  void finish(const void *output);
+  void finish(void *const *buffers);
 
   Group &group_;
+  std::vector<lk_part> input_parts_;
   std::vector<lk_part> parts_;
   std::vector<Started> started_;
 };

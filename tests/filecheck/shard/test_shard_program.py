@@ -120,7 +120,7 @@ MLP = main(
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_columns_then_rows_take_one_sum(ranks: int) -> None:
     text, plan = sharded(MLP, {"up": "column", "*.down": "row"}, ranks)
-    assert kinds(plan) == ["all_reduce"]
+    assert kinds(plan) == (["all_reduce"] if ranks > 1 else [])
     if ranks == 2:
         match_checks(
             text,

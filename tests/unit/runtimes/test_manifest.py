@@ -118,4 +118,4 @@ def test_meshes_and_the_weights_that_their_ranks_share() -> None:
         "it has a mesh and does not list it as a required feature",
     ]
     (problem,) = manifest_problems(sound(buffers=buffers), WEIGHTS)
-    assert problem == "buffer 1 (weight) is shared along 'tp', which is no axis of the mesh"
+    assert problem == "buffer 1 (weight) is shared along 'tp': no axes of the mesh"

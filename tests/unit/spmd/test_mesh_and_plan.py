@@ -14,7 +14,8 @@ from lowerkit.compiler import CompileOptions, compile_program, lower_program
 from lowerkit.errors import InputError, LowerkitError, UsageError
 from lowerkit.program.stage_file import read_stage, write_stage
 from lowerkit.spmd.mesh import Mesh
-from lowerkit.spmd.plan_file import make_plan, read_plan, sharding_of
+from lowerkit.spmd.plan_file import entries_of, make_plan, read_plan
+from lowerkit.spmd.sharding import sharding_of
 
 
 class Block(torch.nn.Module):
@@ -41,7 +42,7 @@ def failure(plan: dict[str, Any]) -> LowerkitError:
     return caught.value
 
 
-@pytest.mark.parametrize("text", ["", "tp", "tp=", "=2", "tp=0", "tp=-1", "tp=1025", "Tp=2", "tp=two", "tp=2;x"])
+@pytest.mark.parametrize("text", ["", "tp", "tp=", "=2", "tp=0", "tp=-1", "tp=65537", "Tp=2", "tp=two", "tp=2;x"])
 def test_meshes_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         Mesh.parse(text)
@@ -49,22 +50,56 @@ def test_meshes_that_cannot_be_read(text: str) -> None:
     assert "--mesh tp=2" in (caught.value.hint or "")
 
 
-def test_a_mesh_of_two_axes_is_refused_by_number() -> None:
-    with pytest.raises(UsageError, match="has 2 axes") as caught:
-        Mesh.parse("dp=2,tp=2")
-    assert "--mesh dp=2" in (caught.value.hint or "")
+def test_meshes_of_several_axes() -> None:
+    mesh = Mesh.parse("dp=2, tp=4")
+    assert [(axis.name, axis.size) for axis in mesh.axes] == [("dp", 2), ("tp", 4)]
+    assert (mesh.size, str(mesh)) == (8, "dp=2,tp=4")
+    with pytest.raises(UsageError, match="names the axis 'tp' twice"):
+        Mesh.parse("tp=2,tp=4")
+    with pytest.raises(UsageError, match="has 1048576 ranks"):
+        Mesh.parse("tp=1024,dp=1024")
+    with pytest.raises(UsageError, match="cannot be read: 'dp'"):
+        Mesh.parse("tp=2,dp")
 
 
 def test_a_mesh_reads_and_prints() -> None:
     assert str(Mesh.parse(" tp=4 ")) == "tp=4"
 
 
+def test_a_plan_without_a_mesh() -> None:
+    with pytest.raises(UsageError, match="a plan is given and no mesh"):
+        sharding_of(None, {})
+    with pytest.raises(UsageError, match="--invariant is given and no mesh"):
+        sharding_of(None, None, invariant=True)
+
+
+def test_plans_of_several_axes() -> None:
+    mesh = Mesh.parse("dp=2,pp=2,tp=2")
+    entries = {"tp": {"up": "column"}, "pp": {"0": 0, "1": 1, "micro-batches": 4}, "dp": {"*": "batch"}}
+    plan = make_plan(mesh, entries)
+    assert [(axis.axis, axis.ranks) for axis in plan.axes] == [("dp", 2), ("tp", 2)]
+    assert plan.stages is not None
+    assert (plan.stages.axis, plan.stages.micro_batches) == ("pp", 4)
+    assert entries_of(plan) == entries
+    assert list(entries_of(plan)) == ["dp", "pp", "tp"]
+
+
 @pytest.mark.parametrize(
-    ("mesh", "plan", "part"), [("tp=2", None, "a mesh is given and no plan"), (None, {}, "a plan is given and no mesh")]
+    ("entries", "part"),
+    [
+        ({"*": "column"}, "does not say which axis of the mesh dp=2,tp=2"),
+        ({"tp": {"*": "column"}, "dq": {"*": "batch"}}, "'dq' is no axis of the mesh dp=2,tp=2; did you mean 'dp'?"),
+        ({"tp": {"*": "column"}}, "it says nothing of the axis 'dp'"),
+        ({"tp": {"*": "column"}, "dp": {"a": 0}}, "no module is named for stage 1 of dp=2"),
+        ({"tp": {"*": "column"}, "dp": {"a": 0, "b": 2}}, "dp: 'b' is 2, expected a number from 0 to 1"),
+        ({"tp": {"a": 0, "b": 1}, "dp": {"a": 0, "b": 1}}, "are both axes of stages"),
+        ({"tp": {"*": "column"}, "dp": {"a": 0, "b": 1, "micro-batches": 0}}, "expected a number from 1 to 1024"),
+    ],
 )
-def test_one_without_the_other(mesh: str | None, plan: Any, part: str) -> None:
-    with pytest.raises(UsageError, match=part):
-        sharding_of(mesh, plan)
+def test_plans_of_several_axes_that_are_wrong(entries: Any, part: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_plan(Mesh.parse("dp=2,tp=2"), entries)
+    assert part in "\n".join([caught.value.message, *caught.value.details])
 
 
 def test_all_wrong_entries_are_named_at_once() -> None:
@@ -130,7 +165,8 @@ def test_an_entry_behind_one_that_names_the_same() -> None:
 def test_a_program_behind_canonical_is_not_split(tmp_path: Path) -> None:
     program = capture(Block().eval(), (torch.randn(3, 6),))
     lower_program(program, "canonical", CompileOptions())
-    with pytest.raises(UsageError, match="at stage 'canonical' already"):
+    lower_program(program, "partitioned", CompileOptions())
+    with pytest.raises(UsageError, match="at stage 'partitioned' already"):
         lower_program(program, "fused", CompileOptions(sharding=sharding_of("tp=2", {"up_proj": "column"})))
 
 
@@ -168,4 +204,4 @@ def test_a_plan_serves_several_programs_and_a_model_that_is_one_module() -> None
     assert plan is not None
     for _ in range(2):
         lower_program(capture(torch.nn.Linear(4, 6), (torch.randn(2, 4),)), "canonical", CompileOptions(sharding=plan))
-        assert plan.report.split == [("", "column")]
+        assert plan.axes[0].report.split == [("", "column")]

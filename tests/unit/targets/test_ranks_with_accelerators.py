@@ -11,7 +11,7 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.check import check_program
-from lowerkit.spmd.plan_file import sharding_of
+from lowerkit.spmd.sharding import sharding_of
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
 

@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky import CHECKED
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.capture.torch_export.decompositions.scalar_reductions import OF_SCALARS
+from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
 from lowerkit.capture.torch_export.decompositions.symbolic_windows import OF_SIZES, is_symbolic
 from lowerkit.capture.torch_export.decompositions.table import SPELLED_OUT, decomposition_of, left_to
 from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
@@ -135,7 +136,7 @@ def is_known(target: Any, context: ir.Context) -> bool:
 def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
     calls = [node for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"]
     table: dict[Any, Callable[..., Any]] = {}
-    for target in {node.target for node in calls}:
+    for target in {node.target for node in calls if _is_taken(node)}:
         if not is_known(target, context) or str(target) in SPELLED_OUT:
             decomposition = decomposition_of(target)
             if decomposition is not None:
@@ -149,6 +150,12 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
             table[node.target] = WITH_PLACES[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
     return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
+
+
+def _is_taken(node: fx.Node) -> bool:
+    """Whether the decomposition of a node, if there is one, takes its arguments."""
+    takes = TAKES.get(node.target)
+    return takes is None or takes(*fx_node.map_arg(node.args, lambda source: source.meta["val"]))
 
 
 def _missing_at_first(exported: ExportedProgram, context: ir.Context) -> dict[Any, Callable[..., Any]]:

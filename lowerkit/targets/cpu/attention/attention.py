@@ -42,7 +42,7 @@ class AttentionFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.attention":
             return Refusal("the anchor is not lk.attention")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         text = frame.text
         sources: list[Located] = []
         for number in range(len(operation.operands)):
@@ -70,7 +70,7 @@ class AttentionFamily(KernelFamily):
         masking = ir.StringAttr(operation.attributes["masking"]).value
         tiling = choose_tiling(cpu, queries, keys, group)
         paired = takes_pairs(query.buffer.element, cpu) and depth % 2 == 0
-        text.native_bf16 = cpu.avx512_bf16
+        text.native_bf16 = cpu.avx512_bf16 and not region.invariant
         stacked = group > 1 and isinstance(queries, int) and queries < tiling.block_rows
         shape = AttentionShape(
             rows=text.imul(queries, group) if stacked else queries,

@@ -52,8 +52,8 @@ class ConvFamily(KernelFamily):
 
     def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is a convolution with a constant filter; only the batch may be dynamic."""
-        frame = KernelFrame(region.buffer_types)
-        frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
+        frame = KernelFrame(region.buffer_types, region.invariant)
+        frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16 and not region.invariant, cpu.avx512_vnni
         problem = read_conv(region, frame)
         if isinstance(problem, Refusal):
             return problem
@@ -221,7 +221,7 @@ class _Writer:
         line, pixel, plane_tap, line_tap, pixel_tap = self._strides()
         run, width = problem.group_channels, problem.width.kernel
         inner = [Depth(width, pixel_tap, run * tile.panel), Depth(run, 1, tile.panel)]
-        if pixel_tap == run or width == 1:
+        if width == 1 or (pixel_tap == run and not text.invariant):
             inner = [Depth(width * run, 1, tile.panel)]
         row_weights = width * run * tile.panel
         loops = [

@@ -92,7 +92,7 @@ class DepthwiseFamily(KernelFamily):
 
     def plan(self, region: RegionView, cpu: CpuFeatures) -> DeviceCode | Refusal:
         """Plans a region whose anchor is a convolution with as many groups as input and output channels."""
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         frame.text.native_bf16, frame.text.vnni = cpu.avx512_bf16, cpu.avx512_vnni
         problem = read_conv(region, frame, single_bytes=True)
         if isinstance(problem, Refusal):

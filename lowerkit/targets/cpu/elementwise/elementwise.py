@@ -37,7 +37,7 @@ class ElementwiseFamily(KernelFamily):
         if region.epilogue is None:
             return Refusal("the region is not one linalg.generic")
         generic = region.epilogue.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         nest = read_generic(region, generic, frame)
         return nest if isinstance(nest, Refusal) else emit_nest(self.name, frame, nest, cpu)
 

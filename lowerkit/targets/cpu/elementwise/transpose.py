@@ -40,7 +40,7 @@ class TransposeFamily(KernelFamily):
         returned = region.returned
         if len(returned) != 1 or isinstance(returned[0].owner, ir.Block) or returned[0].owner.operation != move:
             return Refusal("the region yields something else than the moved tensor")
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         source = source_of(move.operands[0], frame)
         if not isinstance(source, Located):
             return Refusal("the moved tensor is computed inside the region")

@@ -33,9 +33,12 @@ _FEWEST_ROWS = 5
 _LARGE_B = 1 << 19
 
 
-def takes_amx(problem: RowGemm, cpu: CpuFeatures) -> bool:
-    """True when AMX tiles apply: bf16, a constant B, rows of A contiguous, a depth of whole steps, enough rows."""
-    enough = isinstance(problem.rows, Value) or problem.rows >= _FEWEST_ROWS
+def takes_amx(problem: RowGemm, cpu: CpuFeatures, for_all_rows: bool = False) -> bool:
+    """True when AMX tiles apply: bf16, a constant B, rows of A contiguous, a depth of whole steps, enough rows.
+
+    With ``for_all_rows`` any number of them is enough, so that it hangs on the depth alone.
+    """
+    enough = for_all_rows or isinstance(problem.rows, Value) or problem.rows >= _FEWEST_ROWS
     return (
         cpu.amx
         and problem.arithmetic.number == "bf16"
@@ -104,7 +107,7 @@ def _write(
         row = text.imul(place.tile, rows_per_tile)
         count = text.imin(text.isub(problem.rows, row), rows_per_tile) if has_edge else rows_per_tile
         indices = text.unravel(place.batch, problem.batch)
-        matrix = text.part(problem.a, text.dot(indices, problem.a_batch))
+        matrix = text.part(problem.a, text.imul(text.dot(indices, problem.a_batch), problem.rows))
         here = text.part(matrix, text.imul(row, problem.a_row))
         padded = panels * _PANEL * problem.numbers
         strides = [stride // (problem.numbers * problem.columns) * padded for stride in problem.b_batch]

@@ -34,7 +34,7 @@ class IntegerMatmulFamily(KernelFamily):
         anchor = region.anchor
         if anchor is None or anchor.operation.name != "lk.integer_matmul":
             return Refusal("the anchor is not lk.integer_matmul")
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         frame.text.vnni = cpu.avx512_vnni
         epilogue = make_tile_epilogue(region, frame)
         if isinstance(epilogue, Refusal):

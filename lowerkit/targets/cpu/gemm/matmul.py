@@ -38,8 +38,8 @@ class MatmulFamily(KernelFamily):
         anchor = region.anchor
         if anchor is None or anchor.operation.name != "lk.matmul":
             return Refusal("the anchor is not lk.matmul")
-        frame = KernelFrame(region.buffer_types)
-        frame.text.native_bf16 = cpu.avx512_bf16
+        frame = KernelFrame(region.buffer_types, region.invariant)
+        frame.text.native_bf16 = cpu.avx512_bf16 and not region.invariant
         epilogue = make_tile_epilogue(region, frame)
         if isinstance(epilogue, Refusal):
             return epilogue
@@ -52,7 +52,7 @@ class MatmulFamily(KernelFamily):
 def _read_problem(region: RegionView, frame: KernelFrame) -> RowGemm | Refusal:
     assert region.anchor is not None
     anchor = region.anchor.operation
-    element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
+    element = str(ir.RankedTensorType(anchor.operands[0].type).element_type)
     if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
         return Refusal(f"element type {element}: only floating point matrices are taken")
     accumulate_type = str(ir.TypeAttr(anchor.attributes["accumulate"]).value)
@@ -94,24 +94,31 @@ def _read_problem(region: RegionView, frame: KernelFrame) -> RowGemm | Refusal:
             (), (), rows, product(extents[:-1]), n, k, left.buffer, right.buffer, (), (), a_row, a_depth, flip_right,
             weight, of_numbers(element),
         )  # fmt: skip
-    if any(isinstance(size, Value) for size in [*left.sizes[1:], *right.sizes[1:]]):
+    rows_extent = extents[-1 if flip_left else -2]
+    while len(right_batch) == len(left_batch) > 0 and right_batch[-1] == 1 and not flip_left:
+        right_batch.pop()  # one right operand serves these batches: they are rows
+        m, rows_extent = frame.text.imul(left_batch.pop(), m), product([extents[len(left_batch)], rows_extent])
+    if any(isinstance(size, Value) for size in [*left_batch[1:], *right_batch[1:]]):
         return Refusal("dynamic sizes behind the first batch dimension")
     rank = max(len(left_batch), len(right_batch))
     batch = [*result[:rank]]
     if len(batch) != rank:
         return Refusal("the result has another rank than the product")
-    assert isinstance(m, int)
-    a_batch = _batch_strides(left_batch, rank, m * k)
+    a_batch = _batch_strides(left_batch, rank, k)
     b_batch = _batch_strides(right_batch, rank, k * n)
     batch_extents = tuple(frame.extents[len(region.operands)][:rank])
     return RowGemm(
-        tuple(batch), batch_extents, m, m, n, k, left.buffer, right.buffer, a_batch, b_batch, a_row, a_depth,
+        tuple(batch), batch_extents, m, rows_extent, n, k, left.buffer, right.buffer, a_batch, b_batch, a_row, a_depth,
         flip_right, weight, of_numbers(element),
     )  # fmt: skip
 
 
 def _batch_strides(sizes: Sequence[Index], rank: int, matrix: int) -> tuple[int, ...]:
-    """Elements between matrices along each batch dimension of the result, aligned at the right as in numpy."""
+    """Steps between matrices along each batch dimension of the result, aligned at the right as in numpy.
+
+    Args:
+        matrix: the step from one matrix to the next.
+    """
     strides: list[int] = []
     stride = matrix
     for axis in range(rank - 1, -1, -1):

@@ -104,7 +104,7 @@ def accumulate(
     size = len(rows) * vectors
     element, multiply_add = arithmetic.operand, arithmetic.multiply_add
     loops, rest, boundary = _cut_into_runs(loops) if arithmetic.blocked_sums else (list(loops), None, 0)
-    wanted = tile.chains(len(rows), arithmetic.latency)
+    wanted = 1 if text.invariant else tile.chains(len(rows), arithmetic.latency)
     steps = _steps(loops[-1].count, wanted, unroll)
     chains = min(wanted, max(steps, 1))
     masks = b_masks or [None] * vectors

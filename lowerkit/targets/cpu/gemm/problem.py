@@ -26,7 +26,8 @@ class RowGemm:
         numbers: K, in numbers of the tensor.
         a, b: the operands. Each lies in elements of ``arithmetic``, or in single numbers that the kernel brings into
             elements on the way; strides count what it lies in.
-        a_batch, b_batch: from one matrix to the next along each batch dimension (0 where it is broadcast).
+        a_batch, b_batch: from one matrix to the next along each batch dimension (0 where it is broadcast); of A for
+            each of its rows, whose number may be unknown.
         a_row, a_depth: between neighbours of A along rows and depth.
         b_transposed: B lies as [columns, depth].
         b_weight: number of the operand when B is a weight, None for a runtime tensor.

@@ -35,7 +35,7 @@ from lowerkit.targets.cpu.gemm.panel_packing import copy_panel, copy_rows, pair_
 from lowerkit.targets.cpu.gemm.problem import RowGemm, column_masks, in_pairs
 from lowerkit.targets.cpu.gemm.task_order import TaskPlace, place_task, tile_start
 from lowerkit.targets.cpu.gemm.tile_epilogue import TileEpilogue, TilePlace
-from lowerkit.targets.cpu.gemm.tile_selection import Tile, choose_tile, evict_each_other, l2_bytes
+from lowerkit.targets.cpu.gemm.tile_selection import MOST_CHAINS, Tile, choose_tile, evict_each_other, l2_bytes
 from lowerkit.targets.cpu.gemm.weight_packing import Packing, panel_layout
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.cpu.text.kernel_frame import KernelFrame
@@ -71,12 +71,12 @@ class _Scheme:
     copy_b: bool
 
 
-def choose_scheme(problem: RowGemm, cpu: CpuFeatures) -> _Scheme:
+def choose_scheme(problem: RowGemm, cpu: CpuFeatures, most_chains: int = MOST_CHAINS) -> _Scheme:
     """Chooses tile, blocks and copies from sizes and caches."""
     accumulator = problem.accumulator
     lanes = cpu.lanes(8 * element_bytes(accumulator))
     rows = problem.rows if isinstance(problem.rows, int) else None
-    tile = choose_tile(rows, problem.columns, problem.depth, lanes, cpu.vector_registers)
+    tile = choose_tile(rows, problem.columns, problem.depth, lanes, cpu.vector_registers, most_chains=most_chains)
     panels = -(-problem.columns // tile.panel)
     bytes_ = element_bytes(accumulator)
     row_bytes = problem.depth * bytes_
@@ -105,11 +105,12 @@ def plan_row_gemm(
     family: str, problem: RowGemm, frame: KernelFrame, epilogue: TileEpilogue, cpu: CpuFeatures
 ) -> DeviceCode:
     """Writes the kernel of a :class:`RowGemm` whose result rows are numbered (batch, rows); ``frame`` has its head."""
-    if takes_amx(problem, cpu):
+    invariant = frame.text.invariant
+    if takes_amx(problem, cpu, for_all_rows=invariant):
         return plan_amx_gemm(family, problem, frame, epilogue, cpu)
     if takes_pairs(problem.arithmetic.number, cpu):
         problem = in_pairs(problem)
-    scheme = choose_scheme(problem, cpu)
+    scheme = choose_scheme(problem, cpu, 1 if invariant else MOST_CHAINS)
     writer = _Writer(problem, scheme, frame, epilogue)
     writer.write()
     packings: dict[int, Packing] = {}
@@ -171,7 +172,7 @@ class _Writer:
             batch, panel, tile = place.batch, place.panel, place.tile
             row = self._first_row(tile)
             indices = text.unravel(batch, problem.batch)
-            a = text.part(problem.a, text.dot(indices, problem.a_batch))
+            a = text.part(problem.a, text.imul(text.dot(indices, problem.a_batch), problem.rows))
             column = text.imul(panel, scheme.tile.panel)
             a_row = problem.a_row
             a_depth = problem.a_depth

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 from lowerkit.targets.cpu.levels import CpuFeatures
 
-__all__ = ["Tile", "choose_tile", "even_split", "evict_each_other", "l2_bytes", "tile_cycles"]
+__all__ = ["MOST_CHAINS", "Tile", "choose_tile", "even_split", "evict_each_other", "l2_bytes", "tile_cycles"]
 
+MOST_CHAINS = 4
 _FMA_LATENCY = 4
 _L2_BYTES_PER_CYCLE = 32
 # Lines of A per L1 set: 12 ways, some of them for B.
@@ -37,7 +38,7 @@ class Tile:
 
     def chains(self, rows: int, latency: int = _FMA_LATENCY) -> int:
         """Accumulator sets that a tile of ``rows`` needs to hide the FMA latency (two FMAs start each cycle)."""
-        return max(1, min(4, 2 * latency // (rows * self.vectors)))
+        return max(1, min(MOST_CHAINS, 2 * latency // (rows * self.vectors)))
 
 
 def l2_bytes(cpu: CpuFeatures) -> int:
@@ -51,11 +52,11 @@ def even_split(count: int, most: int) -> tuple[int, int, int]:
     return parts, count // parts, count % parts
 
 
-def tile_cycles(rows: int, vectors: int, vector_bytes: int, depth: int) -> float:
+def tile_cycles(rows: int, vectors: int, vector_bytes: int, depth: int, most_chains: int = MOST_CHAINS) -> float:
     """Estimated cycles of one tile: FMA ports, load ports, latency, L2 bandwidth for B, and the fixed part."""
     fmas = rows * vectors / 2
     loads = (rows + vectors) / 2
-    chains = max(1, min(4, 2 * _FMA_LATENCY // (rows * vectors)))
+    chains = max(1, min(most_chains, 2 * _FMA_LATENCY // (rows * vectors)))
     latency = _FMA_LATENCY / chains
     stream = vectors * vector_bytes / _L2_BYTES_PER_CYCLE
     return depth * max(fmas, loads, latency, stream) + 30 + 3 * rows * vectors
@@ -63,7 +64,14 @@ def tile_cycles(rows: int, vectors: int, vector_bytes: int, depth: int) -> float
 
 @lru_cache(maxsize=4096)
 def choose_tile(
-    rows: int | None, columns: int, depth: int, lanes: int, registers: int, most_rows: int = 64, row_period: int = 0
+    rows: int | None,
+    columns: int,
+    depth: int,
+    lanes: int,
+    registers: int,
+    most_rows: int = 64,
+    row_period: int = 0,
+    most_chains: int = MOST_CHAINS,
 ) -> Tile:
     """Returns the tile with the least estimated time for a ``rows`` x ``columns`` result.
 
@@ -75,6 +83,7 @@ def choose_tile(
         registers: vector registers of the CPU.
         most_rows: upper limit of the tile's rows.
         row_period: tiles must divide into rows of this many (a line of an image), 0 for no such rule.
+        most_chains: upper limit of the accumulator sets that share the depth.
     """
     vector_bytes = 64 if registers == 32 else 32
     best: tuple[float, int, Tile] | None = None
@@ -91,8 +100,8 @@ def choose_tile(
             else:
                 count = 840 if rows is None else rows
                 parts, size, larger = even_split(count, limit)
-            cycles = larger * tile_cycles(size + 1, vectors, vector_bytes, depth)
-            cycles += (parts - larger) * tile_cycles(size, vectors, vector_bytes, depth) if size else 0
+            cycles = larger * tile_cycles(size + 1, vectors, vector_bytes, depth, most_chains)
+            cycles += (parts - larger) * tile_cycles(size, vectors, vector_bytes, depth, most_chains) if size else 0
             # A tile whose edge is never reached is the same as a smaller one: keep the smallest name for it.
             key = (cycles * panels, -vectors if rows == 1 else 0, tile)
             if best is None or key[:2] < best[:2]:

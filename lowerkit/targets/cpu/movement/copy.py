@@ -42,7 +42,7 @@ class CopyFamily(KernelFamily):
             return Refusal("the region computes")
         if len(region.results) != 1:
             return Refusal(f"the region has {len(region.results)} results")
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         reader = PieceReader(frame)
         sizes = tuple(frame.sizes[-1])
         rank = len(sizes)

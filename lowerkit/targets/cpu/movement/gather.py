@@ -37,7 +37,7 @@ class GatherFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.gather":
             return Refusal("the anchor is not lk.gather")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         text = frame.text
         data, indices = (anchor_operand(region, frame, number) for number in (0, 1))
         if isinstance(data, Refusal):

@@ -38,7 +38,7 @@ class RopeFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.rope":
             return Refusal("the anchor is not lk.rope")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         text = frame.text
         sources: list[Located] = []
         for number in range(3):

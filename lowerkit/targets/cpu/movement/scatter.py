@@ -38,7 +38,7 @@ class ScatterFamily(KernelFamily):
         kind = ir.StringAttr(operation.attributes["kind"]).value
         if kind != "set":
             return Refusal(f"a scatter that combines by {kind}")
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         text = frame.text
         data, indices, updates = (anchor_operand(region, frame, number) for number in range(3))
         for located in (data, indices, updates):

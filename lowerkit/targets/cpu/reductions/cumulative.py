@@ -36,7 +36,7 @@ class CumulativeFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.cumulative":
             return Refusal("the anchor is not lk.cumulative")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         text = frame.text
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):

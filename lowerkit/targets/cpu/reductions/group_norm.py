@@ -45,7 +45,7 @@ class GroupNormFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.group_norm":
             return Refusal("the anchor is not lk.group_norm")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):
             return source

@@ -40,7 +40,7 @@ class PoolFamily(KernelFamily):
         if region.anchor is None or name not in ("lk.max_pool", "lk.avg_pool"):
             return Refusal(f"the anchor is {name}")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):
             return source

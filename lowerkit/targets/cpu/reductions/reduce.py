@@ -48,7 +48,7 @@ class ReduceFamily(KernelFamily):
         if region.anchor is None or region.anchor.operation.name != "lk.reduce":
             return Refusal("the anchor is not lk.reduce")
         operation = region.anchor.operation
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):
             return source

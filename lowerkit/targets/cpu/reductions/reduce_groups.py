@@ -26,12 +26,15 @@ class DimGroup:
 def group_dims(
     frame: KernelFrame, sizes: Sequence[Index], extents: Sequence[KernelExpr], axes: Sequence[int]
 ) -> list[DimGroup]:
-    """Merges neighbouring dimensions of one sort; unit dimensions belong to no group."""
+    """Merges neighbouring dimensions of one sort; unit dimensions belong to no group.
+
+    In an invariant kernel those that are kept do: as a larger extent would, they decide along what is summed.
+    """
     text = frame.text
     strides = text.row_major(sizes)
     runs: list[list[int]] = []
     for dim, size in enumerate(sizes):
-        if size == 1:
+        if size == 1 and (dim in axes or not text.invariant):
             continue
         if runs and (runs[-1][-1] in axes) == (dim in axes):
             runs[-1].append(dim)

@@ -81,7 +81,7 @@ def rows_of_anchor(region: RegionView, cpu: CpuFeatures, row_rank: int) -> Rows 
     """Returns the rows of the anchor's first operand: its last ``row_rank`` dimensions form one row."""
     assert region.anchor is not None
     type_ = ir.RankedTensorType(region.anchor.operation.operands[0].type)
-    frame = KernelFrame(region.buffer_types)
+    frame = KernelFrame(region.buffer_types, region.invariant)
     source = anchor_operand(region, frame, 0)
     if isinstance(source, Refusal):
         return source

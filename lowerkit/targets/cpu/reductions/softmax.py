@@ -88,7 +88,7 @@ class SoftmaxFamily(KernelFamily):
     def _along_columns(
         self, region: RegionView, cpu: CpuFeatures, type_: ir.RankedTensorType, axis: int, logarithm: bool
     ) -> DeviceCode | Refusal:
-        frame = KernelFrame(region.buffer_types)
+        frame = KernelFrame(region.buffer_types, region.invariant)
         source = anchor_operand(region, frame, 0)
         if isinstance(source, Refusal):
             return source

@@ -36,8 +36,9 @@ class KernelFrame:
         scratch: the per-thread scratch as f32.
     """
 
-    def __init__(self, types: Sequence[ir.RankedTensorType]) -> None:
+    def __init__(self, types: Sequence[ir.RankedTensorType], invariant: bool = False) -> None:
         self.text = KernelText()
+        self.text.invariant = invariant
         self.buffers: list[Buffer] = []
         self.sizes: list[list[Index]] = []
         self.extents: list[list[KernelExpr]] = []

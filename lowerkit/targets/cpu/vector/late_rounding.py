@@ -56,6 +56,8 @@ class LateRounding:
 
     def compared(self, op: ir.Operation, operands: list[Value], result: Value, constant: float | int | None) -> None:
         """``result`` is a comparison of the first operand with the second, which may be a ``constant``."""
+        if self._b.invariant:
+            return  # whether a value is rounded and clamped in one body would show in the sign of a zero
         predicate = _CLAMPS.get(ir.IntegerAttr(op.attributes["predicate"]).value)
         if predicate is not None and constant is not None and operands[0] in self._unrounded:
             self._comparisons[result] = (predicate, operands[0], operands[1], float(constant))

@@ -1,6 +1,7 @@
 // Python bindings of the collectives, over their C interface alone.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <sys/syscall.h>
@@ -146,12 +147,13 @@ class Work {
 class Simulation {
  public:
   Simulation(int size, uint64_t seed, int64_t latency, int64_t jitter, double overtaking, int64_t hold_up, double loss,
-             const std::vector<int64_t> &dies_at, const std::vector<int> &island, int64_t cut_at, int64_t patience)
+             const std::vector<int64_t> &dies_at, const std::vector<int> &island, int64_t cut_at, int64_t patience,
+             double bandwidth, bool held_back)
       : size_(size) {
     std::vector<uint8_t> cut(island.begin(), island.end());
     if (int(dies_at.size()) != size || int(cut.size()) != size) throw std::invalid_argument("one entry for each rank");
-    lk_simulation_rules rules{seed, latency,        jitter,     overtaking, hold_up,
-                              loss, dies_at.data(), cut.data(), cut_at,     patience};
+    lk_simulation_rules rules{seed,           latency,    jitter, overtaking, hold_up,   loss,
+                              dies_at.data(), cut.data(), cut_at, patience,   bandwidth, held_back};
     check(lk_simulation_create(size, &rules, &simulation_));
   }
   ~Simulation() { lk_simulation_release(simulation_); }
@@ -167,6 +169,12 @@ class Simulation {
       status = lk_simulation_sleep(simulation_, rank, until);
     }
     check(status);
+  }
+  void begin(int rank) { check(lk_simulation_begin(simulation_, rank)); }
+  std::pair<int64_t, int64_t> sent(int rank) const {
+    int64_t frames = 0, bytes = 0;
+    check(lk_simulation_sent(simulation_, rank, &frames, &bytes));
+    return {frames, bytes};
   }
   std::vector<int> absent() const {
     std::vector<uint8_t> found(static_cast<size_t>(size_));
@@ -381,11 +389,13 @@ NB_MODULE(_collective, module) {
 
   nb::class_<Simulation>(module, "Simulation")
       .def(nb::init<int, uint64_t, int64_t, int64_t, double, int64_t, double, const std::vector<int64_t> &,
-                    const std::vector<int> &, int64_t, int64_t>(),
+                    const std::vector<int> &, int64_t, int64_t, double, bool>(),
            "size"_a, "seed"_a, "latency"_a, "jitter"_a, "overtaking"_a, "hold_up"_a, "loss"_a, "dies_at"_a, "island"_a,
-           "cut_at"_a, "patience"_a)
+           "cut_at"_a, "patience"_a, "bandwidth"_a = 0.0, "held_back"_a = false)
       .def_prop_ro("now", &Simulation::now)
       .def("sleep", &Simulation::sleep, "rank"_a, "until"_a)
+      .def("begin", &Simulation::begin, "rank"_a)
+      .def("sent", &Simulation::sent, "rank"_a)
       .def("absent", &Simulation::absent)
       .def(
           "group",

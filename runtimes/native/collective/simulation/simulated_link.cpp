@@ -50,14 +50,15 @@ struct SimulatedNetwork::Rank {
   std::atomic<uint64_t> sent{0};
   std::atomic<bool> died{false};
 
-  // Throws RankDied.
-  void send_frame(int own, Rank &peer) {
-    if (ranks) return ranks->send_frame(number);
+  // Throws RankDied. False: the rules do not hold yet for what it sends.
+  bool send_frame(int own, Rank &peer, uint64_t bytes) {
+    if (ranks) return ranks->send_frame(number, bytes);
     if (dies && !died && sent++ >= dies_at) {
       died = true;
       peer.doorbell.ring();
     }
     if (died) throw RankDied(own);
+    return true;
   }
   bool gone() const { return ranks && ranks->died(number); }
   bool dead() const { return ranks ? ranks->seen_dead(number) : died.load(); }
@@ -74,13 +75,14 @@ namespace {
 
 class SimulatedLink final : public Link {
  public:
-  SimulatedLink(const SimulatedNetwork &network, int own, int peer, int size, SimulatedNetwork::Rank &self,
+  SimulatedLink(SimulatedNetwork &network, int own, int peer, int size, SimulatedNetwork::Rank &self,
                 SimulatedNetwork::Rank &other, SimulatedNetwork::Way &out, SimulatedNetwork::Way &in)
       : Link(peer), network_(network), own_(own), size_(size), self_(self), other_(other), out_(out), in_(in) {}
   ~SimulatedLink() override { close(); }
 
   void send(const FrameHeader &header, const void *payload, void *owner) override {
-    self_.send_frame(own_, other_);
+    const uint64_t size = sizeof header + payload_bytes(header);
+    const bool ruled = self_.send_frame(own_, other_, size);
     auto bytes = static_cast<const char *>(payload);
     Packet packet{header, std::vector<char>(bytes, bytes + (bytes ? payload_bytes(header) : 0)), 0, false};
     packet.header.source = own_;
@@ -88,9 +90,11 @@ class SimulatedLink final : public Link {
     int64_t due = 0;
     {
       std::lock_guard<std::mutex> held(out_.mutex);
-      SimulatedNetwork::Fate fate = network_.fate(own_, peer, out_.sent++);
+      const auto fate = ruled ? network_.fate(own_, peer, out_.sent++) : SimulatedNetwork::Fate{false, 0};
       // Never at the moment at which it is sent: the receiver may have looked already.
-      due = network_.now() + std::max<int64_t>(fate.delay, 1);
+      const int64_t left = ruled ? network_.transmit(own_, peer, size) : network_.now();
+      const int64_t delay = std::max<int64_t>(fate.delay, 1);
+      due = left < INT64_MAX - delay ? left + delay : INT64_MAX;
       for (const Packet &earlier : out_.packets)
         if (same_key(earlier.header, packet.header)) due = std::max(due, earlier.due);
       packet.due = due;
@@ -200,7 +204,7 @@ class SimulatedLink final : public Link {
     return true;
   }
 
-  const SimulatedNetwork &network_;
+  SimulatedNetwork &network_;
   const int own_;
   const int size_;
   SimulatedNetwork::Rank &self_;
@@ -213,11 +217,14 @@ class SimulatedLink final : public Link {
 
 }  // namespace
 
-SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks, std::vector<int> members)
+SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks, std::vector<int> members,
+                                   Wires *wires)
     : size_(size),
       rules_(std::move(rules)),
       simulated_(ranks),
       members_(std::move(members)),
+      own_wires_(rules_.bandwidth),
+      wires_(wires ? wires : &own_wires_),
       ranks_(new Rank[size_t(size)]) {
   for (int i = 0; i < size * size; ++i) ways_.push_back(std::make_unique<Way>());
   for (int rank = 0; rank < size; ++rank) {
@@ -233,6 +240,11 @@ SimulatedNetwork::SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks 
 SimulatedNetwork::~SimulatedNetwork() = default;
 
 int64_t SimulatedNetwork::now() const { return simulated_ ? simulated_->now() : monotonic_nanoseconds(); }
+
+int64_t SimulatedNetwork::transmit(int source, int destination, uint64_t bytes) {
+  if (simulated_) source = members_[size_t(source)], destination = members_[size_t(destination)];
+  return wires_->transmit(source, destination, bytes, now());
+}
 
 std::unique_ptr<Link> SimulatedNetwork::link(int own, int peer) {
   return std::make_unique<SimulatedLink>(*this, own, peer, size_, ranks_[size_t(own)], ranks_[size_t(peer)],

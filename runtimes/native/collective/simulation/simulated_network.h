@@ -1,5 +1,5 @@
-// A network among ranks that are threads of one process, for tests and simulation: with latency, reordering, loss,
-// partitions and death.
+// A network among ranks that are threads of one process, for tests and simulation: with latency, bandwidth, reordering,
+// loss, partitions and death.
 //
 // What happens to a frame depends on the seed, its source, its destination and its number on that way, and on nothing
 // else. Frames of one message key stay in order; others may overtake them. Moments are those of the machine's clock,
@@ -14,6 +14,7 @@
 #include "doorbell.h"
 #include "messenger/link.h"
 #include "simulated_ranks.h"
+#include "simulated_wires.h"
 
 namespace lowerkit::collective {
 
@@ -21,6 +22,7 @@ struct NetworkRules {
   uint64_t seed = 1;
   int64_t latency = 0;    // of each frame, nanoseconds
   int64_t jitter = 0;     // on top of it: uniform from 0 up to this
+  double bandwidth = 0;   // of each way, bytes a second; messages wait for those before them. 0: no limit
   double overtaking = 0;  // probability that a frame is held up for `hold_up` more
   int64_t hold_up = 200000;
   double loss = 0;                 // probability that a frame never arrives
@@ -31,9 +33,10 @@ struct NetworkRules {
 
 class SimulatedNetwork {
  public:
-  // `ranks` (null: the machine's clock) outlive the network; members[r] is the number there of rank r. Deaths are
-  // theirs.
-  SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks = nullptr, std::vector<int> members = {});
+  // `ranks` (null: the machine's clock) and `wires` (null: its own) outlive the network; members[r] is the number there
+  // of rank r. Deaths are theirs.
+  SimulatedNetwork(int size, NetworkRules rules, SimulatedRanks *ranks = nullptr, std::vector<int> members = {},
+                   Wires *wires = nullptr);
   ~SimulatedNetwork();
 
   // The network must outlive its links.
@@ -49,6 +52,8 @@ class SimulatedNetwork {
   Fate fate(int source, int destination, uint64_t number) const;
 
   int64_t now() const;
+  // When the last byte of a message that is sent now has left.
+  int64_t transmit(int source, int destination, uint64_t bytes);
 
   struct Way;
   struct Rank;
@@ -58,6 +63,8 @@ class SimulatedNetwork {
   const NetworkRules rules_;
   SimulatedRanks *const simulated_;
   const std::vector<int> members_;
+  Wires own_wires_;
+  Wires *const wires_;
   std::vector<std::unique_ptr<Way>> ways_;
   std::unique_ptr<Rank[]> ranks_;
 };

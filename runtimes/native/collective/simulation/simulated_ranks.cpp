@@ -7,9 +7,12 @@
 
 namespace lowerkit::collective {
 
-SimulatedRanks::SimulatedRanks(int ranks, std::map<int, uint64_t> deaths, int64_t patience)
+SimulatedRanks::SimulatedRanks(int ranks, std::map<int, uint64_t> deaths, int64_t patience, bool ruled)
     : size(ranks), deaths_(std::move(deaths)), patience_(patience), ranks_(size_t(ranks)) {
-  for (Rank &rank : ranks_) rank.since = monotonic_nanoseconds();
+  for (Rank &rank : ranks_) {
+    rank.since = monotonic_nanoseconds();
+    rank.ruled = ruled;
+  }
 }
 
 void SimulatedRanks::sleep(int number, int64_t until) {
@@ -133,13 +136,27 @@ std::thread SimulatedRanks::start_thread(int number, std::function<void()> body)
   });
 }
 
-void SimulatedRanks::send_frame(int number) {
+bool SimulatedRanks::send_frame(int number, uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Rank &rank = ranks_[size_t(number)];
   const auto death = deaths_.find(number);
-  if (rank.died_at == INT64_MAX && death != deaths_.end() && rank.frames >= death->second) die(number);
+  if (rank.ruled && rank.died_at == INT64_MAX && death != deaths_.end() && rank.frames >= death->second) die(number);
   if (rank.died_at != INT64_MAX) throw RankDied(number);
+  if (!rank.ruled) return false;
   ++rank.frames;
+  rank.bytes += bytes;
+  return true;
+}
+
+void SimulatedRanks::begin_rules(int number) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ranks_[size_t(number)].ruled = true;
+}
+
+std::pair<uint64_t, uint64_t> SimulatedRanks::sent(int number) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Rank &rank = ranks_[size_t(number)];
+  return {rank.frames, rank.bytes};
 }
 
 // Its threads have no turns any more: each ends by itself.

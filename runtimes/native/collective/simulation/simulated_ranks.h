@@ -22,6 +22,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace lowerkit::collective {
@@ -38,7 +39,8 @@ class SimulatedRanks {
   static constexpr int64_t kStart = 1000000000;
 
   // Rank r dies as it sends its frame of number deaths[r], from 0 on. `patience` is in nanoseconds of real time.
-  SimulatedRanks(int size, std::map<int, uint64_t> deaths, int64_t patience);
+  // `ruled`: the rules hold at once.
+  SimulatedRanks(int size, std::map<int, uint64_t> deaths, int64_t patience, bool ruled = true);
 
   const int size;
   int64_t now() const { return now_.load(std::memory_order_acquire); }
@@ -55,8 +57,13 @@ class SimulatedRanks {
   // A thread behind the caller. `body` must not throw.
   std::thread start_thread(int rank, std::function<void()> body);
 
-  // Counts a frame that the rank sends. Throws RankDied where it dies of that, or is dead.
-  void send_frame(int rank);
+  // Counts a frame that the rank sends. Throws RankDied where it dies of that, or is dead. False: the rules of the
+  // network do not hold yet for what it sends, and the frame is not counted.
+  bool send_frame(int rank, uint64_t bytes);
+  // The rules hold for what the rank sends from now on.
+  void begin_rules(int rank);
+  // Frames, and their bytes, that the rank sent since the rules hold.
+  std::pair<uint64_t, uint64_t> sent(int rank) const;
   // Throws RankDied.
   void check_alive(int rank) const;
   bool died(int rank) const;
@@ -80,7 +87,9 @@ class SimulatedRanks {
     std::deque<Sleeper *> ready;
     int64_t next_event = INT64_MAX;
     bool alarm = false;  // woken while nobody slept
+    bool ruled = true;
     uint64_t frames = 0;
+    uint64_t bytes = 0;
     int64_t died_at = INT64_MAX;
   };
 

@@ -1,6 +1,7 @@
 #include "simulation.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "failure.h"
 
@@ -20,6 +21,8 @@ void check(const NetworkRules &rules, int size, int64_t patience) {
   bool ranks = std::all_of(rules.island.begin(), rules.island.end(), known);
   for (const auto &death : rules.deaths) ranks = ranks && known(death.first);
   if (size < 1) throw Failure(LK_INVALID, "a simulation of " + std::to_string(size) + " ranks");
+  const bool width = rules.bandwidth >= 0 && std::isfinite(rules.bandwidth);
+  if (!width) throw Failure(LK_INVALID, "a bandwidth is a number of bytes a second, or 0: no limit");
   if (!times) throw Failure(LK_INVALID, "the times of a simulation are not negative, and its patience is above zero");
   if (!probability(rules.loss) || !probability(rules.overtaking))
     throw Failure(LK_INVALID, "probabilities are from 0 to 1");
@@ -28,8 +31,10 @@ void check(const NetworkRules &rules, int size, int64_t patience) {
 
 }  // namespace
 
-Simulation::Simulation(int size, NetworkRules rules, int64_t patience)
-    : ranks((check(rules, size, patience), size), rules.deaths, patience), rules_(std::move(rules)) {}
+Simulation::Simulation(int size, NetworkRules rules, int64_t patience, bool ruled)
+    : ranks((check(rules, size, patience), size), rules.deaths, patience, ruled),
+      rules_(std::move(rules)),
+      wires_(rules_.bandwidth) {}
 
 std::shared_ptr<SimulatedNetwork> Simulation::network(const std::string &name, const std::vector<int> &members,
                                                       int rank) {
@@ -43,7 +48,7 @@ std::shared_ptr<SimulatedNetwork> Simulation::network(const std::string &name, c
     for (size_t member = 0; member < members.size(); ++member)
       if (std::count(rules_.island.begin(), rules_.island.end(), members[member])) rules.island.push_back(int(member));
     waiting.members = members;
-    waiting.network = std::make_shared<SimulatedNetwork>(int(members.size()), rules, &ranks, members);
+    waiting.network = std::make_shared<SimulatedNetwork>(int(members.size()), rules, &ranks, members, &wires_);
   }
   if (waiting.members != members || std::count(waiting.given.begin(), waiting.given.end(), rank))
     throw Failure(LK_INVALID, "group '" + name + "' of the simulation: rank " + std::to_string(rank) +

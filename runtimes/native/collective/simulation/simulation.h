@@ -14,8 +14,9 @@ namespace lowerkit::collective {
 
 class Simulation {
  public:
-  // The rules hold for the ranks of the simulation; `patience` is in nanoseconds of real time.
-  Simulation(int size, NetworkRules rules, int64_t patience);
+  // The rules hold for the ranks of the simulation, at once or (`ruled` is false) from SimulatedRanks::begin_rules on;
+  // `patience` is in nanoseconds of real time.
+  Simulation(int size, NetworkRules rules, int64_t patience, bool ruled = true);
 
   SimulatedRanks ranks;
 
@@ -31,6 +32,7 @@ class Simulation {
   };
 
   const NetworkRules rules_;
+  Wires wires_;
   std::mutex mutex_;
   std::map<std::string, Waiting> waiting_;  // until all members have it
 };

@@ -69,3 +69,11 @@ def test_diagnostics_of_groups_name_their_rank_themselves() -> None:
     found = verdict([failed(0, "LK8008", "group 'mesh': rank 0: rank 1 did not arrive", 1.0)])
     assert isinstance(found, DiagnosedError)
     assert found.text.startswith("error[LK8008]: group 'mesh': rank 0: rank 1 did not arrive")
+
+
+def test_a_rank_is_called_by_its_place_where_it_has_one() -> None:
+    names = ["rank 0 (dp=0,tp=0)", "rank 1 (dp=0,tp=1)"]
+    lost = verdict([well(0), killed(1, 1.0)], names)
+    assert isinstance(lost, LowerkitError) and lost.message == "rank 1 (dp=0,tp=1) was killed by SIGKILL"
+    own = verdict([well(0), failed(1, "LK8015", "an index", 1.0)], names)
+    assert isinstance(own, DiagnosedError) and own.text.startswith("error[LK8015]: rank 1 (dp=0,tp=1): an index")

@@ -288,7 +288,7 @@ def test_groups_that_do_not_fit(tmp_path: Path) -> None:
             ),
             (meshed, group, "model.lk is for a mesh tp=2, and the group 'world' has 3 ranks"),
             (plain, group, "plain.lk is for one rank, and the group 'world' has 3 ranks"),
-            (two, None, "two.lk is for a mesh tp=2,dp=3; meshes of one axis can be run"),
+            (two, group, "two.lk is for a mesh tp=2,dp=3, and the group 'world' has 3 ranks"),
         ):
             with pytest.raises(UsageError) as error:
                 load(path, threads=1, group=given)

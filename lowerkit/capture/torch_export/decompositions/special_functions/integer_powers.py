@@ -12,11 +12,16 @@ from lowerkit.capture.torch_export.decompositions.while_loops import run_while
 from lowerkit.capture.torch_export.operators import aten
 
 
+def _is_power(base: Tensor, exponent: Tensor) -> bool:
+    dtype = torch.result_type(base, exponent)
+    return not (dtype.is_floating_point or dtype is torch.bool)
+
+
 def _power(base: Tensor, exponent: Tensor) -> Tensor:
     """The products of those squares whose bit the exponent has; below 0 what is left of a fraction: 1, -1 or 0."""
-    dtype = torch.result_type(base, exponent)
-    if dtype.is_floating_point or dtype is torch.bool:
+    if not _is_power(base, exponent):
         return NotImplemented
+    dtype = torch.result_type(base, exponent)
     first, last = torch.broadcast_tensors(base.to(dtype), exponent.to(dtype))
 
     def more(result: Tensor, square: Tensor, left: Tensor) -> Tensor:
@@ -31,19 +36,31 @@ def _power(base: Tensor, exponent: Tensor) -> Tensor:
     return torch.where(last < 0, whole, found)
 
 
+def _is_power_of_number(base: float, exponent: Tensor) -> bool:
+    return not (isinstance(base, float) or exponent.is_floating_point())
+
+
 def _power_of_number(base: float, exponent: Tensor) -> Tensor:
-    if isinstance(base, float) or exponent.is_floating_point():
+    if not _is_power_of_number(base, exponent):
         return NotImplemented
     dtype = torch.result_type(base, exponent)
     return _power(torch.full((), int(base), dtype=torch.int64).to(dtype), exponent.to(dtype))
 
 
+def _is_root(base: Tensor, exponent: float) -> bool:
+    return base.dtype in (torch.float32, torch.float64, torch.bfloat16) and exponent in (0.5, -0.5)
+
+
+def _is_power_by_number(base: Tensor, exponent: float) -> bool:
+    is_whole = isinstance(exponent, int) and exponent >= 0
+    return _is_root(base, exponent) or (is_whole and not base.is_floating_point())
+
+
 def _power_by_number(base: Tensor, exponent: float) -> Tensor:
     """The number of products is known here; powers of one half are roots in eager, but for f16, and differ at -inf."""
-    if base.dtype in (torch.float32, torch.float64, torch.bfloat16) and exponent in (0.5, -0.5):
+    if _is_root(base, exponent):
         return torch.sqrt(base) if exponent > 0 else torch.rsqrt(base)
-    is_whole = isinstance(exponent, int) and exponent >= 0
-    if base.is_floating_point() or not is_whole:
+    if not _is_power_by_number(base, exponent):
         return NotImplemented
     square, left = base.to(torch.result_type(base, exponent)), int(exponent)
     result = torch.ones_like(square)
@@ -60,3 +77,11 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.pow.Tensor_Scalar: _power_by_number,
 }
 """By overload."""
+
+TAKES: dict[Any, Callable[..., bool]] = {
+    aten.pow.Tensor_Tensor: _is_power,
+    aten.pow.Scalar: _is_power_of_number,
+    aten.pow.Tensor_Scalar: _is_power_by_number,
+}
+"""Which arguments the functions of :data:`TABLE` take. Powers of floats are common, and tracing a graph again to find
+that none of them is decomposed takes as long as its export."""

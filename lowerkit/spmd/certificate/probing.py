@@ -1,0 +1,153 @@
+"""Shows what a weight that ranks share is, by its derivation alone: no data is read.
+
+Vocabulary
+    probe   an array of the shape of a weight that holds, in each element, its place along one dimension, counted from 1
+
+Steps: a derivation that moves elements gives, of the probe of each dimension, where each element of each part came from;
+0 is padding. That must be slice r of a dimension, for rank r. Derivations of equal code and equal constants are asked
+once. A table without a source is small and is read: rows of integers that are a linear function of the rank.
+
+Bytes: a probe has one or two bytes an element as long as the dimension is below 65536.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lowerkit.errors import VerifyError
+from lowerkit.program.weights import Shard, WeightStore
+from lowerkit.spmd.certificate.facts import Fact, Rows, Slices
+from lowerkit.spmd.certificate.graph import Graph, element_of, shape_of, type_text
+
+Array = np.ndarray[Any, Any]
+
+
+def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: int) -> list[Fact]:
+    """Returns what the weights of ``after`` that the ranks along ``axis`` share are.
+
+    Raises:
+        VerifyError: LK3006, a weight is neither slices of one before nor a table that a proof can state.
+    """
+    types = {**_weight_types(after), **_weight_types(before)}
+    known: dict[Any, int | None] = {}
+    found: list[Fact] = []
+    for symbol in _weight_types(after):
+        shard = store.shard(symbol)
+        if shard is None or (axis, ranks) not in shard.axes:
+            if shard is not None and axis in dict(shard.axes):
+                raise _unproved(symbol, f"it has {dict(shard.axes)[axis]} parts for {ranks} ranks of {axis!r}")
+            continue
+        parents = store.parents(symbol)
+        if not parents:
+            found.append(_rows(symbol, store.get(symbol), shard, ranks))
+            continue
+        if len(parents) != 1:
+            raise _unproved(symbol, f"it is made of {len(parents)} weights")
+        (source,) = parents
+        found.append(_slices(store, symbol, types.get(source), axis, known))
+    return found
+
+
+def _weight_types(graph: Graph) -> dict[str, str]:
+    named = [(graph.forms[op.form], op) for op in graph.ops]
+    return {form.attributes["symbol"]: graph.types[op.results[0]] for form, op in named if form.name == "lk.weight"}
+
+
+def _slices(store: WeightStore, symbol: str, kind: str | None, axis: str, known: dict[Any, int | None]) -> Slices:
+    (source,) = store.parents(symbol)
+    shard, outer = store.shard(symbol), store.shard(source)
+    assert shard is not None, "it was asked for because it is shared"
+    leading = () if outer is None else outer.axes
+    stored = store.spec(source)[1]
+    if kind is None:
+        kind = type_text(store.spec(source)[0], stored[len(leading) :])
+    shape = shape_of(kind) or ()
+    if shard.axes != (*leading, (axis, dict(shard.axes)[axis])):
+        raise _unproved(symbol, "its parts are not those of its source, cut again")
+    key = (_identity(store.derivation(symbol)), shape, leading, shard.axes, stored)
+    if key not in known or key[0] is None:
+        known[key] = _axis_of(store, symbol, shape, stored, shard)
+    dimension = known[key]
+    if dimension is None:
+        raise _unproved(symbol, f"its parts are not the slices of {source} along a dimension")
+    if element_of(kind) != store.spec(symbol)[0]:
+        raise _unproved(symbol, f"it has elements of {store.spec(symbol)[0]}, its source of {element_of(kind)}")
+    return Slices(symbol, source, kind, dimension)
+
+
+def _identity(function: Callable[..., Any] | None) -> Any:
+    """Returns what two derivations share that compute the same: code and constants; None where that is not known."""
+    code = getattr(function, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if code is None or getattr(function, "__defaults__", None) or not all(map(_is_constant, cells)):
+        return None
+    return code, repr(cells)
+
+
+def _is_constant(item: Any) -> bool:
+    return isinstance(item, int | str) or (isinstance(item, list | tuple) and all(map(_is_constant, item)))
+
+
+def _axis_of(store: WeightStore, symbol: str, shape: Sequence[int], stored: Sequence[int], shard: Shard) -> int | None:
+    """Returns the dimension along which the parts of a weight are slices of its source."""
+    *leading, ranks = shard.sizes
+    whole = (*leading, *shape)
+    parts = [_moved(store, symbol, whole, dimension, stored) for dimension in range(len(whole))]
+    for axis, extent in enumerate(shape):
+        size = -(-extent // ranks)
+        cut = (*leading, ranks, *shape[:axis], size, *shape[axis + 1 :])
+        if all(part.shape == cut for part in parts) and all(
+            np.array_equal(part, _expected(dimension, len(leading), axis, cut, extent))
+            for dimension, part in enumerate(parts)
+        ):
+            return axis
+    return None
+
+
+def _moved(store: WeightStore, symbol: str, whole: Sequence[int], dimension: int, stored: Sequence[int]) -> Array:
+    places = _along(np.arange(1, whole[dimension] + 1), dimension, len(whole))
+    dtype = np.min_scalar_type(whole[dimension] + 1)
+    probe = np.ascontiguousarray(np.broadcast_to(places.astype(dtype), whole)).reshape(stored)
+    return store.recompute(symbol, lambda _: probe)
+
+
+def _along(values: Array, dimension: int, rank: int) -> Array:
+    return values.reshape([-1 if place == dimension else 1 for place in range(rank)])
+
+
+def _expected(dimension: int, leading: int, axis: int, cut: tuple[int, ...], extent: int) -> Array:
+    """Returns the places along a dimension that the slices hold, 0 where they are padded."""
+    rank = len(cut)
+    own = leading + 1 + axis
+    first = _along(np.arange(cut[leading]) * cut[own], leading, rank)
+    along = first + _along(np.arange(cut[own]), own, rank)
+    if dimension == leading + axis:
+        places = along + 1
+    else:
+        position = dimension if dimension < leading else dimension + 1
+        places = _along(np.arange(1, cut[position] + 1), position, rank)
+    return np.broadcast_to(np.where(along < extent, places, 0), cut)
+
+
+def _rows(symbol: str, data: Array, shard: Shard, ranks: int) -> Rows:
+    if data.dtype.kind != "i" or shard.sizes != (ranks,) or data.ndim not in (1, 2):
+        raise _unproved(symbol, f"it is a table of {data.dtype} {data.shape}, and not of rows of integers")
+    table = data.astype(np.int64).reshape(ranks, -1)
+    count = data.shape[1] if data.ndim == 2 else -1
+    start = int(table[0, 0]) if table.size else 0
+    step = int(table[0, 1]) - start if table.shape[1] > 1 else 0
+    rank = int(table[1, 0]) - start if ranks > 1 else 0
+    numbers, places = np.indices(table.shape)
+    if np.array_equal(table, rank * numbers + step * places + start):
+        return Rows(symbol, count, rank, step, start)
+    period = int(np.argmax(table[:, 0] != start))  # ranks that share a row
+    if period and np.array_equal(table, (numbers + start * period) // period):
+        return Rows(symbol, count, 1, 0, start * period, period)
+    raise _unproved(symbol, "its rows are no linear function of the rank")
+
+
+def _unproved(symbol: str, reason: str) -> VerifyError:
+    return VerifyError("LK3006", f"the weight {symbol!r} of the ranks cannot be proved: {reason}")

@@ -1,0 +1,303 @@
+"""Proves that the ranks along one axis of a mesh compute what the program before computes.
+
+Vocabulary
+    before, after   the program that is split along the axis, and the one that each of its ranks runs
+    relation        of a value after to a value before (:mod:`.relations`)
+    lemma           by which the relation of an op's results follows from those of its operands: ``alike``: all ranks
+                    run it on whole operands; ``part``: it is an op before on a part (:mod:`.matching`); ``slice``,
+                    ``row``: a weight (:mod:`.facts`); ``move``, ``take``, ``collective`` (:mod:`.moves`); ``own``,
+                    ``look-up`` (:mod:`.lookups`)
+
+Steps: the values before get their classes; then the relations of the values after are derived in program order; in
+the end what is returned must be whole, and effects must be the same in the same order. Nothing is assumed of an op that
+no lemma fits: it is named with its line, what it was given, and what that was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lowerkit.errors import VerifyError
+from lowerkit.spmd.certificate.facts import Fact, Slices
+from lowerkit.spmd.certificate.graph import Form, Graph, shape_of
+from lowerkit.spmd.certificate.indices import Index, total, variable
+from lowerkit.spmd.certificate.lookups import elementwise, found_rows, shared_look_up
+from lowerkit.spmd.certificate.matching import Matcher, Pair, Unproved, fail
+from lowerkit.spmd.certificate.moves import MOVES, met, moved, ranges_of, taken
+from lowerkit.spmd.certificate.relations import (
+    RANK,
+    Formula,
+    Pending,
+    Relation,
+    View,
+    element,
+    explain,
+    is_whole,
+    open_extents_hold,
+    render,
+    whole,
+)
+from lowerkit.spmd.certificate.solver import Solver
+from lowerkit.spmd.certificate.values import EFFECTS, read_classes, shapes_of
+
+
+@dataclass
+class Proof:
+    """What was proved of the program after.
+
+    Attributes:
+        lemmas: of each op.
+        relations: of each value, as a certificate states them.
+        meetings: its collectives, along all axes, in order.
+        asked: how many questions z3 has answered.
+    """
+
+    lemmas: list[str] = field(default_factory=list[str])
+    relations: list[str] = field(default_factory=list[str])
+    meetings: list[Meeting] = field(default_factory=list[Meeting])
+    asked: int = 0
+
+
+def prove(before: Graph, after: Graph, axis: str, ranks: int, facts: Iterable[Fact]) -> Proof:
+    """Proves a program of the ranks along ``axis`` against the one before.
+
+    Args:
+        before, after: see the module.
+        axis: its name.
+        ranks: how many ranks lie along it.
+        facts: of the weights that depend on the rank.
+
+    Raises:
+        VerifyError: LK3006, an op, the result or an effect cannot be proved.
+    """
+    return _Prover(before, after, axis, ranks, {fact.symbol: fact for fact in facts}).run()
+
+
+class _Prover:
+    def __init__(self, before: Graph, after: Graph, axis: str, ranks: int, facts: Mapping[str, Fact]) -> None:
+        self.before, self.after, self.axis, self.ranks, self.facts = before, after, axis, ranks, facts
+        known = read_classes(before)
+        self.classes, self.known, self.effects = known.classes, known.values, known.effects
+        self.solver = Solver()
+        self.matcher = Matcher(self.classes, ranks, self.solver)
+        self.held: list[Relation] = []
+        self.done = 0
+        self.proof = Proof()
+
+    def run(self) -> Proof:
+        if len(self.after.arguments) != len(self.before.arguments):
+            raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} takes other inputs")
+        for number, kind in enumerate(self.after.arguments):
+            self.held.append(whole(self.classes.argument(number, self.after.types[kind]), self.classes))
+        for number in range(len(self.after.ops)):
+            try:
+                lemma, made = self._op(number)
+                self._require_open_extents(number, made)
+            except Unproved as reason:
+                raise self._error(number, str(reason)) from reason
+            self.held += made
+            self.proof.lemmas.append(lemma)
+        self._require_same_end()
+        kinds = self.after.value_types
+        self.proof.relations = [render(each, kind, self.classes) for each, kind in zip(self.held, kinds, strict=True)]
+        self.proof.meetings = [
+            self._meeting(number)
+            for number, op in enumerate(self.after.ops)
+            if self.after.forms[op.form].name == "lk.collective_start"
+        ]
+        self.proof.asked = self.solver.asked
+        return self.proof
+
+    # --- one op -------------------------------------------------------------------------------------------------------
+
+    def _op(self, number: int) -> tuple[str, list[Relation]]:
+        op = self.after.ops[number]
+        form = self.after.forms[op.form]
+        given = [self.held[operand] for operand in op.operands]
+        kinds = [self.after.types[kind] for kind in op.results]
+        if form.name == "lk.weight" and (fact := self.facts.get(form.attributes["symbol"])) is not None:
+            return self._weight(fact, kinds[0])
+        if form.name == "lk.collective_start" and form.attributes["axis"] == self.axis:
+            return "collective", [Pending(self._met(number, form, given[0], kinds[0]))]
+        if form.name == "lk.collective_done" and isinstance(given[0], Pending):
+            return "collective", [given[0].then]
+        operand_kinds = [self.after.value_types[operand] for operand in op.operands]
+        if all(is_whole(each, kind, self.classes) for each, kind in zip(given, operand_kinds, strict=True)):
+            return "alike", self._alike(number, form, [each.base for each in given if isinstance(each, View)], kinds)
+        if op.number >= 0:
+            return self._part(number, form, given)
+        return self._added(number, form, given, kinds)
+
+    def _weight(self, fact: Fact, kind: str) -> tuple[str, list[Relation]]:
+        shape = shape_of(kind) or ()
+        own = element(len(shape))
+        if isinstance(fact, Slices):
+            base = self.classes.weight(fact.source, fact.kind)
+            whole_shape = shape_of(fact.kind) or ()
+            size = -(-whole_shape[fact.axis] // self.ranks)
+            if shape != (*whole_shape[: fact.axis], size, *whole_shape[fact.axis + 1 :]):
+                fail(f"{kind} is no slice of {fact.kind}")
+            own[fact.axis] = total((variable(RANK), size), (own[fact.axis], 1))
+            return "slice", [View(base, tuple(own))]
+        if shape != ((fact.count,) if fact.count >= 0 else ()):
+            fail(f"{kind} is no row of the table")
+        place = own[0] if own else variable("i0")
+        ranges = {**ranges_of(kind, self.ranks), "i0": max(fact.count, 1)}
+        return "row", [Formula(("integer", fact.element(variable(RANK), place, ranges)), len(shape))]
+
+    def _met(self, number: int, form: Form, given: Relation, kind: str) -> View:
+        if not isinstance(given, View):
+            fail("its operand is no value before")
+        operand = self.after.value_types[self.after.ops[number].operands[0]]
+        return met(form, given, (operand, kind), self.ranks)
+
+    def _alike(self, number: int, form: Form, operands: list[int], kinds: list[str]) -> list[Relation]:
+        op, version = self.after.ops[number], 0
+        if form.name in EFFECTS:
+            self._effect(form, tuple(operands))
+            version = self.done
+        made = self.classes.computes(form, operands, kinds, version, self.after.describe(number))
+        if op.number >= 0:
+            before = [self.known[result] for result in self.before.results(self._there(number))]
+            if made != before:
+                there = self.before.ops[self._there(number)]
+                others = ", ".join(f"%{self.known[operand]}" for operand in there.operands)
+                fail(f"it computes {form.name} of {', '.join(f'%{o}' for o in operands)}, before of {others}")
+        return [whole(each, self.classes) for each in made]
+
+    def _part(self, number: int, form: Form, given: list[Relation]) -> tuple[str, list[Relation]]:
+        op = self.after.ops[number]
+        if form.name == "tensor.dim":
+            return "extent", [self._extent(given, number)]
+        pair = Pair(self.after, self.before, number, self._there(number), given, self.known)
+        if form.name in EFFECTS:
+            if form.name != "lk.check_indices" or not self.matcher.covers(pair):
+                fail("an op with effects must be run on whole operands")
+            there = self.before.ops[op.number]
+            self._effect(self.before.forms[there.form], tuple(self.known[operand] for operand in there.operands))
+            return "part", []
+        return "part", list(self.matcher.results(pair))
+
+    def _extent(self, given: list[Relation], number: int) -> View:
+        """An extent of a tensor whose dimension is, from end to end, one of a value before; or a number."""
+        source, axis = given
+        place = self.classes.integers.get(axis.base) if isinstance(axis, View) else None
+        kind = self.after.value_types[self.after.ops[number].operands[0]]
+        shape = shape_of(kind) or ()
+        if place is None or not isinstance(source, View) or place >= len(shape):
+            fail("an extent of what is no value before")
+        extents = self.classes.extents[source.base] or ()
+        if shape[place] >= 0:
+            made = self.classes.extent_class(shape[place], "an extent")
+        else:
+            (dimension,) = [at for at, index in enumerate(source.index) if f"i{place}" in index.variables]
+            made = self.classes.extent_class(extents[dimension], "an extent")
+        op = self.after.ops[number]
+        if op.number >= 0 and made != self.known[self.before.results(self._there(number))[0]]:
+            fail("it is another extent than before")
+        return View(made)
+
+    def _added(self, number: int, form: Form, given: list[Relation], kinds: list[str]) -> tuple[str, list[Relation]]:
+        """An op that is none of the program before."""
+        first, kind = given[0], kinds[0] if kinds else ""
+        shapes = shapes_of(self.after, number)
+        if form.name == "tensor.dim":
+            return "extent", [self._extent(given, number)]
+        if form.name in MOVES and isinstance(first, View):
+            return "move", [moved(form, shapes, first, kind, self.ranks)]
+        if form.name == "lk.gather" and isinstance(first, View) and isinstance(given[1], Formula):
+            return self._take(form, first, given[1], shapes.operands[0], kind)
+        if form.name == "linalg.generic" and any(isinstance(each, Formula) for each in given):
+            made = elementwise(form, given, shape_of(kind) or (), self.classes)
+            known = shared_look_up(made, self.classes, self.ranks, self.solver)
+            return ("own", [made]) if known is None else ("look-up", [known])
+        return fail("it has no counterpart in the program before, and runs on parts")
+
+    def _take(
+        self, form: Form, table: View, indices: Formula, shape: tuple[int, ...], kind: str
+    ) -> tuple[str, list[Relation]]:
+        axis, ranges = form.attributes["axis"], ranges_of(kind, self.ranks)
+        places = indices.node[1] if indices.node[0] == "integer" else None
+        if places is None:
+            return "own", [found_rows(table, indices, axis, shape)]
+        assert isinstance(places, Index), "numbers of the rank are indices"
+        return "take", [taken(table, axis, places, indices.rank, shape[axis], ranges)]
+
+    # --- all of it ----------------------------------------------------------------------------------------------------
+
+    def _effect(self, form: Form, operands: tuple[int, ...]) -> None:
+        if self.done >= len(self.effects) or self.effects[self.done] != (form, operands):
+            wanted = "none is left" if self.done >= len(self.effects) else self.effects[self.done][0].name
+            fail(f"effects come in another order than before: {wanted}")
+        self.done += 1
+
+    def _there(self, number: int) -> int:
+        there = self.after.ops[number].number
+        if there >= len(self.before.ops):
+            fail(f"it is said to be op {there} of {len(self.before.ops)}")
+        return there
+
+    def _require_open_extents(self, number: int, made: list[Relation]) -> None:
+        for value, relation in zip(self.after.results(number), made, strict=True):
+            view = relation.then if isinstance(relation, Pending) else relation
+            if isinstance(view, View) and not open_extents_hold(view, self.after.value_types[value], self.classes):
+                fail("an open dimension is not one of the value before, from end to end")
+
+    def _meeting(self, number: int) -> Meeting:
+        (operand,), (result,) = self.after.ops[number].operands, self.after.results(number)
+        sizes = [self._extents(value) for value in (operand, result)]
+        return meeting_of(self.after, number, sizes[0], sizes[1])
+
+    def _extents(self, value: int) -> list[Extent]:
+        """Returns the extents of a value, an open one as that of the value before."""
+        relation = self.held[value]
+        view = relation.then if isinstance(relation, Pending) else relation
+        found: list[Extent] = list(shape_of(self.after.value_types[value]) or ())
+        for axis, size in enumerate(found):
+            if size == OPEN and isinstance(view, View):
+                own = [place for place, index in enumerate(view.index) if index == variable(f"i{axis}")]
+                found[axis] = (self.classes.extents[view.base] or ())[own[0]]
+        return found
+
+    def _require_same_end(self) -> None:
+        if self.done != len(self.effects):
+            raise VerifyError(
+                "LK3006",
+                f"the program of the ranks along {self.axis!r} leaves out {self.effects[self.done][0].name}, an effect",
+            )
+        if len(self.after.returned) != len(self.before.returned) or self.after.functions != self.before.functions:
+            raise VerifyError("LK3006", "the program of the ranks returns other results, or calls other functions")
+        for place, (value, other) in enumerate(zip(self.after.returned, self.before.returned, strict=True)):
+            relation, kind = self.held[value], self.after.value_types[value]
+            same = isinstance(relation, View) and relation.base == self.known[other]
+            if not same or not is_whole(relation, kind, self.classes):
+                raise VerifyError(
+                    "LK3006",
+                    f"result {place} of the ranks along {self.axis!r} is not that of one device",
+                    details=[
+                        *explain([relation], [kind], self.classes),
+                        f"before it is %{self.known[other]}, {self.classes.names[self.known[other]]}",
+                    ],
+                )
+
+    def _error(self, number: int, reason: str) -> VerifyError:
+        op = self.after.ops[number]
+        kinds = [self.after.value_types[operand] for operand in op.operands]
+        details = [f"operand {place}: {line}" for place, line in enumerate(self._explained(op.operands, kinds))]
+        if 0 <= op.number < len(self.before.ops):
+            there = self.before.ops[op.number]
+            before = (
+                f"%{self.known[operand]}, {self.classes.names[self.known[operand]]}" for operand in there.operands
+            )
+            details += [f"before, operand {place}: {text}" for place, text in enumerate(before)]
+        return VerifyError(
+            "LK3006",
+            f"{self.after.describe(number)} cannot be proved for the ranks along {self.axis!r}: {reason}",
+            details=details,
+            hint="the split of this op is wrong, or beyond what certificates can show: give its module the choice "
+            "replicate",
+        )
+
+    def _explained(self, operands: list[int], kinds: list[str]) -> list[str]:
+        return explain([self.held[operand] for operand in operands], kinds, self.classes)

@@ -1,0 +1,125 @@
+"""What a value of one rank is, in terms of the program before: the statements of a proof.
+
+Vocabulary
+    r       the number of the rank along the axis that is split
+    i0...   the element of the rank's own tensor
+    view    that element is element ``index`` of a value before, where ``index`` lies in it; elements beyond its ends
+            (padding) may hold anything
+    terms   of a view: not the element itself; the outcome of a reduction of the ranks' elements is. The index is
+            the same on all ranks then
+    whole   a view of all of a value, in its place; ``split d``: dimension d in slices of one size, by rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lowerkit.spmd.certificate.graph import OPEN, shape_of
+from lowerkit.spmd.certificate.indices import Index, total, variable
+from lowerkit.spmd.certificate.values import Classes
+
+RANK = "r"
+
+
+@dataclass(frozen=True)
+class View:
+    """See the module.
+
+    Attributes:
+        base: the class of the value before.
+        index: for each of its dimensions, over ``r`` and ``i0``, ``i1``, ...
+        terms: the reduction of the ranks' elements that gives the element, or ``""``.
+    """
+
+    base: int
+    index: tuple[Index, ...] = ()
+    terms: str = ""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The result of a collective that has begun; only its end may read it."""
+
+    then: View
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Elements that each rank computes from what it has, with no counterpart before: see :mod:`.lookups`.
+
+    Attributes:
+        node: a nested tuple; its operators are those of :mod:`.lookups`.
+        rank: how many dimensions the tensor has.
+    """
+
+    node: tuple[Hashable, ...]
+    rank: int
+
+
+Relation: TypeAlias = View | Pending | Formula
+
+
+def element(count: int) -> list[Index]:
+    """Returns the variables ``i0``, ``i1``, ... of a tensor of so many dimensions."""
+    return [variable(f"i{axis}") for axis in range(count)]
+
+
+def whole(base: int, classes: Classes) -> View:
+    """Returns the relation of a value that every rank has."""
+    return View(base, tuple(element(len(classes.extents[base] or ()))))
+
+
+def is_whole(relation: Relation, kind: str, classes: Classes) -> bool:
+    """Whether a value of type ``kind`` is one of the values before, all of it."""
+    if not isinstance(relation, View) or relation.terms or classes.types[relation.base] != kind:
+        return False
+    return list(relation.index) == element(len(relation.index))
+
+
+def open_extents_hold(view: View, kind: str, classes: Classes) -> bool:
+    """Whether each open dimension of a tensor is a dimension of the value before, from end to end."""
+    shape = shape_of(kind) or ()
+    for axis, size in enumerate(shape):
+        if size == OPEN:
+            own = variable(f"i{axis}")
+            holding = [number for number, index in enumerate(view.index) if f"i{axis}" in index.variables]
+            if len(holding) != 1 or view.index[holding[0]] != own:
+                return False
+    return True
+
+
+def render(relation: Relation, kind: str, classes: Classes) -> str:
+    """Returns a relation as a certificate states it; equal texts are equal relations."""
+    if isinstance(relation, Pending):
+        return f"pending {render(relation.then, kind, classes)}"
+    if isinstance(relation, Formula):
+        return "computed from own data"
+    suffix = f", terms of a {relation.terms}" if relation.terms else ""
+    return f"%{relation.base} {placement(relation, kind, classes)}{suffix}"
+
+
+def placement(view: View, kind: str, classes: Classes) -> str:
+    """Returns ``whole``, ``split d``, or the index."""
+    own = element(len(view.index))
+    shape = shape_of(kind) or ()
+    differing = [axis for axis, index in enumerate(view.index) if index != own[axis]]
+    if len(view.index) == len(shape):
+        if not differing and classes.types[view.base] == kind:
+            return "whole"
+        if len(differing) == 1 and shape[differing[0]] > 0:
+            axis = differing[0]
+            if view.index[axis] == total((variable(RANK), shape[axis]), (own[axis], 1)):
+                return f"split {axis}"
+    return f"[{', '.join(map(str, view.index))}]"
+
+
+def explain(relations: Sequence[Relation], kinds: Sequence[str], classes: Classes) -> list[str]:
+    """Returns a line for each value, for people: what it is of which value before."""
+    lines: list[str] = []
+    for relation, kind in zip(relations, kinds, strict=True):
+        view = relation.then if isinstance(relation, Pending) else relation
+        name = f" of {classes.names[view.base]}" if isinstance(view, View) else ""
+        lines.append(f"{kind} is {render(relation, kind, classes)}{name}")
+    return lines

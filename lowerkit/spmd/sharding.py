@@ -1,0 +1,101 @@
+"""A canonical program is split among the ranks of a mesh: one axis after the other, then into the stages of a pipeline.
+
+Each run of ``shard-program`` takes the program of one device and gives the one that every rank along an axis runs, so
+the next run takes that for the program of one device: its collectives are ops like others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowerkit.errors import UsageError
+from lowerkit.passes.shard.fix_reductions import FixReductions
+from lowerkit.passes.shard.invariance import mark_invariant
+from lowerkit.passes.shard.micro_batches import split_batch
+from lowerkit.passes.shard.shard_program import ShardProgram
+from lowerkit.passes.shard.split_stages import split_stages
+from lowerkit.pipeline import PassTiming, PipelineOptions, run_passes
+from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.spmd.mesh import Mesh
+from lowerkit.spmd.plan_file import AUTO, EXAMPLE_PLAN, Entries, make_plan, read_plan
+from lowerkit.spmd.unused_entries import require_used
+
+if TYPE_CHECKING:
+    from lowerkit.passes.base import PassContext
+    from lowerkit.passes.shard.plan import MeshPlan
+    from lowerkit.program.program import Program
+
+
+def sharding_of(
+    mesh: str | None,
+    plan: Path | Entries | str | None,
+    program: Program | None = None,
+    *,
+    invariant: bool = False,
+) -> MeshPlan | None:
+    """Returns the sharding that a user names; None where there is neither a mesh nor a plan.
+
+    Args:
+        mesh: ``tp=2,dp=2``.
+        plan: a file, its content, or ``auto``; None with a mesh is ``auto``.
+        program: what a plan is chosen for; a plan that is given does not need it.
+        invariant: sums are made in one order, whatever the mesh.
+
+    Raises:
+        UsageError: LK1011, one of them is missing or wrong.
+        InputError: LK1001/LK1002, as :func:`read_plan`.
+    """
+    if mesh is None:
+        given = "a plan is given" if plan is not None else "--invariant is given" if invariant else ""
+        if not given:
+            return None
+        raise UsageError(
+            "LK1011",
+            f"{given} and no mesh",
+            hint="give both: --mesh tp=2 --shard plan.json says among how many ranks, and how",
+        )
+    parsed = Mesh.parse(mesh)
+    if plan is None or str(plan) == AUTO:
+        from lowerkit.spmd.auto.choose import auto_sharding
+
+        assert program is not None, "a plan is chosen for a program"
+        return auto_sharding(program, parsed, invariant=invariant)
+    if isinstance(plan, str):
+        raise UsageError("LK1011", f"the plan is {plan!r}, which is no file and not {AUTO!r}", hint=EXAMPLE_PLAN)
+    return make_plan(parsed, read_plan(plan) if isinstance(plan, Path) else plan, invariant=invariant)
+
+
+def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: PipelineOptions) -> list[PassTiming]:
+    """Makes of a canonical ``program``, in place, what every rank of the mesh runs, but for its stages.
+
+    Raises:
+        UnsupportedError: LK4007, the plan splits what cannot be split.
+        UsageError: LK1011, it names what it does not split.
+    """
+    timings: list[PassTiming] = []
+    if plan.stages is not None and plan.stages.micro_batches > 1:
+        split_batch(program.module, context, plan.stages.micro_batches)
+    if plan.invariant:
+        mark_invariant(program.module)
+    for axis in plan.axes:
+        axis.report.clear()
+        context.sharding = axis
+        passes = [FixReductions(), ShardProgram()] if plan.invariant else [ShardProgram()]
+        timings += run_passes(program, passes, context, pipeline)
+    context.sharding = None
+    require_used(plan)
+    program.mesh = [MeshAxis(name, size) for name, size in plan.mesh]
+    return timings
+
+
+def stage_programs(program: Program, plan: MeshPlan | None) -> list[Program]:
+    """Returns the programs of the stages of a sharded ``program``, in their order; itself where there is one stage.
+
+    Raises:
+        UnsupportedError: LK4007, it cannot be cut there.
+        UsageError: LK1011, the plan names no module that there is, or a stage that reads from a later one.
+    """
+    if plan is None or plan.stages is None or program.place:
+        return [program]
+    return split_stages(program, plan.stages)

@@ -1,0 +1,58 @@
+"""The mark of a program whose bits are the same on every mesh, and that of a product whose sum is a tree."""
+
+from __future__ import annotations
+
+from lowerkit.dialect.types import is_float
+from lowerkit.mlir import ir
+from lowerkit.passes.rewriting import defining_op, nested_operations
+
+INVARIANT = "lk.invariant"
+"""On the module: no float is summed but in an order that hangs on the length of the sum alone."""
+
+CHUNKED = "lk.chunked"
+"""On an ``lk.matmul``: its first dimension counts parts of a sum, one or several for each rank."""
+
+_MOVES = frozenset({"lk.weight", "lk.gather", "lk.scatter", "lk.sort", "lk.topk"})
+"""Ops of the dialect that compute no floats."""
+
+
+def mark_invariant(module: ir.Module) -> None:
+    """Marks a module."""
+    module.operation.attributes[INVARIANT] = ir.UnitAttr.get(module.context)
+
+
+def is_invariant(op: ir.Operation) -> bool:
+    """Whether the module that holds ``op`` is marked."""
+    top = op
+    while top.parent is not None:
+        top = top.parent.operation
+    return INVARIANT in top.attributes
+
+
+def mark_chunked(product: ir.Value) -> None:
+    """Marks the product that makes a value."""
+    op = defining_op(product)
+    assert op is not None, "a product is an op"
+    op.attributes[CHUNKED] = ir.UnitAttr.get(op.context)
+
+
+def is_chunked(op: ir.Operation) -> bool:
+    """Whether a product is marked."""
+    return CHUNKED in op.attributes
+
+
+def is_for_kernels(op: ir.Operation) -> bool:
+    """Whether an op of a marked module must not be computed ahead of time: it sums floats or computes functions of
+    them, of which the interpreter gives other bits, and a part may be small enough for it where the whole is not."""
+    if not is_invariant(op) or not any(
+        is_float(ir.ShapedType(result.type).element_type) for result in op.results if _is_shaped(result)
+    ):
+        return False
+    if op.name.startswith("lk."):
+        return op.name not in _MOVES
+    is_reduction = "iterator_types" in op.attributes and "reduction" in str(op.attributes["iterator_types"])
+    return is_reduction or any(inner.name.startswith("math.") for inner in nested_operations(op))
+
+
+def _is_shaped(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.ShapedType)

@@ -1,0 +1,1 @@
+"""Copies of one model that share the rows of a batch."""
