@@ -160,7 +160,7 @@ class Compiled:
             missing = targets_not_here(program, self.options.spec, self.options.device)
             remarks = [f"no golden outputs: this machine cannot run {each.level or each.name} code" for each in missing]
             self.remarks += [remark for remark in remarks if remark not in self.remarks]
-            runnable += [] if missing else [program]
+            runnable += [] if missing or program.golden is None else [program]
         return runnable
 
     def _write(self, path: Path, *, golden: bool) -> None:
@@ -177,7 +177,19 @@ class Compiled:
         }
         programs = self._golden_programs() if golden else []
         side_car = partial(self._golden_run, programs) if programs else None
-        write_artifact(path, self.parts.manifest, self.parts.code, weights, side_car)
+        write_artifact(path, self.parts.manifest, self.parts.code, weights, side_car, self._certificate())
+
+    def _certificate(self) -> bytes | None:
+        """The proof that the ranks of a mesh compute what the model does, bound to the programs; None without one.
+
+        Raises:
+            ParityError: LK6004, the steps do not issue the collectives that were proved.
+        """
+        if self.program.certificate is None:
+            return None
+        from lowerkit.spmd.certificate.binding import certificate_bytes
+
+        return certificate_bytes(self.program.certificate, self.parts.manifest)
 
     def _read(self, read: Callable[[], Array]) -> Array:
         """Reads a weight, and makes sure that the files of the model are those that were captured."""

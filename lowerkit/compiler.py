@@ -39,7 +39,8 @@ def compile(
     """Compiles a model.
 
     Args:
-        model: an ``nn.Module``, an ExportedProgram, a ScriptModule, or a path (.pt2, .pt, .onnx, file.py:factory).
+        model: an ``nn.Module`` (one of DTensors brings mesh and plan), an ExportedProgram, a ScriptModule, or a path
+            (.pt2, .pt, .onnx, file.py:factory).
         example_inputs: tensors in the order of ``forward``; they fix every dim that is not symbolic.
         target: accelerators and the CPU with their levels, such as ``cpu:x86-64-v3`` or ``acme_npu+cpu``.
         dynamic_shapes: as for ``torch.export.export``, of a module or a factory's; all else has its shapes.
@@ -65,7 +66,9 @@ def compile(
         )
     else:
         from lowerkit.capture.capture import capture
+        from lowerkit.capture.torch_export.distributed_tensors import as_plan
 
+        model, mesh, shard = as_plan(model, mesh, shard)
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
     from lowerkit.spmd.sharding import sharding_of
 

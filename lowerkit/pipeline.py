@@ -48,6 +48,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
     from lowerkit.passes.raising.decompose.decompose_moves import DecomposeMoves
     from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
+    from lowerkit.passes.raising.raise_ops.raise_collectives import RaiseCollectives
     from lowerkit.passes.raising.raise_ops.raise_convolution import RaiseConvolution
     from lowerkit.passes.raising.raise_ops.raise_cumulative import RaiseCumulative
     from lowerkit.passes.raising.raise_ops.raise_gather import RaiseGather
@@ -104,6 +105,7 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseResize(),
                 RaiseSorting(),
                 RaiseCumulative(),
+                RaiseCollectives(),
                 PromoteOperands(),
                 WidenElementwise(),
                 DecomposeElementwise(),
@@ -146,7 +148,8 @@ def pass_context(program: Program) -> PassContext:
         for axis, extent in enumerate(spec.shape)
         if isinstance(extent, str)
     }
-    return PassContext(weights=program.weights, extent_ranges=ranges)
+    names = [spec.name for spec in program.signature.inputs]
+    return PassContext(weights=program.weights, extent_ranges=ranges, input_names=names)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class PassContext:
         keep_on_host: ops, by their name in the IR or in the captured graph, that no accelerator is offered.
         placements: where each op runs, as ``partition`` has decided.
         sharding: the plan by which the program is split among the ranks of a mesh; None: it is for one device.
+        input_names: of the arguments of ``@main``, as the user knows them; empty where nobody named them.
         extent_ranges: (argument of ``@main``, axis) -> (minimum, maximum or None) of an extent that is a symbolic dim.
     """
 
@@ -45,6 +46,7 @@ class PassContext:
     keep_on_host: frozenset[str] = frozenset()
     placements: list[Placement] = field(default_factory=list["Placement"])
     sharding: ShardingPlan | None = None
+    input_names: Sequence[str] = ()
     extent_ranges: Mapping[tuple[int, int], tuple[int, int | None]] = field(
         default_factory=dict[tuple[int, int], tuple[int, int | None]]
     )

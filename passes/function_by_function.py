@@ -26,7 +26,7 @@ def run_on_functions(one_pass: Pass, module: ir.Module, context: PassContext, ta
     bodies = [op.operation for op in module.body.operations if _is_body(op.operation)]
     if not bodies:
         return not target and one_pass.run(module, context)
-    inner = replace(context, extent_ranges={})  # the ranges are those of @main's arguments
+    inner = replace(context, extent_ranges={}, input_names=())  # those are of @main's arguments
     with _apart(module, bodies) as parts:
         ours = [part for part in parts if target_of(part.body.operations[0].operation) == target]
         changed = [] if target else [one_pass.run(module, context)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from lowerkit.dialect.ops.collective import MESSAGES
 from lowerkit.errors import PassError
 from lowerkit.mlir import arith, ir, tensor
 
@@ -146,8 +147,16 @@ def ancestor_in(block: ir.Block, op: ir.Operation) -> ir.Operation:
 
 
 def has_effects(op: ir.Operation) -> bool:
-    """Whether the op must stay even when its results are unused."""
-    return op.name in _EFFECTS
+    """Whether the op must stay even when its results are unused: a message that one rank does not send, or does not
+    take, leaves the other one waiting."""
+    return op.name in _EFFECTS or _is_message(op)
+
+
+def _is_message(op: ir.Operation) -> bool:
+    if op.name == "lk.collective_done":
+        owner = op.operands[0].owner
+        return not isinstance(owner, ir.Block) and _is_message(owner.operation)
+    return op.name == "lk.collective_start" and ir.StringAttr(op.attributes["kind"]).value in MESSAGES
 
 
 def nested_operations(op: ir.Operation) -> Iterator[ir.Operation]:

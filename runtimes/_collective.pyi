@@ -138,6 +138,11 @@ class Group:
         """
 
     def attach_arena(self, descriptor: int, size: int) -> int: ...
+    def share_arena(self, owner: Group, ranks: Sequence[int]) -> None:
+        """Lets operations find their buffers in the owner's arena, where rank r has the number ``ranks[r]``."""
+
+    def look(self) -> None:
+        """Reads what other ranks have told; raises where one of them aborted the group. Waits for nothing."""
     def abort(self, reason: str) -> None: ...
     @property
     def aborted(self) -> str | None: ...

@@ -81,7 +81,7 @@ def plan_problems(program: ProgramSpec, dims: Mapping[str, int]) -> list[str]:
     with contradictions(dims):
         if not all(holds(guard.condition, dims) for guard in program.signature.guards):
             return []
-        binder = Binder(program, dims, _weight_places(program, dims), None, None, {}, None)
+        binder = Binder(program, dims, weight_places(program, dims), None, None, {}, None)
         places, _ = binder.places()
     buffers, steps = program.buffers, program.steps
     lives = _needed(program, [root_of(buffers, number) for number in range(len(buffers))])
@@ -128,10 +128,10 @@ def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     """
     from lowerkit.runtimes.binding import bind_model
 
-    return bind_model(program, dims, _weight_places(program, dims)).arena_size
+    return bind_model(program, dims, weight_places(program, dims)).arena_size
 
 
-def _weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[str, WeightPlace]:
+def weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[str, WeightPlace]:
     """Places of weights to measure with, without the artifact that holds them."""
     return {
         buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * _parts(program, buffer.shard))

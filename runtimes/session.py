@@ -248,7 +248,7 @@ class Session:
         try:
             bound = self._bind(arrays)
             arrays[:] = map(ready, arrays)  # the caller keeps the copies
-            arena = self._reserve(bound.arena_size)
+            arena = self._reserve(bound)
             for name, size in bound.device_arenas.items():
                 self._calls.memories[name].reserve(size)
             if bound.scratch_stride * self.threads > self._scratch.size:
@@ -268,12 +268,12 @@ class Session:
         ]
         return bound, outputs, bases
 
-    def _reserve(self, size: int) -> int:
+    def _reserve(self, bound: BoundModel) -> int:
         if self._collectives is not None:
-            return self._collectives.reserve(size)
-        if size > self._arena.size:
+            return self._collectives.reserve(bound.arena_size, bound.dims)
+        if bound.arena_size > self._arena.size:
             self._arena = _native.Memory(0)  # give the old one back first
-            self._arena = _native.Memory(size)
+            self._arena = _native.Memory(bound.arena_size)
         return self._arena.address
 
     def _bind(self, arrays: Sequence[Array]) -> BoundModel:

@@ -123,8 +123,8 @@ class Llama(nn.Module):
 
 def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turns each pair of features by the angle of its position."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cosine + torch.cat([-second, first], dim=-1) * sine
+    half = x.shape[-1] // 2
+    return x * cosine + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sine
 
 
 def _made(sizes: Sizes, tokens: int, cache: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:

@@ -2,6 +2,7 @@
 
     code/....bin          of each program and its devices, at a multiple of 4096, so that it can be mapped executable
     weights.safetensors   at a multiple of 64, its tensors too, so that kernels read them where they lie
+    certificate.json      what was proved of the ranks of a mesh
     debug/..., golden/... side-car, sorted by name
     manifest.json         canonical JSON with the sha-256 of each entry above and the content id
 
@@ -42,6 +43,8 @@ from lowerkit.runtimes.zip_structure import ZipEntry
 
 PAGE = 4096
 
+CERTIFICATE_ENTRY = "certificate.json"
+
 _CHUNK = 1 << 24
 _LOCAL_HEADER_SIZE = 30
 _ZIP64_EXTRA_SIZE = 20
@@ -55,6 +58,7 @@ def write_artifact(
     code: Mapping[str, bytes],
     weights: Mapping[str, np.ndarray[Any, Any] | TensorSource],
     side_car: Mapping[str, bytes] | Callable[[Artifact], Mapping[str, bytes]] | None = None,
+    certificate: bytes | None = None,
 ) -> Manifest:
     """Writes an artifact; ``path`` is replaced when the new file is complete, else left as it was.
 
@@ -66,6 +70,7 @@ def write_artifact(
         weights: the tensors that buffers of kind ``weight`` name; arrays, or sources that are read when written.
         side_car: further entries, named ``debug/...`` or ``golden/...`` (see :mod:`lowerkit.artifact.golden`), or a
             function that makes them from the artifact without them, which has no file of its own yet and can be run.
+        certificate: the entry of a program for a mesh (see :mod:`lowerkit.spmd.certificate.binding`).
 
     Returns:
         The manifest as it was written.
@@ -87,6 +92,10 @@ def write_artifact(
                 layout = lay_out(sources)
                 chunks = blob_chunks(layout, sources)
                 entries[WEIGHTS_ENTRY] = _add(archive, file, WEIGHTS_ENTRY, layout.size, chunks, ALIGNMENT)
+            if certificate is not None:
+                entries[CERTIFICATE_ENTRY] = _add(
+                    archive, file, CERTIFICATE_ENTRY, len(certificate), [certificate], ALIGNMENT
+                )
             if callable(side_car):
                 side_car = side_car(
                     _so_far(Path(path), file, archive, replace(_with_golden(manifest, ()), entries=entries))

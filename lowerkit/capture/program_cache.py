@@ -36,6 +36,7 @@ from lowerkit.program.files import hash_file
 from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
+from lowerkit.runtimes.mesh.structs import MeshAxis
 
 Array = np.ndarray[Any, Any]
 
@@ -63,6 +64,7 @@ class _Entry(msgspec.Struct):
     input_tree: object
     weights: dict[str, Tensor]
     inputs: list[Tensor] | None
+    mesh: list[MeshAxis]
 
 
 class ProgramCache(DiskCache):
@@ -142,6 +144,7 @@ def encode_program(program: Program, path: Path) -> bytes | None:
         program.input_tree,
         weights,
         None if inputs is None else [_inline(array) for array in inputs],
+        program.mesh,
     )
     return msgspec.msgpack.encode(entry)
 
@@ -162,6 +165,7 @@ def decode_program(data: bytes, path: Path) -> Program:
         str(path),
         output_tree=entry.output_tree,
         input_tree=entry.input_tree,
+        mesh=entry.mesh,
         remarks=[f"{path} was captured before and taken from the program cache"],
     )
     if entry.inputs is not None:

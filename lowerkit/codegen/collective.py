@@ -6,6 +6,8 @@ reads and writes each element twice.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from lowerkit.codegen.step_draft import Source, total
@@ -14,20 +16,25 @@ from lowerkit.codegen.step_walker import StepWalker
 from lowerkit.dialect import CollectiveStartOp
 from lowerkit.mlir import ir
 from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, HOST, Step
-from lowerkit.runtimes.mesh.structs import CollectiveCall
+from lowerkit.runtimes.mesh.structs import REDUCING, CollectiveCall
 
 
 def start(walker: StepWalker, op: ir.Operation) -> None:
-    """Adds the step that begins an ``lk.collective_start``; its result lives in memory of the host."""
+    """Adds the step that begins an ``lk.collective_start``; its result lives in memory of the host.
+
+    Where the operand has no value, the step reads and writes the one buffer of the result.
+    """
     view = op.opview
     assert isinstance(view, CollectiveStartOp)
     kind = view.kind.value
-    source = walker.buffer(walker.source(op.operands[0]))
     result = op.results[0]
+    given = None if _has_no_value(view) else walker.buffer(walker.source(op.operands[0]))
     target = walker.arena(result, HOST)
+    source = target if given is None else given
     walker.places.sources[result] = Source(target)
     name, location = step_place(op)
-    element = str(ir.RankedTensorType(result.type).element_type)
+    element = str(ir.RankedTensorType(op.operands[0].type).element_type)
+    root, peer = max(view.other("root"), 0), view.other("peer")
     walker.draft.steps.append(
         Step(
             kernel=COLLECTIVE_KERNEL,
@@ -36,10 +43,21 @@ def start(walker: StepWalker, op: ir.Operation) -> None:
             kind=kind,
             family="collective",
             location=location,
-            bytes=total([walker.draft.size(source), walker.draft.size(target)]),
-            collective=CollectiveCall(kind, view.axis.value, element, view.reduction.value, "start"),
+            bytes=total([walker.draft.size(buffer) for buffer in dict.fromkeys([source, target])]),
+            collective=CollectiveCall(kind, view.axis.value, element, _reduction(view), "start", root, peer),
         )
     )
+
+
+def _has_no_value(view: CollectiveStartOp) -> bool:
+    """Whether the operand only says what comes: of a receive, and of a broadcast from another rank."""
+    owner = view.value.owner
+    empty = not isinstance(owner, ir.Block) and owner.operation.name == "tensor.empty"
+    return view.kind.value == "receive" or (view.kind.value == "broadcast" and empty)
+
+
+def _reduction(view: CollectiveStartOp) -> Any:
+    return view.reduction.value if view.kind.value in REDUCING else "sum"
 
 
 def done(walker: StepWalker, op: ir.Operation) -> None:

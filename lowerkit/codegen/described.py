@@ -23,6 +23,7 @@ from lowerkit.runtimes.manifest import (
     Manifest,
     ProgramSpec,
 )
+from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS
 from lowerkit.targets.ledger import LedgerEntry
 from lowerkit.targets.target import LinkedCode, Target
 from lowerkit.version import __version__

@@ -40,7 +40,9 @@ from lowerkit.runtimes.expressions import substitute
 from lowerkit.runtimes.manifest import HOST, Buffer, Guard, Signature, Step
 from lowerkit.targets.ledger import Compile, LedgerEntry
 
-_IGNORED = ("tensor.dim", "tensor.from_elements", "tensor.extract", "affine.apply", "affine.min", "affine.max")
+_IGNORED = (
+    "tensor.dim", "tensor.empty", "tensor.from_elements", "tensor.extract", "affine.apply", "affine.min", "affine.max",
+)  # fmt: skip
 
 
 @dataclass

@@ -52,6 +52,9 @@ class LkOperation(Lk.Operation):
     attribute_kinds = _NO_ATTRIBUTES
     """The attribute class of each attribute field."""
 
+    optional_kinds = _NO_ATTRIBUTES
+    """The attribute class of each attribute that an op has in some of its forms only."""
+
     infers_results = True
     """False for ops such as weight whose result types are stated, not derived."""
 
@@ -93,7 +96,9 @@ class LkOperation(Lk.Operation):
 
     def parameters(self) -> dict[str, Any]:
         """Returns the attributes as Python values: int, float, bool, str, list or ir.Type."""
-        return {name: from_attribute(self.operation.attributes[name]) for name in self.attribute_kinds}
+        attributes = self.operation.attributes
+        present = [*self.attribute_kinds, *(name for name in self.optional_kinds if name in attributes)]
+        return {name: from_attribute(attributes[name]) for name in present}
 
     def operand_types(self) -> list[Any]:
         """Returns one type per operand field; None for an absent operand, a list for a variadic field."""
@@ -115,8 +120,10 @@ class LkOperation(Lk.Operation):
         """The verifier hook of MLIR: emits one diagnostic at the op's location and returns whether the op is valid."""
         operation = op.operation
         try:
-            for name, kind in cls.attribute_kinds.items():
+            for name, kind in {**cls.attribute_kinds, **cls.optional_kinds}.items():
                 if name not in operation.attributes:
+                    if name in cls.optional_kinds:
+                        continue
                     fail(f"attribute {name} is missing; it must be {attribute_kind_name(kind)}")
                 attribute = operation.attributes[name]
                 if not isinstance(attribute, kind):
@@ -152,9 +159,8 @@ class LkOperation(Lk.Operation):
             if result_types is None:
                 types = [_type_of(operand) for operand in operands.values()]
                 result_types = cls.infer_result_types(*types, **parameters)
-            attributes = {
-                name: to_attribute(cls.attribute_kinds[name], name, value) for name, value in parameters.items()
-            }
+            kinds = {**cls.attribute_kinds, **cls.optional_kinds}
+            attributes = {name: to_attribute(kinds[name], name, value) for name, value in parameters.items()}
         except VerifyError as error:
             place = loc if loc is not None else ir.Location.current
             raise VerifyError(

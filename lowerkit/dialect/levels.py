@@ -23,7 +23,7 @@ _AROUND_REGIONS = frozenset(
     {
         "lk.region", "lk.weight", "lk.call", "lk.cond", "lk.while", "lk.check_indices", "lk.state_read",
         "lk.state_write", "lk.collective_start", "lk.collective_done", "tensor.expand_shape", "tensor.collapse_shape",
-        "tensor.cast", "tensor.dim", "tensor.from_elements", "tensor.extract", "func.return",
+        "tensor.cast", "tensor.dim", "tensor.empty", "tensor.from_elements", "tensor.extract", "func.return",
     }
 )  # fmt: skip
 """What may stand outside of regions: data, states, control flow, views, and the arithmetic of extents."""

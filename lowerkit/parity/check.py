@@ -62,6 +62,9 @@ def check(
             return capture_path(str(model), example_inputs=example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
     else:
         from lowerkit.capture.capture import capture
+        from lowerkit.capture.torch_export.distributed_tensors import as_plan
+
+        model, mesh, shard = as_plan(model, mesh, shard)
 
         def make() -> Program:
             return capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
@@ -106,6 +109,12 @@ def check_program(
         raise UsageError(
             "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
+    if program.mesh and sharding is None:
+        raise UsageError(
+            "LK1011",
+            "the model communicates by itself: there is no one device to compare its ranks with",
+            hint="check the module before it was distributed, with --mesh",
+        )
     if bisect and sharding is not None:
         raise UsageError(
             "LK1011",
@@ -113,6 +122,9 @@ def check_program(
             hint="check without --bisect names the first op that differs; with --bisect and without --mesh, the stage",
         )
     show = on_progress or (lambda _text: None)
+    if per_op and sharding is not None and sharding.stages is not None:
+        arguments: dict[str, Any] = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
+        return _check_stages(program, sharding, hard=hard, **arguments)
     captured = program.copy() if bisect else None
     bodies = bodies_of(program) if per_op else []
     unlowered = program.copy() if bodies and not program.signature.dims and sharding is None else None
@@ -127,10 +139,7 @@ def check_program(
     if bodies and unlowered is None:
         why = "the model has symbolic dims" if program.signature.dims else "the program is for a mesh"
         report.skipped.append(f"the ops inside of branches and loops: {why}")
-    in_stages = sharding is not None and sharding.stages is not None
-    if in_stages and per_op:
-        report.skipped.append("the ops: the program is cut into the stages of a pipeline")
-    if per_op and not in_stages:
+    if per_op:
         from lowerkit.parity.integer.source_framework_check import holds_quantization
         from lowerkit.parity.taps import add_taps
 
@@ -186,6 +195,15 @@ def _own_caches(model: Program) -> AbstractContextManager[None]:
     from lowerkit.parity.references.higher_order import forgotten_by_dynamo
 
     return forgotten_by_dynamo(model.exported)
+
+
+def _check_stages(program: Program, sharding: MeshPlan, *, hard: bool, **arguments: Any) -> Report:
+    """Checks the ops of a program before it is cut into the stages of a pipeline, and the outputs of the stages."""
+    uncut = check_program(program.copy(), sharding=sharding.without_stages(), **arguments)
+    report = check_program(program, sharding=sharding, per_op=False, hard=hard, **arguments)
+    report.ops = uncut.ops
+    report.skipped = list(dict.fromkeys([*uncut.skipped, *report.skipped]))
+    return report
 
 
 def _check_quantized(

@@ -54,6 +54,7 @@ class Program:
         sources: the files that weights are read from when they are asked for.
         remarks: what the user should know of how it was captured.
         mesh: the axes of the ranks that run the program together, from stage ``canonical`` on; one device: none.
+        certificate: the proof that the ranks compute what the model does, where it was split among them.
         place: of a program that some ranks of the mesh run alone, where they are along its axes: ``{"pp": 1}``.
         placements: where each op runs, from stage ``partitioned`` on: JSON, as in the metadata of an artifact.
     """
@@ -78,6 +79,7 @@ class Program:
     sources: list[SourceFile] = field(default_factory=list[SourceFile], repr=False)
     remarks: list[str] = field(default_factory=list[str])
     mesh: list[MeshAxis] = field(default_factory=list[MeshAxis])
+    certificate: Any = field(default=None, repr=False)
     place: dict[str, int] = field(default_factory=dict[str, int])
     placements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False)
 

@@ -38,6 +38,7 @@ def deployment(
     max_queued: int = 256,
     max_bytes: int = MOST_BYTES,
     gateways: int = 1,
+    max_surge_percent: int = 0,
     loader: Loader = load_session,
 ) -> Any:
     """Returns an application for ``serve.run``.
@@ -53,6 +54,9 @@ def deployment(
             replica takes as many as fill two batches: one that runs, and one that gathers.
         max_bytes: of the body of a request.
         gateways: processes that take requests of HTTP.
+        max_surge_percent: how many more replicas an update may start before it stops old ones, of ``replicas``. At 0
+            those that are left serve meanwhile, and with one replica requests wait until it is there again. Beyond,
+            the cluster must have CPUs for them: the update waits until it has.
         loader: makes the session of an artifact; for comparisons with other runtimes.
 
     Raises:
@@ -84,12 +88,14 @@ def deployment(
         ray_actor_options={"num_cpus": threads},
         health_check_period_s=2.0,
         graceful_shutdown_timeout_s=30.0,
+        max_surge_percent=max_surge_percent,
     )
     gateway = serve.deployment(Gateway, name="Gateway").options(
         num_replicas=gateways,
         # A gateway only waits: what waits is limited where it waits, at the handle of the model.
         max_ongoing_requests=max_queued + replicas * max(2 * most_rows, 4) + 1024,
         ray_actor_options={"num_cpus": 0},
+        max_surge_percent=100,
     )
     bound = model.bind(model_name, most_rows, batch_wait, threads, loader)
     return gateway.bind(bound, model_name, _version(), max_bytes, max_queued)

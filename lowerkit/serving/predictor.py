@@ -2,7 +2,8 @@
 
 ::
 
-    dataset.map_batches(LowerkitPredictor, fn_constructor_args=["model.lk"], batch_size=64, concurrency=2)
+    actors = ray.data.ActorPoolStrategy(size=2)
+    dataset.map_batches(LowerkitPredictor, fn_constructor_args=["model.lk"], batch_size=64, compute=actors)
 
 Each actor maps the file: the weights of all actors of a node are the same pages of its memory.
 """

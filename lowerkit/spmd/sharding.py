@@ -17,6 +17,7 @@ from lowerkit.passes.shard.shard_program import ShardProgram
 from lowerkit.passes.shard.split_stages import split_stages
 from lowerkit.pipeline import PassTiming, PipelineOptions, run_passes
 from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.spmd.certificate.recorder import Recorder, with_stages
 from lowerkit.spmd.mesh import Mesh
 from lowerkit.spmd.plan_file import AUTO, EXAMPLE_PLAN, Entries, make_plan, read_plan
 from lowerkit.spmd.unused_entries import require_used
@@ -72,20 +73,26 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
     Raises:
         UnsupportedError: LK4007, the plan splits what cannot be split.
         UsageError: LK1011, it names what it does not split.
+        VerifyError: LK3006, what the ranks compute cannot be proved to be what the program computes.
     """
     timings: list[PassTiming] = []
+    recorder = Recorder(program.weights, program.signature)
     if plan.stages is not None and plan.stages.micro_batches > 1:
         split_batch(program.module, context, plan.stages.micro_batches)
     if plan.invariant:
         mark_invariant(program.module)
+    context.input_names = [spec.name for spec in program.signature.inputs]
     for axis in plan.axes:
         axis.report.clear()
         context.sharding = axis
-        passes = [FixReductions(), ShardProgram()] if plan.invariant else [ShardProgram()]
-        timings += run_passes(program, passes, context, pipeline)
+        timings += run_passes(program, [FixReductions()] if plan.invariant else [], context, pipeline)
+        recorder.before(program.module)
+        timings += run_passes(program, [ShardProgram()], context, pipeline)
+        recorder.after(program.module, axis.axis, axis.ranks)
     context.sharding = None
     require_used(plan)
     program.mesh = [MeshAxis(name, size) for name, size in plan.mesh]
+    program.certificate = recorder.certificate(program.mesh)
     return timings
 
 
@@ -95,7 +102,12 @@ def stage_programs(program: Program, plan: MeshPlan | None) -> list[Program]:
     Raises:
         UnsupportedError: LK4007, it cannot be cut there.
         UsageError: LK1011, the plan names no module that there is, or a stage that reads from a later one.
+        VerifyError: LK3006, LK3007, the stages cannot be proved to compute what the program does, or to end.
     """
     if plan is None or plan.stages is None or program.place:
         return [program]
-    return split_stages(program, plan.stages)
+    stages = split_stages(program, plan.stages)
+    if program.certificate is not None:
+        modules = [stage.module for stage in stages]
+        program.certificate = with_stages(program.certificate, program.module, plan.stages.axis, modules)
+    return stages

@@ -31,6 +31,10 @@ def require_used(plan: MeshPlan) -> None:
 
 
 def _why_unused(plan: ShardingPlan, entry: PlanEntry) -> str | None:
+    if entry.choice == "batch":
+        inputs = list(plan.report.inputs)
+        near = difflib.get_close_matches(entry.pattern, inputs, _SHOWN, cutoff=0.5) or inputs[:_MOST_SHOWN]
+        return f"{entry.pattern!r} names no input of the model; there are: {', '.join(map(repr, near))}"
     modules = [path for path in plan.report.modules if entry.names(path)]
     if modules and entry.choice == "replicate":
         return None

@@ -48,7 +48,7 @@ class FormRegions(Pass):
         # Constants and fills that something at the top level reads need storage. Readers first: the region of a fill
         # repeats the destination that it fills.
         for op in reversed(operations(block)):
-            if not is_repeatable(op) or not any(is_used(result) for result in op.results):
+            if not is_repeatable(op) or not any(is_used(result) for result in op.results) or _says_what_comes(op):
                 continue
             if any(isinstance(result.type, ir.RankedTensorType) for result in op.results):
                 make_region([op], "elementwise")
@@ -76,7 +76,13 @@ def _order(loop: int | None) -> int:
 
 
 def _belongs_to_top_level(op: ir.Operation) -> bool:
-    return op.name in _TOP_LEVEL or _is_shape_arithmetic(op)
+    return op.name in _TOP_LEVEL or _is_shape_arithmetic(op) or _says_what_comes(op)
+
+
+def _says_what_comes(op: ir.Operation) -> bool:
+    """Whether ``op`` is the operand of collectives that read only its type; it needs no storage."""
+    users = [use.owner.operation.name for result in op.results for use in result.uses]
+    return op.name == "tensor.empty" and bool(users) and set(users) == {"lk.collective_start"}
 
 
 def _is_shape_arithmetic(op: ir.Operation) -> bool:

@@ -1,27 +1,32 @@
-"""What a plan chooses for an op with weights, and why it cannot be so."""
+"""What a plan chooses for an op with weights, for modules and for inputs, and why it cannot be so."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lowerkit.dialect.types import is_float
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.rewriting import element_of, shape_of, weight_symbol
+from lowerkit.passes.rewriting import element_of, shape_of, tensor_type, weight_symbol
 from lowerkit.passes.shard.invariance import is_chunked
+from lowerkit.passes.shard.loops.nest import Nest
+from lowerkit.passes.shard.loops.table import PRODUCTS
 from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan
-from lowerkit.passes.shard.rules import product_axes
-from lowerkit.passes.shard.shardings import PARTIAL, WHOLE, Placed, Split, divides
+from lowerkit.passes.shard.shardings import WHOLE, Sharding, Split, divides
+from lowerkit.passes.shard.steps import Step
 from lowerkit.passes.source_location import describe
 from lowerkit.program.weights import WeightStore
 
-_WITH_WEIGHTS = frozenset({"lk.conv", "lk.conv_transpose", "lk.integer_matmul", "lk.integer_conv"})
-"""Ops with weights that a plan may name and that cannot be split."""
+_OF_WEIGHTS = frozenset({"column", "row", "vocabulary", "expert"})
+_PADDED = frozenset({"vocabulary"})
+"""Choices whose weights get zeros behind their end where an extent does not divide."""
 
 
 class Choices:
     """Asks a plan about the ops of a program, and writes down in its report what was found."""
 
     def __init__(self, plan: ShardingPlan, weights: WeightStore) -> None:
-        self._plan = plan
+        self.plan = plan
         self._weights = weights
         self._problems: list[str] = []
 
@@ -34,7 +39,7 @@ class Choices:
         if self._problems:
             raise UnsupportedError(
                 "LK4007",
-                f"the plan splits {len(self._problems)} ops among {self._plan.ranks} ranks of {self._plan.axis!r} that "
+                f"the plan splits {len(self._problems)} ops among {self.plan.ranks} ranks of {self.plan.axis!r} that "
                 f"cannot be split: {self._problems[0]}",
                 details=self._problems[1:],
                 hint="give these modules the choice replicate, ahead of the pattern that names them, or another mesh",
@@ -49,48 +54,77 @@ class Choices:
         symbols = [symbol for operand in op.operands if (symbol := weight_symbol(operand)) is not None]
         owners = [root.rpartition(".")[0] for symbol in symbols for root in self._roots(symbol)]
         paths = [module, *(owner for owner in owners if not module or owner.startswith(f"{module}."))]
-        self._plan.report.modules.update(dict.fromkeys(path for path in paths if path))
-        if not symbols:
-            return None
-        entry = self._plan.entry_for(paths)
-        if entry is not None and entry.choice != "replicate" and op.name in _WITH_WEIGHTS:
-            self._problem(op, f"{op.name} is not a product of floats or a table", entry)
-        return entry
+        self.plan.report.modules.update(dict.fromkeys(path for path in paths if path))
+        return self.plan.entry_for(paths) if symbols else None
 
     def _roots(self, symbol: str) -> list[str]:
         parents = self._weights.parents(symbol)
         return [root for parent in parents for root in self._roots(parent)] if parents else [symbol]
 
-    def product(self, op: ir.Operation, entry: PlanEntry | None) -> Placed | None:
+    def inputs(self, arguments: Sequence[ir.Value], names: Sequence[str]) -> dict[ir.Value, Sharding]:
+        """Returns how inputs are held that the plan splits along their first dimension."""
+        found: dict[ir.Value, Sharding] = {}
+        for argument, name in zip(arguments, names, strict=False):
+            self.plan.report.inputs.append(name)
+            entry = next((each for each in self.plan.entries if each.choice == "batch" and each.names(name)), None)
+            if entry is None:
+                continue
+            self.plan.report.used.add(entry)
+            shape = shape_of(argument)
+            if shape and divides(argument, 0, self.plan.ranks):
+                found[argument] = Split(0)
+            else:
+                why = f"{_extent(shape[0])} does not divide by {self.plan.ranks}" if shape else "it has no dimensions"
+                self._problems.append(f"input {name}: {why} ({entry.pattern!r}: {entry.choice})")
+        return found
+
+    def fixed(self, op: ir.Operation, nest: Nest | None) -> Step | None:
+        """Returns what becomes of an op of which the plan says something; None for all others."""
+        entry = self.entry(op)
+        if op.name == "lk.gather" and entry is not None and self._splits_table(op, entry):
+            return Step("look_up")
+        if entry is not None and entry.choice in _OF_WEIGHTS and op.name in PRODUCTS and nest is not None:
+            return self._product(op, nest, entry)
+        if nest is not None and any(each.choice == "sequence" for each in self.plan.entries):
+            return self._along_sequence(op, nest)
+        return None
+
+    def _product(self, op: ir.Operation, nest: Nest, entry: PlanEntry) -> Step | None:
         """How a product runs whose weight the plan splits."""
         weight = op.operands[1]
         if weight_symbol(weight) is None:
             return None
-        (_, left_depth), (depth, columns) = product_axes(op)
-        if entry is None or entry.choice == "replicate":
-            self._plan.report.whole.append(describe(op).module_path)
+        if self.plan.ranks == 1:
+            self._note(op, entry)
             return None
-        chunked = is_chunked(op)
-        axis = columns if entry.choice != "row" else 0 if chunked else depth
-        if len(shape_of(weight)) != 2 and not chunked:
-            self._problem(op, f"its weight has {len(shape_of(weight))} dimensions", entry)
+        loop = self._loop(op, nest, entry)
+        axis = None if loop is None else nest.axis_in(1, loop)
+        found = None if loop is None else nest.placed_along(loop)
+        if loop is None or axis is None or found is None:
+            kind = "x".join(map(_extent, shape_of(weight)))
+            self._problem(op, f"its weight of {kind} has no dimension that {entry.choice} splits", entry)
             return None
-        if not self._may_split(op, weight, axis, entry):
+        # A convolution is split by its groups; then its input is, too, and that has no padding.
+        if not self._may_split(op, nest.loops[loop].extent, entry, may_pad=found.operands[0] == WHOLE):
             return None
-        if entry.choice == "row" and chunked:
-            return Placed((Split(0), Split(0)), Split(0))
-        if entry.choice == "row":
-            return Placed((Split(left_depth), Split(depth)), PARTIAL)
-        return Placed((WHOLE, Split(columns)), Split(len(shape_of(op.results[0])) - 1))
+        return Step("run", found)
 
-    def splits_table(self, op: ir.Operation, entry: PlanEntry | None) -> bool:
+    def _loop(self, op: ir.Operation, nest: Nest, entry: PlanEntry) -> int | None:
+        """The loop of a product that a choice shares among the ranks."""
+        if entry.choice == "row":
+            if is_chunked(op):
+                return nest.loop_of(1, 0)
+            summed = [number for number, loop in enumerate(nest.loops) if loop.kind == "sum"]
+            return summed[0] if summed else None
+        if entry.choice == "expert":
+            return nest.loop_of(1, 0) if len(shape_of(op.operands[1])) > 2 and op.name.endswith("matmul") else None
+        rank = len(shape_of(op.results[0]))
+        second = "channels_last" in op.attributes and not ir.BoolAttr(op.attributes["channels_last"]).value
+        return nest.loop_of_result(0, 1 if second else rank - 1)
+
+    def _splits_table(self, op: ir.Operation, entry: PlanEntry) -> bool:
         """Whether an op looks up in a table that the plan splits."""
-        if (
-            op.name != "lk.gather"
-            or entry is None
-            or entry.choice == "replicate"
-            or weight_symbol(op.operands[0]) is None
-        ):
+        if entry.choice not in _OF_WEIGHTS or weight_symbol(op.operands[0]) is None:
             return False
         if entry.choice != "vocabulary":
             self._problem(op, "a table is split along its vocabulary", entry)
@@ -98,20 +132,41 @@ class Choices:
         if ir.IntegerAttr(op.attributes["axis"]).value != 0 or not is_float(element_of(op.operands[0])):
             self._problem(op, "only the rows of a table of floats are shared", entry)
             return False
-        return self._may_split(op, op.operands[0], 0, entry)
+        return self._may_split(op, shape_of(op.operands[0])[0], entry)
 
-    def _may_split(self, op: ir.Operation, weight: ir.Value, axis: int, entry: PlanEntry) -> bool:
-        padded = entry.choice == "vocabulary" and shape_of(weight)[axis] >= self._plan.ranks
-        if not padded and not divides(weight, axis, self._plan.ranks):
-            self._problem(op, f"{shape_of(weight)[axis]} does not divide by {self._plan.ranks}", entry)
+    def _along_sequence(self, op: ir.Operation, nest: Nest) -> Step | None:
+        """How an op runs of a module that runs on slices along the sequence, which stands before the features."""
+        path = describe(op).module_path
+        entry = self.plan.entry_for([path]) if path else None
+        if entry is None or entry.choice != "sequence" or not len(op.operands):
+            return None
+        kind = tensor_type(op.operands[0])
+        loop = nest.loop_of(0, kind.rank - 2) if kind is not None and kind.rank > 1 else None
+        if loop is None or nest.loops[loop].kind != "parallel":
+            return None
+        found = nest.along(loop, self.plan.ranks)
+        if found is None:
+            self._problem(op, f"{_extent(nest.loops[loop].extent)} does not divide by {self.plan.ranks}", entry)
+            return None
+        self._note(op, entry)
+        return Step("run", found)
+
+    def _may_split(self, op: ir.Operation, extent: int, entry: PlanEntry, *, may_pad: bool = True) -> bool:
+        padded = may_pad and entry.choice in _PADDED and extent >= self.plan.ranks
+        if not padded and not (extent > 0 and extent % self.plan.ranks == 0):
+            self._problem(op, f"{_extent(extent)} does not divide by {self.plan.ranks}", entry)
             return False
         self._note(op, entry)
         return True
 
     def _note(self, op: ir.Operation, entry: PlanEntry) -> None:
-        self._plan.report.used.add(entry)
-        self._plan.report.split.append((describe(op).module_path, entry.choice))
+        self.plan.report.used.add(entry)
+        self.plan.report.split.append((describe(op).module_path, entry.choice))
 
     def _problem(self, op: ir.Operation, reason: str, entry: PlanEntry) -> None:
-        self._plan.report.used.add(entry)
+        self.plan.report.used.add(entry)
         self._problems.append(f"{describe(op)}: {reason} ({entry.pattern!r}: {entry.choice})")
+
+
+def _extent(extent: int) -> str:
+    return str(extent) if extent >= 0 else "an unknown extent"

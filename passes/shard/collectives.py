@@ -15,7 +15,7 @@ from lowerkit.mlir import ir, tensor
 from lowerkit.passes.layout.transposes import build_transpose
 from lowerkit.passes.rewriting import DYNAMIC, defining_op, dimension, element_of, shape_of
 from lowerkit.passes.shard.plan import Collective, ShardingPlan
-from lowerkit.passes.shard.shardings import Split
+from lowerkit.passes.shard.shardings import Partial, Split
 from lowerkit.passes.source_location import describe
 
 
@@ -25,10 +25,10 @@ class Collectives:
 
     plan: ShardingPlan
 
-    def summed(self, term: ir.Value, before: ir.Operation) -> ir.Value:
-        """Returns the sum of the ranks' terms, for readers from ``before`` on."""
+    def reduced(self, term: ir.Value, held: Partial, before: ir.Operation) -> ir.Value:
+        """Returns the reduction of the ranks' terms, for readers from ``before`` on."""
         with _behind(term):
-            pending = self._start(term, "all_reduce")
+            pending = self._start(term, "all_reduce", held.reduction)
         with ir.InsertionPoint(before), _location(term):
             return CollectiveDoneOp.build(pending)
 
@@ -39,18 +39,19 @@ class Collectives:
         with ir.InsertionPoint(before), _location(part):
             return _join_first(CollectiveDoneOp.build(pending), split.axis)
 
-    def scattered(self, term: ir.Value, split: Split, before: ir.Operation) -> ir.Value:
-        """Returns this rank's slice along ``split.axis`` of the sum of the ranks' terms."""
+    def scattered(self, term: ir.Value, held: Partial, split: Split, before: ir.Operation) -> ir.Value:
+        """Returns this rank's slice along ``split.axis`` of the reduction of the ranks' terms."""
         with _behind(term):
-            pending = self._start(_cut_first(term, split.axis, self.plan.ranks), "reduce_scatter")
+            pending = self._start(_cut_first(term, split.axis, self.plan.ranks), "reduce_scatter", held.reduction)
         with ir.InsertionPoint(before), _location(term):
             return CollectiveDoneOp.build(pending)
 
-    def _start(self, value: ir.Value, kind: str) -> ir.Value:
+    def _start(self, value: ir.Value, kind: str, reduction: str = "sum") -> ir.Value:
         owner = defining_op(value)
         place = "" if owner is None else str(describe(owner))
         self.plan.report.collectives.append(Collective(kind, str(value.type), place))
-        return CollectiveStartOp.build(value, kind=kind, axis=self.plan.axis, ranks=self.plan.ranks)
+        axis, ranks = self.plan.axis, self.plan.ranks
+        return CollectiveStartOp.build(value, kind=kind, axis=axis, ranks=ranks, reduction=reduction)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from lowerkit.dialect import MatmulOp, WeightOp
+from lowerkit.dialect.types import is_float
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.base import Pass, PassContext
@@ -41,9 +42,10 @@ from lowerkit.passes.rewriting import (
     weight_symbol,
 )
 from lowerkit.passes.shard.choices import Choices
-from lowerkit.passes.shard.invariance import mark_chunked, mark_invariant
+from lowerkit.passes.shard.invariance import is_chunked, mark_chunked, mark_invariant
+from lowerkit.passes.shard.loops.products import product_axes
+from lowerkit.passes.shard.loops.table import PRODUCTS
 from lowerkit.passes.shard.plan import ShardingPlan
-from lowerkit.passes.shard.rules import product_axes
 from lowerkit.passes.source_location import describe
 from lowerkit.program.weights import Array, WeightStore
 
@@ -87,11 +89,14 @@ class FixReductions(Pass):
         found: list[ir.Operation] = []
         problems: list[str] = []
         for op in operations(block):
-            if op.name != "lk.matmul" or weight_symbol(op.operands[1]) is None:
+            if op.name not in PRODUCTS or weight_symbol(op.operands[1]) is None or is_chunked(op):
                 continue
             entry = choices.entry(op)
-            if entry is None or entry.choice != "row" or len(shape_of(op.operands[1])) != 2:
-                continue  # what else the plan says of it is for shard-program to judge
+            if entry is None or entry.choice != "row" or not is_float(element_of(op.operands[1])):
+                continue  # sums of integers are the same in any order
+            if op.name != "lk.matmul":
+                problems.append(f"{describe(op)}: {op.name} has no chunks ({entry.pattern!r}: {entry.choice})")
+                continue
             depth = shape_of(op.operands[1])[product_axes(op)[1][0]]
             if depth % self.chunks:
                 problems.append(f"{describe(op)}: K is {depth} ({entry.pattern!r}: {entry.choice})")
@@ -105,7 +110,7 @@ class FixReductions(Pass):
         if problems:
             raise UnsupportedError(
                 "LK4007",
-                f"{len(problems)} sums do not divide into {self.chunks} chunks, which are the same on every mesh: "
+                f"{len(problems)} sums cannot be made of {self.chunks} chunks, which are the same on every mesh: "
                 f"{problems[0]}",
                 details=problems[1:],
                 hint="give these modules the choice column or replicate, ahead of the pattern that names them",
@@ -120,6 +125,9 @@ class _Product:
         self.op, self.ranks, self.own, self.weights = op, ranks, chunks // ranks, weights
         (self.rows, self.depth), (self.weight_depth, _) = product_axes(op)
         self.kind = ir.RankedTensorType(op.results[0].type)
+        batches = [len(shape_of(operand)) - 2 for operand in op.operands]
+        self.missing = [max(batches) - own for own in batches]
+        """Batch dimensions that a side lacks: they broadcast, and R comes in front of all of them."""
 
     def rewrite(self) -> None:
         """Replaces the product by its tree."""
@@ -140,22 +148,26 @@ class _Product:
 
     def _left(self) -> ir.Value:
         """``[..., M, K]`` as ``[R, chunks / R, ..., M, K / chunks]``."""
-        value = self.op.operands[0]
+        value, missing = self.op.operands[0], self.missing[0]
         shape = shape_of(value)
         depth, rank = self.depth, len(shape)
         if shape[depth] == DYNAMIC:
             known = [*shape[:depth], self._depth, *shape[depth + 1 :]]
             value = tensor.CastOp(ir.RankedTensorType.get(known, element_of(value)), value).result
             shape = known
-        apart = [*shape[:depth], self.ranks, self.own, shape[depth] // (self.ranks * self.own), *shape[depth + 1 :]]
-        groups = [[axis if axis < depth else axis + 2] for axis in range(rank)]
-        groups[depth] = [depth, depth + 1, depth + 2]
+        split = [self.ranks, self.own, shape[depth] // (self.ranks * self.own)]
+        apart = [*[1] * missing, *shape[:depth], *split, *shape[depth + 1 :]]
+        # Where each dimension of the value goes; for K itself, what is left of it.
+        moved = [missing + axis + (2 if axis >= depth else 0) for axis in range(rank)]
+        groups = [[moved[axis]] for axis in range(rank)]
+        groups[depth] = [moved[depth] - 2, moved[depth] - 1, moved[depth]]
+        groups[0] = [*range(missing), *groups[0]]
         sizes = [dimension(value, axis) for axis in range(rank) if shape[axis] == DYNAMIC]
         kind = ir.RankedTensorType.get(apart, element_of(value))
         expanded = tensor.ExpandShapeOp(kind, value, groups, sizes, apart).result
-        moved = [axis if axis < depth else axis + 2 for axis in range(rank)]  # depth itself: what is left of K
-        batch = [moved[axis] for axis in range(rank) if axis not in (self.rows, depth)]
-        return build_transpose(expanded, [depth, depth + 1, *batch, moved[self.rows], moved[depth]])
+        batch = [*range(missing), *(moved[axis] for axis in range(rank) if axis not in (self.rows, depth))]
+        order = [moved[depth] - 2, moved[depth] - 1, *batch, moved[self.rows], moved[depth]]
+        return build_transpose(expanded, order)
 
     @property
     def _depth(self) -> int:
@@ -171,8 +183,7 @@ class _Product:
         shape, axis = shape_of(value), self.weight_depth
         inner = shape[axis] // (self.ranks * self.own)
         apart = [*before, *shape[:axis], self.ranks, self.own, inner, *shape[axis + 1 :]]
-        ones = [1] * (len(shape_of(self.op.operands[0])) - 2)
-        local = [self.ranks, self.own, *ones, *shape[:axis], inner, *shape[axis + 1 :]]
+        local = [self.ranks, self.own, *[1] * self.missing[1], *shape[:axis], inner, *shape[axis + 1 :]]
         first = len(before)
 
         def chunked(array: Array) -> Array:

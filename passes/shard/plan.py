@@ -14,7 +14,7 @@ Vocabulary
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
@@ -55,10 +55,12 @@ class ShardingReport:
 
     Attributes:
         modules: the paths that were met.
+        inputs: the names of the model's inputs.
         used: entries that placed something.
         split: products and tables that are split, with their choice.
         whole: products with a weight that every rank computes whole.
         collectives: in program order.
+        states: those of which each rank has a slice: along which dimension.
     """
 
     modules: dict[str, None] = field(default_factory=dict[str, None])
@@ -66,10 +68,12 @@ class ShardingReport:
     split: list[tuple[str, Choice]] = field(default_factory=list[tuple[str, Choice]])
     whole: list[str] = field(default_factory=list[str])
     collectives: list[Collective] = field(default_factory=list[Collective])
+    inputs: list[str] = field(default_factory=list[str])
+    states: dict[str, int] = field(default_factory=dict[str, int])
 
     def clear(self) -> None:
         """Forgets the program before: a plan may serve several."""
-        for found in (self.modules, self.used, self.split, self.whole, self.collectives):
+        for found in (self.modules, self.used, self.split, self.whole, self.collectives, self.inputs, self.states):
             found.clear()
 
 
@@ -90,9 +94,10 @@ class ShardingPlan:
     report: ShardingReport = field(default_factory=ShardingReport, compare=False)
 
     def entry_for(self, paths: Iterable[str]) -> PlanEntry | None:
-        """Returns the first entry that names one of ``paths``; None where none does."""
+        """Returns the first entry that names one of these modules; None where none does. Entries for inputs do not."""
         known = list(paths)
-        return next((entry for entry in self.entries if any(map(entry.names, known))), None)
+        entries = (entry for entry in self.entries if entry.choice != "batch")
+        return next((entry for entry in entries if any(map(entry.names, known))), None)
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,12 @@ class MeshPlan:
     stages: StagePlan | None = None
     invariant: bool = False
     reasons: tuple[str, ...] = ()
+
+    def without_stages(self) -> MeshPlan | None:
+        """Returns what is left where nothing is cut into stages; None where that is one device."""
+        stages = self.stages
+        mesh = tuple(axis for axis in self.mesh if stages is None or axis[0] != stages.axis)
+        return replace(self, mesh=mesh, stages=None) if mesh else None
 
     @property
     def label(self) -> str:

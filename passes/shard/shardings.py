@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import element_of, shape_of
+
+Reduction = Literal["sum", "product", "min", "max"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Partial:
-    """Every rank holds a term; the tensor is their sum."""
+    """Every rank holds a term; the tensor is their reduction."""
+
+    reduction: Reduction = "sum"
 
 
 Sharding: TypeAlias = Whole | Split | Partial
@@ -38,17 +42,17 @@ class Placed:
 
     Attributes:
         operands: how it wants each operand; operands that are no tensors are :data:`WHOLE`.
-        result: how each of its results is held then.
+        results: how each of its results is held then.
     """
 
     operands: tuple[Sharding, ...]
-    result: Sharding
+    results: tuple[Sharding, ...]
 
 
 def local_type(value: ir.Value, sharding: Sharding, ranks: int) -> ir.Type:
     """Returns the type of what one rank holds of a value whose whole type is that of ``value``.
 
-    Slices are of one size: those of a vocabulary that does not divide are padded.
+    Slices are of one size: those of a weight that does not divide are padded.
     """
     if not isinstance(sharding, Split):
         return value.type

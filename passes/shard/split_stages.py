@@ -74,7 +74,7 @@ class _Stages:
     """
 
     def __init__(self, block: ir.Block, plan: StagePlan) -> None:
-        self._ops = operations(block)
+        *self._ops, terminator = operations(block)
         self._plan = plan
         self._numbers = {result: number for number, op in enumerate(self._ops) for result in op.results}
         self._problems: list[str] = []
@@ -92,7 +92,7 @@ class _Stages:
                 details=self._problems[1:],
                 hint="a stage reads from itself and from those before it; --shard auto chooses stages",
             )
-        self._returned = list(list(block.operations)[-1].operation.operands)
+        self._returned = list(terminator.operands)
         self.outputs = [self._stage_of(value) for value in self._returned]
         self.readers: dict[tuple[int, int], list[int]] = {}
         self.kept = [self._needed(stage) for stage in range(plan.ranks)]
@@ -157,10 +157,9 @@ class _Cut:
         self.sent: list[ir.Value] = []
 
     def run(self) -> None:
-        ops = operations(self.block)
+        *ops, terminator = operations(self.block)
         kept = self.stages.kept[self.own]
         removed: list[ir.Operation] = []
-        terminator = list(self.block.operations)[-1].operation
         returned = list(terminator.operands)
         received: dict[ir.Value, ir.Value] = {}
         for number, op in enumerate(ops):

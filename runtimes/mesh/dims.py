@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec
 from lowerkit.runtimes.mesh.pairs import pair_up, touch_problems
-from lowerkit.runtimes.mesh.structs import IN_PLACE, MESSAGES
+from lowerkit.runtimes.mesh.structs import IN_PLACE, MESSAGES, named
 
 PHASES = {"run": 0, "start": 1, "done": 2}
 OPERATIONS = {
@@ -44,12 +44,12 @@ def collective_dims(program: ProgramSpec, number: int, sizes: Sequence[int], pla
     count, rest = divmod(given, item * parts_given)
     if rest or taken != count * item * parts_taken:
         raise ValueError(
-            f"step {number} is an {call.operation} of {call.dtype} in {ranks} ranks, "
+            f"step {number} is {named(call.operation)} of {call.dtype} in {ranks} ranks, "
             f"from {given} bytes to {taken} of each"
         )
     in_place = call.operation in IN_PLACE and places[source] == places[target]
     if not in_place and share_bytes(source, target, sizes, places):
-        raise ValueError(f"step {number} is an {call.operation} whose input and output overlap")
+        raise ValueError(f"step {number} is {named(call.operation)} whose input and output overlap")
     numbers = PHASES[call.phase], OPERATIONS[call.operation], DTYPES.index(call.dtype), REDUCTIONS[call.reduction]
     return [*numbers, count, ranks, call.peer if call.operation in MESSAGES else call.root]
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.failures import from_native
 from lowerkit.runtimes.collective.group import Group
+from lowerkit.runtimes.collective.work import native_group
+from lowerkit.runtimes.mesh.arena import MeshArena
 from lowerkit.runtimes.mesh.places import place_of, place_text, rank_name, ranks_along
 from lowerkit.runtimes.mesh.structs import MeshAxis
 
@@ -50,6 +54,24 @@ class AxisGroups:
             whole = len(members) == world.size
             self._members[axis.name] = members
             self.by_axis[axis.name] = world if whole else world.subgroup(name, members)
+        self._arena = 0
+
+    def share(self, arena: MeshArena) -> None:
+        """Lets collectives along every axis find their buffers in the arena of the world.
+
+        Raises:
+            CollectiveFault: LK8011, a group was closed.
+        """
+        if self._arena == arena.shared:
+            return
+        self._arena = arena.shared
+        whole = native_group(self.world.native, "arenas")
+        try:
+            for axis, group in self.by_axis.items():
+                if group is not self.world and len(group.local_ranks) > 1:
+                    native_group(group.native, "arenas").share_arena(whole, self._members[axis])
+        except _collective.CollectiveError as error:
+            raise from_native(*error.args) from error
 
     def told(self, axis: str, message: str) -> str:
         """Returns what the native side said of the group along ``axis`` with the ranks as the mesh numbers them.

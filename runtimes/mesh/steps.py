@@ -6,7 +6,7 @@ which tells them why; but an index that is out of range on all ranks leaves them
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
@@ -49,7 +49,8 @@ class CollectiveCalls:
         self._groups = axis_groups(world, program.mesh)
         groups = self._groups.by_axis
         self._one = world in groups.values()  # the ranks along an axis are all that there are
-        self._arena = arena_of(world, alone=not self._one)
+        self._arena = arena_of(world)
+        self._by_place, self._bound = bool(program.place), set[tuple[tuple[str, int], ...]]()
         messages = any(step.collective and step.collective.operation in MESSAGES for step in self._steps)
         self._alike = self._one and not program.place and not messages
         self._together = False
@@ -66,9 +67,21 @@ class CollectiveCalls:
         assert step.collective is not None, "it is a collective"
         return self._native[step.collective.axis].address
 
-    def reserve(self, size: int) -> int:
-        """Returns where ``size`` bytes of the arena lie; see :meth:`MeshArena.reserve`."""
-        return self._arena.reserve(self._world, size)
+    def reserve(self, size: int, dims: Mapping[str, int]) -> int:
+        """Returns where ``size`` bytes of the arena lie, which a run with these dims needs here.
+
+        Raises:
+            LowerkitError: as :meth:`MeshArena.reserve` and :meth:`AxisGroups.share`.
+        """
+        if not self._by_place:
+            address = self._arena.reserve(self._world, size)
+        elif (key := tuple(sorted(dims.items()))) in self._bound:
+            address = self._arena.address
+        else:  # another rank may need more, and know that it does
+            address = self._arena.reserve_most(self._world, size)
+            self._bound.add(key)
+        self._groups.share(self._arena)
+        return address
 
     @contextmanager
     def run(self) -> Generator[None]:
@@ -82,13 +95,15 @@ class CollectiveCalls:
             for axis, native in self._native.items():
                 try:
                     native.begin()
+                    begun.callback(native.end)
+                    if axis == WORLD:  # a rank that shares no axis with this one may have failed
+                        native_group(self._world.native, "compiled programs").look()
                 except _collective.CollectiveError as error:
                     status, message = error.args
                     failure = self._failure(status, self._groups.told(axis, message), None)
                     if not self._one:
                         self._world.abort(failure.message)
                     raise failure from error
-                begun.callback(native.end)
             self._together = False
             try:
                 yield

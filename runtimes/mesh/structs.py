@@ -59,3 +59,8 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     phase: CollectivePhase = "run"
     root: int = 0
     peer: int = -1
+
+
+def named(operation: str) -> str:
+    """Returns how a sentence names an operation: ``an all_reduce``, ``a send``."""
+    return f"{'an' if operation.startswith('a') else 'a'} {operation}"

@@ -250,8 +250,8 @@ class _TimedRank:
         self._pay()
         messages, size = simulation.sent(rank)
         total = simulation.moment - start
-        parts = [value / NANOSECONDS for value in (total, self._compute, total - self._compute)]
-        return run.outputs, RankTime(*parts, messages, size, self._times)
+        whole, compute, waited = (value / NANOSECONDS for value in (total, self._compute, total - self._compute))
+        return run.outputs, RankTime(whole, compute, waited, messages, size, self._times)
 
     def _run_step(self, run: StepwiseRun, number: int, seconds: float) -> None:
         step = self._session.program.steps[number]

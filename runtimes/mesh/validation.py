@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, ITEM_SIZES, Buffer, ProgramSpec, Signature, Step
 from lowerkit.runtimes.mesh.pairs import jump_problems, pair_up, touch_problems
 from lowerkit.runtimes.mesh.places import mesh_size, place_text
-from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS, IN_PLACE, MESSAGES, REDUCING, WITH_ROOT
+from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS, IN_PLACE, MESSAGES, REDUCING, WITH_ROOT, named
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _MOST_RANKS = 1 << 20
@@ -121,15 +121,15 @@ def _step_problems(program: ProgramSpec, step: Step) -> Iterator[str]:
     if call.dtype not in ITEM_SIZES:
         yield f"is a collective of the unknown dtype {call.dtype[:40]!r}"
     if call.operation not in REDUCING and call.reduction != "sum":
-        yield f"is an {call.operation} and names the reduction {call.reduction!r}"
+        yield f"is {named(call.operation)} and names the reduction {call.reduction!r}"
     ranks = next((axis.size for axis in program.mesh if axis.name == call.axis), 1)
     if not 0 <= call.root < (ranks if call.operation in WITH_ROOT else 1):
-        yield f"is an {call.operation} with the root {call.root} in {ranks} ranks"
+        yield f"is {named(call.operation)} with the root {call.root} in {ranks} ranks"
     if call.operation in MESSAGES:
         if not 0 <= call.peer < ranks or call.peer == program.place.get(call.axis, -1):
-            yield f"is a {call.operation} with the peer {call.peer} in {ranks} ranks"
+            yield f"is {named(call.operation)} with the peer {call.peer} in {ranks} ranks"
     elif call.peer != -1:
-        yield f"is an {call.operation} with the peer {call.peer}"
+        yield f"is {named(call.operation)} with the peer {call.peer}"
     if step.dims:
         yield f"is a collective with {len(step.dims)} dims"
     if len(step.buffers) != 2:
@@ -143,7 +143,7 @@ def _step_problems(program: ProgramSpec, step: Step) -> Iterator[str]:
     if call.operation == "receive" and step.buffers[0] != step.buffers[1]:
         yield "is a receive of two buffers"
     if call.operation not in IN_PLACE and source and source == target:
-        yield f"is an {call.operation} of a buffer into itself"
+        yield f"is {named(call.operation)} of a buffer into itself"
 
 
 def _named_memory(buffers: list[Buffer], number: int) -> tuple[tuple[str, str | int], ...]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From top to bottom: no file imports what stands higher. A file belongs to the longest path that fits it.
 LAYERS = (
     ("lowerkit/cli", "lowerkit/__main__.py"),
-    ("lowerkit/torch_backend",),  # a user of the whole path
+    ("lowerkit/torch_backend", "lowerkit/serving"),  # users of the whole path
     ("lowerkit/__init__.py",),
     ("lowerkit/bench", "lowerkit/conformance", "lowerkit/quantization"),
     ("lowerkit/parity",),
@@ -33,7 +33,7 @@ LAYERS = (
     ("passes",),
     ("lowerkit/program",),
     ("lowerkit/dialect",),
-    ("lowerkit/artifact", "lowerkit/distributed"),
+    ("lowerkit/artifact", "lowerkit/distributed", "lowerkit/launching"),
     ("runtimes",),
     ("lowerkit",),  # errors, the door to MLIR, worker processes, caches
 )

@@ -1,19 +1,22 @@
 """A model on the ranks of a mesh beside the same model on one device, with as many threads in all, interleaved.
 
-    python tools/bench/mesh.py --model llama --ranks 2 --turns 7
+    python tools/bench/mesh.py --model llama --tokens 128 --peer dtensor --turns 7
+    python tools/bench/mesh.py --model vit_b16 --peer dtensor --turns 7
 
 Prints the median, least and largest time of a run in milliseconds, the share of a rank's time that its collectives
-take, waiting for the others included, and the bytes of weights that a rank reads.
+take, waiting for the others included, and the bytes of weights that a rank reads. ``--peer dtensor`` runs the model
+under DTensor as well (parallelize_module with the same plan, gloo, as many processes of one thread), in the same turns;
+its outputs and ours are compared.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import socket
 import statistics
 import sys
 import tempfile
-import time
-from multiprocessing.connection import Connection
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,102 +26,108 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import models
+from collective import dtensor_rank, workers
 
-from lowerkit.capture.capture import capture
-from lowerkit.compiler import CompileOptions, compile_program
-from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
-from lowerkit.runtimes.mesh.ranks import join_mesh
-from lowerkit.runtimes.session import Session, load
-from lowerkit.spmd.sharding import sharding_of
-
-PLANS = {
+PLANS: Mapping[str, Mapping[str, str]] = {
     "gpt2": {"*.c_attn": "column", "*.attn.c_proj": "row", "*.c_fc": "column", "*.mlp.c_proj": "row"}
     | dict.fromkeys(["*.wte", "*.lm_head"], "vocabulary"),
     "llama": {"*.[qkv]_proj": "column", "*.gate_proj": "column", "*.up_proj": "column"}
     | {"*.o_proj": "row", "*.down_proj": "row", "*.embed_tokens": "vocabulary", "*.lm_head": "vocabulary"},
+    "vit_b16": {"*.[qkv]_proj": "column", "*.o_proj": "row", "*.fc1": "column", "*.fc2": "row"},
 }
+DEFAULT_TOKENS = 64
 
 
-def times(session: Session, inputs: list[Any], runs: int) -> list[float]:
-    """Returns the milliseconds of each of ``runs`` runs."""
-    found: list[float] = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        session.run(*inputs)
-        found.append((time.perf_counter() - started) * 1e3)
-    return found
+def model_inputs(name: str, tokens: int) -> tuple[Any, ...]:
+    """Returns random inputs; a text has ``tokens`` tokens."""
+    import torch
+
+    (inputs,) = models.example_inputs(name)
+    if inputs.dtype != torch.int64 or tokens == inputs.shape[1]:
+        return (inputs,)
+    generator = torch.Generator().manual_seed(models.SEED)
+    return (torch.randint(int(inputs.max()), (inputs.shape[0], tokens), generator=generator),)
 
 
-def rank_process(
-    path: Path, store: Path, rank: int, ranks: int, inputs: list[Any], parent: Connection, threads: int = 1
-) -> None:
-    """One rank: runs as often as the parent asks, then tells the share of its collectives."""
-    session = join_mesh(path, DirectoryStore(store), rank, ranks, threads=threads)
-    session.run(*inputs)
-    parent.send("ready")
-    while runs := parent.recv():
-        parent.send(times(session, inputs, runs))
-    profile = session.profile(*inputs)
-    own = sum(step.nanoseconds for step in profile if step.family == "collective")
-    parent.send(own / sum(step.nanoseconds for step in profile))
-    parent.recv()
-
-
-def compiled(name: str, ranks: int, folder: Path) -> tuple[Path, str]:
+def compiled(name: str, ranks: int, folder: Path, tokens: int = DEFAULT_TOKENS) -> tuple[Path, str]:
     """Compiles a full-size model; returns the artifact, and of several ranks how it is split."""
-    module, inputs = models.full(name)
-    sharding = sharding_of(f"tp={ranks}", PLANS[name]) if ranks > 1 else None
-    made = compile_program(capture(module, inputs), CompileOptions(golden=False, sharding=sharding))
+    from lowerkit.capture.capture import capture
+    from lowerkit.compiler import CompileOptions, compile_program
+    from lowerkit.spmd.sharding import sharding_of
+
+    module, _ = models.full(name)
+    sharding = sharding_of(f"tp={ranks}", dict(PLANS[name])) if ranks > 1 else None
+    options = CompileOptions(golden=False, sharding=sharding)
+    made = compile_program(capture(module, model_inputs(name, tokens)), options)
     path = folder / f"{name}.{ranks}.lk"
     made.save(path)
     return path, made.sharding.render() if made.sharding else ""
 
 
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @click.command()
 @click.option("--model", "name", type=click.Choice(list(PLANS)), default="llama", show_default=True)
+@click.option("--tokens", default=DEFAULT_TOKENS, show_default=True, help="Of the input of gpt2 and llama.")
 @click.option("--ranks", default=2, show_default=True)
+@click.option("--peer", type=click.Choice(["dtensor"]), help="What else runs the model, in the same turns.")
 @click.option("--turns", default=7, show_default=True)
 @click.option("--runs", default=5, show_default=True, help="Runs of a turn.")
-def main(name: str, ranks: int, turns: int, runs: int) -> None:
+def main(name: str, tokens: int, ranks: int, peer: str | None, turns: int, runs: int) -> None:
     """Time NAME on a mesh and on one device."""
-    inputs = [np.asarray(value) for value in models.full(name)[1]]
-    with tempfile.TemporaryDirectory() as text:
+    from lowerkit.runtimes.session import load
+
+    inputs = [np.asarray(value) for value in model_inputs(name, tokens)]
+    alone: list[float] = []
+    together: list[float] = []
+    beside: list[float] = []
+    with tempfile.TemporaryDirectory() as text, ExitStack() as stack:
         folder = Path(text)
-        (one, _), (mesh, split) = compiled(name, 1, folder), compiled(name, ranks, folder)
-        session = load(one, threads=ranks)
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(ranks)]
+        (one, _), (mesh, split) = compiled(name, 1, folder, tokens), compiled(name, ranks, folder, tokens)
         (folder / "store").mkdir(mode=0o700)
-        workers = [
-            context.Process(target=rank_process, args=(mesh, folder / "store", rank, ranks, inputs, pipe[1]))
-            for rank, pipe in enumerate(pipes)
-        ]
-        for worker in workers:
-            worker.start()
-        for own, _ in pipes:
-            own.recv()
-        session.run(*inputs)
-        alone: list[float] = []
-        together: list[float] = []
+        session = load(one, threads=ranks)
+        expected = session.run(*inputs)
+        own = stack.enter_context(workers.workers(ranks, workers.mesh_rank, mesh, folder / "store", ranks))
+        other: workers.Workers | None = None
+        if peer is not None:
+            arguments = (name, PLANS[name], ranks, free_port())
+            other = stack.enter_context(workers.workers(ranks, dtensor_peer, *arguments))
+            for who, asked in (("mesh", own), ("DTensor", other)):
+                gap = dtensor_rank.largest_difference(asked.ask(run_once, inputs)[0], expected)
+                click.echo(f"largest difference of {who} from one device: {gap:.1e} of the largest output")
+        own.ask(workers.times, inputs, 1)
         for _ in range(turns):
-            alone += times(session, inputs, runs)
-            for own, _ in pipes:
-                own.send(runs)
-            slowest = zip(*(own.recv() for own, _ in pipes), strict=True)
-            together += [max(each) for each in slowest]
-        for own, _ in pipes:
-            own.send(0)
-        shares = [own.recv() for own, _ in pipes]
-        for own, _ in pipes:
-            own.send("end")
-        for worker in workers:
-            worker.join()
+            alone += workers.times(session, inputs, runs)
+            together += workers.slowest(own.ask(workers.times, inputs, runs))
+            if other is not None:
+                beside += workers.slowest(other.ask(workers.times, inputs, runs))
+        shares = own.ask(workers.collective_share, inputs)
     click.echo(f"{name}, inputs {[list(value.shape) for value in inputs]}: {split}")
-    for what, found in ((f"one device, {ranks} threads", alone), (f"{ranks} ranks, a thread each", together)):
+    lines = {f"one device, {ranks} threads": alone, f"{ranks} ranks, a thread each": together}
+    if peer is not None:
+        lines[f"DTensor and gloo, {ranks} ranks"] = beside
+    for what, found in lines.items():
         spread = f"min {min(found):8.2f}   max {max(found):8.2f}"
         click.echo(f"{what:26} median {statistics.median(found):8.2f} ms   {spread}")
     click.echo(f"ratio of medians {statistics.median(together) / statistics.median(alone):.2f}")
+    if peer is not None:
+        click.echo(f"DTensor and gloo take {statistics.median(beside) / statistics.median(together):.2f} times ours")
     click.echo(f"collectives, of a rank's time: {', '.join(f'{share:.0%}' for share in shares)}")
+
+
+def dtensor_peer(rank: int, name: str, plan: Mapping[str, str], ranks: int, port: int) -> dtensor_rank.DTensorRank:
+    """Makes a rank of the model under DTensor."""
+    return dtensor_rank.DTensorRank(rank, models.full(name)[0], plan, ranks, port)
+
+
+def run_once(session: Any, inputs: list[Any]) -> list[Any]:
+    """Returns the outputs of one run."""
+    return session.run(*inputs)
 
 
 if __name__ == "__main__":

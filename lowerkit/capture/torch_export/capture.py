@@ -31,6 +31,7 @@ from lowerkit.capture.torch_export.graph.size_arithmetic import spell_out_sizes
 from lowerkit.capture.torch_export.graph.subgraph_locations import watched_lines
 from lowerkit.capture.torch_export.lifted_states import with_lifted_states
 from lowerkit.capture.torch_export.output_tree import describe_inputs, describe_outputs
+from lowerkit.capture.torch_export.process_groups import mesh_of_groups
 from lowerkit.capture.torch_export.pt2.load import read_exported
 from lowerkit.capture.torch_export.states import freeze_states, live_states, stateful_eager
 from lowerkit.capture.torch_export.symbolic.dims import SymbolNames, is_static
@@ -161,6 +162,7 @@ def capture_exported(
         exported=exported,
         example_inputs=None if example is None else flat_arrays((positional, named)),
         remarks=noted.remarks(),
+        mesh=mesh_of_groups(functional.graph, module),
     )
 
 

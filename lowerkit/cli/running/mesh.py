@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from lowerkit.cli.running.place import LauncherPlace, LocalPlace
+from lowerkit.cli.running.place import LocalPlace
 from lowerkit.cli.running.report import named, reported
 from lowerkit.cli.supervise import read_manifest, supervise_devices
 from lowerkit.errors import UsageError
+from lowerkit.launching.mpi import MpiPlace
+from lowerkit.launching.torchrun import LauncherPlace
 
 if TYPE_CHECKING:
     from lowerkit.cli.running.request import RunRequest
@@ -50,6 +52,10 @@ def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: i
         _check_size(request, program, "WORLD_SIZE", place.size)
         with named(place.rank):
             run_rank(request, manifest, place)
+    elif (mpi := MpiPlace.of_environment()) is not None:
+        _check_size(request, program, "mpirun -n", mpi.size)
+        with named(mpi.rank), mpi:
+            run_rank(request, manifest, mpi)
     else:
         return False
     return True
@@ -62,7 +68,7 @@ def run_started_rank(request: RunRequest, place_text: str) -> None:
         run_rank(request, read_manifest(request.artifact), place)
 
 
-def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | LauncherPlace) -> None:
+def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | LauncherPlace | MpiPlace) -> None:
     """Runs one rank in this process; rank 0 prints and writes the outputs, when all ranks have them."""
     supervise_devices(manifest)
     from lowerkit.cli.running.rank_states import rank_states

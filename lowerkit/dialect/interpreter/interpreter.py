@@ -36,8 +36,11 @@ from lowerkit.mlir import ext, ir, run_pipeline
 
 Weights = Callable[[str], Array]
 States = MutableMapping[str, Array]
-Combine = Callable[[CollectiveStartOp, Array], Array]
-"""Gives what a rank gets of a collective, given its own operand."""
+Pending = Callable[[], Array]
+"""Gives what a collective computed, when the other ranks are there."""
+
+Combine = Callable[[CollectiveStartOp, Array], Pending]
+"""Begins a rank's part in a collective, given its own operand."""
 
 
 def interpret(
@@ -150,7 +153,7 @@ class Interpreter:
         if isinstance(view, CollectiveStartOp) and self.combine is not None:
             return [self.combine(view, values[view.value])]
         if isinstance(view, CollectiveDoneOp):
-            return [values[view.pending]]
+            return [values[view.pending]()]
         if isinstance(view, StateReadOp):
             return [self._state(view.symbol.value)]
         if isinstance(view, StateWriteOp):

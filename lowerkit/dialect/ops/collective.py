@@ -15,8 +15,13 @@ from lowerkit.mlir import ir
 
 T = TypeVar("T")
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "receive")
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+SCATTERING = ("reduce_scatter", "all_to_all")
+MESSAGES = ("send", "receive")
 REDUCTIONS = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}
+_OTHERS = {"root": ("broadcast", "reduce"), "peer": MESSAGES}
+"""The kinds that name a rank: attribute -> kinds that have it."""
 
 
 class CollectiveStartOp(LkOperation, name="collective_start"):
@@ -24,7 +29,17 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
 
     ``all_reduce`` gives every rank the reduction of all operands; ``all_gather`` gives every rank all operands, stacked
     along a new first dimension; of ``reduce_scatter`` the first dimension of the operand counts the ranks, and rank r
-    gets the reduction of their slices number r. What stands between start and done runs meanwhile.
+    gets the reduction of their slices number r. ``all_to_all``: likewise, and slice r of the result is the one that
+    rank r has for this rank. ``broadcast`` gives every rank the operand of the root; ``reduce`` gives the root the
+    reduction of all operands, and the others zeros. What stands between start and done runs meanwhile.
+
+    Two kinds are of two ranks alone. ``send`` gives the operand to the peer, and has a result without elements;
+    ``receive`` gives what the peer sends, which has the type of the operand: that is not read. Messages match in the
+    order in which they are started, along an axis, between two ranks, and each way. The others need not run the same
+    op: where ranks send and receive, they run programs of their own.
+
+    ``broadcast`` and ``reduce`` have an attribute ``root``, ``send`` and ``receive`` an attribute ``peer`` (i64): a
+    rank, by its place along the axis.
 
     Operands:
         value: this rank's tensor.
@@ -33,14 +48,15 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
         result: what is being computed; ``lk.collective_done`` alone may read it.
 
     Attributes:
-        kind: ``all_reduce``, ``all_gather`` or ``reduce_scatter``.
+        kind: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``reduce``, ``send`` or
+            ``receive``.
         axis: the axis of the mesh.
         ranks: how many ranks lie along it.
-        reduction: ``sum``, ``product``, ``min`` or ``max``; ``all_gather`` does not read it.
+        reduction: ``sum``, ``product``, ``min`` or ``max``; kinds that do not reduce do not read it.
 
     FLOPs: ``ranks - 1`` for each element of the result of a reduction, in all.
 
-    Bytes: operand and result, each once.
+    Bytes: operand and result, each once; what is not read does not count.
     """
 
     value: Operand
@@ -50,9 +66,20 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
     reduction: ir.StringAttr
     result: Result
 
+    # Not annotated: a field would have to be there.
+    optional_kinds = dict.fromkeys(_OTHERS, ir.IntegerAttr)
+
     @classmethod
     def infer_result_types(
-        cls, value: ir.Type, *, kind: str, axis: str, ranks: int, reduction: str = "sum"
+        cls,
+        value: ir.Type,
+        *,
+        kind: str,
+        axis: str,
+        ranks: int,
+        reduction: str = "sum",
+        root: int = -1,
+        peer: int = -1,
     ) -> list[ir.Type]:
         """Returns the type of the operand, stacked or sliced; see :meth:`LkOperation.infer_result_types`."""
         tensor = ranked("value", value)
@@ -60,15 +87,24 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
             fail(f"kind is one of {', '.join(KINDS)} and reduction of {', '.join(REDUCTIONS)}")
         if not axis or ranks < 1:
             fail(f"attribute axis must name an axis of the mesh and ranks count its ranks, found {axis!r} of {ranks}")
-        if kind != "all_gather" and is_bool(tensor.element_type):
+        for name, found in (("root", root), ("peer", peer)):
+            if kind in _OTHERS[name] and not 0 <= found < ranks:
+                fail(f"attribute {name} of {kind} must be one of the {ranks} ranks of {axis!r}, found {found}")
+            if kind not in _OTHERS[name] and found != -1:
+                fail(f"{kind} has no {name}, found {found}")
+        if kind in REDUCING and is_bool(tensor.element_type):
             fail("a reduction needs numbers, found elements of i1")
-        if kind == "all_reduce":
-            return [tensor]
-        if kind == "all_gather":
-            return [tensor_type([ranks, *tensor.shape], tensor.element_type)]
-        if tensor.rank < 1 or not compatible(tensor.shape[0], ranks):
+        if kind in SCATTERING and (tensor.rank < 1 or not compatible(tensor.shape[0], ranks)):
             fail(f"the first dimension of {tensor} must count the {ranks} ranks of {axis!r}")
-        return [tensor_type(tensor.shape[1:], tensor.element_type)]
+        match kind:
+            case "all_gather":
+                return [tensor_type([ranks, *tensor.shape], tensor.element_type)]
+            case "reduce_scatter":
+                return [tensor_type(tensor.shape[1:], tensor.element_type)]
+            case "send":
+                return [tensor_type([0], ir.IntegerType.get_signless(8, tensor.context))]
+            case _:
+                return [tensor]
 
     @classmethod
     def build(
@@ -79,12 +115,24 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
         axis: str,
         ranks: int,
         reduction: str = "sum",
+        root: int = -1,
+        peer: int = -1,
         loc: ir.Location | None = None,
         ip: ir.InsertionPoint | None = None,
     ) -> ir.Value:
-        """Builds the op."""
+        """Builds the op.
+
+        Raises:
+            VerifyError: the operand and the parameters do not fit together.
+        """
         parameters: dict[str, Any] = {"kind": kind, "axis": axis, "ranks": ranks, "reduction": reduction}
-        return cls.create({"value": value}, parameters, loc=loc, ip=ip).result
+        others = {name: place for name, place in (("root", root), ("peer", peer)) if place != -1}
+        return cls.create({"value": value}, {**parameters, **others}, loc=loc, ip=ip).result
+
+    def other(self, name: str) -> int:
+        """Returns ``root`` or ``peer``, by name; -1 where the kind has none."""
+        attributes = self.operation.attributes
+        return ir.IntegerAttr(attributes[name]).value if name in attributes else -1
 
     def check(self) -> None:
         """The shape rule, and one done as the only reader."""
@@ -97,21 +145,45 @@ class CollectiveStartOp(LkOperation, name="collective_start"):
     def result_shape(op: ir.Operation, shape: tuple[T, ...]) -> tuple[T | int, ...]:
         """Returns the shape of the result of an op whose operand has ``shape``, extents of any kind."""
         kind, ranks = ir.StringAttr(op.attributes["kind"]).value, ir.IntegerAttr(op.attributes["ranks"]).value
-        return {"all_reduce": shape, "all_gather": (ranks, *shape), "reduce_scatter": shape[1:]}[kind]
+        match kind:
+            case "all_gather":
+                return (ranks, *shape)
+            case "reduce_scatter":
+                return shape[1:]
+            case "send":
+                return (0,)
+            case _:
+                return shape
 
     @quiet
     def combine(self, values: Sequence[Array]) -> list[Array]:
-        """Computes in numpy what each rank gets, given the operand of each: in float64, rounded once."""
-        kind, stacked = self.kind.value, np.stack([np.asarray(value) for value in values])
-        if kind == "all_gather":
-            return [stacked] * len(values)
-        total = REDUCTIONS[self.reduction.value](widen(stacked), axis=0)
-        rounded = round_to(np.asarray(total), stacked.dtype)
+        """Computes in numpy what each rank gets, given the operand of each: in float64, rounded once.
+
+        Of a message ``values`` has the operands of the two ranks alone, the sender's first.
+        """
+        kind = self.kind.value
+        if kind in MESSAGES:
+            return [np.zeros(0, np.int8), np.asarray(values[0])]
+        stacked = np.stack([np.asarray(value) for value in values])
+        match kind:
+            case "all_gather":
+                return [stacked] * len(values)
+            case "all_to_all":
+                return [stacked[:, rank] for rank in range(len(values))]
+            case "broadcast":
+                return [stacked[self.other("root")]] * len(values)
+            case _:
+                total = REDUCTIONS[self.reduction.value](widen(stacked), axis=0)
+                rounded = round_to(np.asarray(total), stacked.dtype)
+        if kind == "reduce":
+            root = self.other("root")
+            return [rounded if rank == root else np.zeros_like(rounded) for rank in range(len(values))]
         return list(rounded) if kind == "reduce_scatter" else [rounded] * len(values)
 
     def bytes_moved(self) -> int | None:
-        """Returns the bytes of operand and result."""
-        sizes = [tensor_bytes(self.value.type), tensor_bytes(self.result.type)]
+        """Returns the bytes of operand and result; of a receive, those of the result."""
+        read = [] if self.kind.value == "receive" else [self.value]
+        sizes = [tensor_bytes(value.type) for value in (*read, self.result)]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
 

@@ -143,16 +143,22 @@ def _role(group: Sequence[str], paths: Sequence[str], whole: Sequence[str], coun
     """
     pieces = [path.split(".") for path in group]
     parts = ["*" if len(set(names)) > 1 else names[0] for names in zip(*pieces, strict=True)]
-    candidates = ["*." + ".".join(parts[-count:]) for count in range(1, len(parts))] + [".".join(parts)]
+    ends = [parts[place:] for place in range(len(parts) - 1, 0, -1)]
+    candidates = ["*." + ".".join(end) for end in ends if end[0] != "*" and not end[0].isdecimal()]
+    candidates.append(".".join(parts))
     members, wanted = set(group), set(counts.whole(group))
     for pattern in candidates:
         if _named(pattern, paths) == members and _named(pattern, whole) == wanted:
             return Role((pattern,), tuple(group))
     # A star also stands for several parts of a path, so the modules that are named beside lie deeper.
-    if all(path.count(".") >= len(parts) for path in _named(candidates[-1], whole) - wanted):
+    named = _named(candidates[-1], whole)
+    if wanted <= named and all(path.count(".") >= len(parts) for path in named - wanted):
         return Role((candidates[-1],), tuple(group), wide=True)
-    place = {path: number for number, path in enumerate(whole)}
-    return Role(tuple(sorted(wanted, key=place.__getitem__)), tuple(group))
+    return Role(tuple(sorted(wanted, key=_by_number)), tuple(group))
+
+
+def _by_number(path: str) -> list[tuple[int, str]]:
+    return [(int(name), "") if name.isdecimal() else (0, name) for name in path.split(".")]
 
 
 def _named(pattern: str, paths: Iterable[str]) -> set[str]:

@@ -92,6 +92,8 @@ class Search:
         for role in self.roles:
             ranked: list[tuple[tuple[float, int], int, Choice]] = []
             for number, choice in enumerate(self.choices):
+                if choice == "vocabulary" and any(other == "column" for _, _, other in ranked):
+                    continue  # of a product, it is the same
                 found = self.estimate(with_choice(assignment, role, choice))
                 if found is not None:
                     ranked.append((found.order, number, choice))
@@ -120,7 +122,7 @@ class Search:
         own = assignment.get(role)
         others = [with_choice(assignment, role, choice) for choice in self._possible[role] if choice != own]
         whole: dict[Role, Choice] = {each: choice for each, choice in assignment.items() if each != role}
-        return others if own is None else [*others, whole]
+        return [*others, whole] if own is not None and whole else others  # something is split always
 
 
 def with_choice(assignment: Assignment, role: Role, choice: Choice) -> dict[Role, Choice]:

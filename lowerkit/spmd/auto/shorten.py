@@ -3,14 +3,13 @@
 Vocabulary
     stack      modules that are numbered below one path: ``model.layers.0``, ``model.layers.1``, ...
     alike      layers with the same ops, results and paths inside, in the same order
-    stand-in   the layer of a group of alike ones whose values take the place of those of the layers that are removed;
-               it counts as often as there are layers in its place
+    stand-in   the layer of a group of alike ones that counts for those that are removed, too
 
 Steps, for each stack, outer ones first:
     1. group the layers that are alike;
-    2. keep the first, the second and the last layer of each group: the first reads what comes before the stack, the
-       last is read by what comes behind it, and the second, which reads a layer and is read by one, is the stand-in;
-    3. let who reads a removed layer read the stand-in's value at the same place, and erase the layer.
+    2. keep the first and the last layer of each group: the first reads what comes before the stack, the last reads a
+       layer as all others do, and is the stand-in;
+    3. let who reads a removed layer read the first one's value at the same place, and erase the layer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lowerkit.program.locations import origin_of
 PlacedOp: TypeAlias = tuple[ir.Operation, str]
 """An op and the path of its module."""
 
-KEPT = 3
+KEPT = 2
 """Layers of a group that stay."""
 
 
@@ -106,12 +105,10 @@ def _shorten_stack(stack: str, ops: list[PlacedOp], counts: Counts) -> list[Plac
     for layer, members in layers.items():
         groups[tuple(_appearance(op, path, layer) for op, path in members)].append(layer)
     stand_ins: dict[str, str] = {}
-    for group in groups.values():
-        stand_ins.update(dict.fromkeys(group[KEPT - 1 : -1], group[1]))
-    for layer, other in stand_ins.items():
-        for (op, _), (own, _) in zip(layers[layer], layers[other], strict=True):
-            for result, value in zip(op.results, own.results, strict=True):
-                result.replace_all_uses_with(value)
+    for group in (each for each in groups.values() if len(each) > KEPT):
+        stand_ins.update(dict.fromkeys(group[1:-1], group[-1]))
+        for layer in group[1:-1]:
+            _read_instead(layers[layer], layers[group[0]])
     left = [(op, path) for op, path in ops if not any(prefix in stand_ins for prefix in prefixes(path))]
     for layer in stand_ins:
         for op, _ in reversed(layers[layer]):
@@ -120,6 +117,12 @@ def _shorten_stack(stack: str, ops: list[PlacedOp], counts: Counts) -> list[Plac
     for other, times in Counter(stand_ins.values()).items():
         counts.layers[other] = times + 1
     return left
+
+
+def _read_instead(removed: list[PlacedOp], first: list[PlacedOp]) -> None:
+    for (op, _), (own, _) in zip(removed, first, strict=True):
+        for result, value in zip(op.results, own.results, strict=True):
+            result.replace_all_uses_with(value)
 
 
 def _layers(stack: str, ops: list[PlacedOp]) -> Mapping[str, list[PlacedOp]]:

@@ -7,7 +7,6 @@ Vocabulary
 
 from __future__ import annotations
 
-
 import msgspec
 
 from lowerkit.spmd.certificate.indices import Index, Ranges, number, quotient, total

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 OPEN = -1
 """An extent that is not known before the program runs."""
@@ -72,7 +73,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         arguments: their types.
         ops: in order, without the last one.
         returned: the values that the last one hands out.
-        functions: what else the module holds, by name: the sha-256 of its text.
+        functions: the bodies of branches and loops, by name.
     """
 
     types: list[str]
@@ -81,7 +82,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     arguments: list[int]
     ops: list[Op]
     returned: list[int]
-    functions: dict[str, str] = {}
+    functions: dict[str, Graph] = {}
 
     @cached_property
     def starts(self) -> list[int]:
@@ -123,6 +124,20 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         _require(self.returned, count, "values")
         for text in self.types:
             shape_of(text)
+        for function in self.functions.values():
+            function.require_sound()
+
+    @property
+    def parts(self) -> list[tuple[str, Graph]]:
+        """The program itself, by the name ``""``, and each of its functions, in the order of their names."""
+        return [("", self), *sorted(self.functions.items())]
+
+
+def without_numbers(graph: Graph) -> Graph:
+    """Returns a program whose ops are said to be none of a program before."""
+    ops = [replace(op, number=-1) for op in graph.ops]
+    functions = {name: without_numbers(function) for name, function in graph.functions.items()}
+    return replace(graph, ops=ops, functions=functions)
 
 
 def _require(numbers: Iterable[int], count: int, what: str) -> None:

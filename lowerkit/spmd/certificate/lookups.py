@@ -21,7 +21,7 @@ from lowerkit.spmd.certificate.indices import Floor, Index, number, substitute, 
 from lowerkit.spmd.certificate.matching import fail
 from lowerkit.spmd.certificate.relations import RANK, Formula, Relation, View, element
 from lowerkit.spmd.certificate.solver import Solver, load_z3
-from lowerkit.spmd.certificate.values import Classes, scalar_text
+from lowerkit.spmd.certificate.values import Classes, Extent, scalar_text
 
 Node: TypeAlias = tuple[Hashable, ...]
 
@@ -55,17 +55,32 @@ def node_of(relation: Relation, classes: Classes) -> tuple[Node, int]:
     return ("element", relation.base, relation.index), rank
 
 
-def elementwise(form: Form, given: Sequence[Relation], shape: tuple[int, ...], classes: Classes) -> Formula:
+def elementwise(
+    form: Form, given: Sequence[Relation], sizes: Sequence[tuple[Extent, ...] | None], classes: Classes
+) -> Formula:
     """Returns the result of an elementwise op as a formula.
 
+    Args:
+        form: of the op.
+        given: its operands.
+        sizes: their extents.
+        classes: of the values before.
+
     Raises:
-        Unproved: the op is not elementwise.
+        Unproved: the op is not elementwise, or its operands are not of one size.
     """
     maps = form.maps
+    loops: list[set[Extent]] = [set() for _ in form.loops]
     if "r" in form.loops or len(maps) + form.captured != len(given) or any(op[4] for op in form.body or []):
         fail("it has no counterpart before, and is not elementwise")
-    if maps[-1] != [[0, axis, 1] for axis in range(len(shape))]:
+    if maps[-1] != [[0, axis, 1] for axis in range(len(loops))]:
         fail("it has no counterpart before, and writes its result in another order")
+    for each, own in zip(maps, sizes, strict=False):
+        for dimension, extent in zip(each or [], own or (), strict=True):
+            if len(dimension) == 3 and dimension[::2] == [0, 1]:
+                loops[dimension[1]].add(extent)
+    if any(len(loop) != 1 for loop in loops):
+        fail("it has no counterpart before, and its operands are not of one size")
     nodes: list[Node] = []
     for each, relation in zip(maps[:-1], given, strict=False):
         node, _ = node_of(relation, classes)
@@ -75,7 +90,7 @@ def elementwise(form: Form, given: Sequence[Relation], shape: tuple[int, ...], c
     for name, attributes, read, results, _ in form.body or []:
         operands = [captured[-1 - value] if value < 0 else nodes[value] for value in read]
         if name == "linalg.yield":
-            return Formula(operands[0], len(shape))
+            return Formula(operands[0], tuple(extent for (extent,) in loops))
         made: Node = (name, attributes.get("predicate", 0), *operands)
         if name == "arith.constant":
             made = ("constant", scalar_text(attributes["value"], results[0]))
@@ -104,7 +119,7 @@ def _at(node: Node, places: list[Index]) -> Node:
     return cast("Node", walk(node))
 
 
-def found_rows(table: View, indices: Formula, axis: int, shape: tuple[int, ...]) -> Formula:
+def found_rows(table: View, indices: Formula, axis: int, shape: tuple[Extent, ...]) -> Formula:
     """Returns a look-up of computed indices, along the first axis of a part of a table, as a formula.
 
     Raises:
@@ -114,7 +129,7 @@ def found_rows(table: View, indices: Formula, axis: int, shape: tuple[int, ...])
         fail("it looks up by numbers of its own, and not rows")
     inner = {f"i{later}": variable(f"i{later - 1 + indices.rank}") for later in range(1, len(shape))}
     index = tuple(substitute(each, {**inner, "i0": variable("row")}, {}) for each in table.index)
-    return Formula(("gather", table.base, index, shape[0], indices.node), len(shape) - 1 + indices.rank)
+    return Formula(("gather", table.base, index, shape[0], indices.node), (*indices.extents, *shape[1:]))
 
 
 def shared_look_up(formula: Formula, classes: Classes, ranks: int, solver: Solver) -> View | None:
@@ -134,8 +149,11 @@ def shared_look_up(formula: Formula, classes: Classes, ranks: int, solver: Solve
     extent = (shape_of(classes.types[base]) or (0,))[0]
     result = _gather_of(base, ids, classes)
     dimensions = len(where)
-    wanted = (total((variable(RANK), rows), (variable("row"), 1)), *element(formula.rank)[dimensions:])
-    if result is None or list(where) != element(dimensions) or index != wanted or rows * ranks < extent:
+    own = [number(0) if size == 1 else each for size, each in zip(formula.extents, element(formula.rank), strict=True)]
+    wanted = [total((variable(RANK), rows), (variable("row"), 1)), *own[dimensions:]]
+    single = {f"i{axis}": number(0) for axis, size in enumerate(formula.extents) if size == 1}
+    read, part = ([substitute(each, single, {}) for each in places] for places in (where, index))
+    if result is None or read != own[:dimensions] or part != wanted or rows * ranks < extent:
         fail("the rows that it looks up are not those of a look-up before")
     width = int(element_of(classes.types[ids]).removeprefix("i"))
     _Rows(solver, width, ranks, rows, extent).show(inside, place)

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from lowerkit.spmd.certificate.dialect_nests import LOCAL_ATTRIBUTES, nest_of
 from lowerkit.spmd.certificate.graph import OPEN, Form, Graph, element_of, shape_of
 from lowerkit.spmd.certificate.indices import Index, equal, substitute, total, variable
 from lowerkit.spmd.certificate.linear import is_linear
-from lowerkit.spmd.certificate.nests import Nest, decode
+from lowerkit.spmd.certificate.loop_nests.nest import Nest, decode, single_turns
+from lowerkit.spmd.certificate.loop_nests.table import LOCAL_ATTRIBUTES, nest_of
 from lowerkit.spmd.certificate.relations import RANK, Relation, View, open_extents_hold
 from lowerkit.spmd.certificate.solver import Solver
 from lowerkit.spmd.certificate.values import Classes, shapes_of
@@ -120,8 +120,8 @@ class Matcher:
 
     def _result(self, pair: Pair, proof: _Turns, which: int, terms: str) -> View:
         place, before = proof.own.results[which], proof.before.results[which]
-        turns: dict[str, Index] = {}
         extents = proof.own.extents
+        turns = single_turns(extents)
         ranges = {**self.element_ranges(pair.own, pair.own.results(pair.here)[which]), RANK: self.ranks}
         for axis, index in enumerate(place):
             turns.update(decode(variable(f"i{axis}"), index, extents, ranges))
@@ -166,6 +166,7 @@ class _Turns:
                 found = decode(rest, open_, self.before.extents, self.ranges)
                 for name, digit in found.items():
                     self.carried.setdefault(name, digit)
+        self.carried = {**single_turns(self.before.extents), **self.carried}
         for name in self.own.kinds:
             if name not in self.carried:
                 if self.own.extents[name] != self.before.extents[name]:

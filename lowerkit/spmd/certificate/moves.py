@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowerkit.spmd.certificate.dialect_nests import nest_of
 from lowerkit.spmd.certificate.graph import OPEN, Form, shape_of
 from lowerkit.spmd.certificate.indices import Index, Ranges, bounds, number, substitute, variable
+from lowerkit.spmd.certificate.loop_nests.nest import Shapes, decode, single_turns
+from lowerkit.spmd.certificate.loop_nests.table import nest_of
 from lowerkit.spmd.certificate.matching import fail
-from lowerkit.spmd.certificate.nests import Shapes, decode
 from lowerkit.spmd.certificate.relations import RANK, View
 
 MOVES = frozenset(
@@ -51,7 +51,7 @@ def moved(form: Form, shapes: Shapes, view: View, kind: str, ranks: int) -> View
         fail("it is no move of elements that can be followed")
     ranges = {**nest.ranges, **ranges_of(kind, ranks)}
     inside = {f"i{axis}": place for axis, place in enumerate(nest.operands[0])}
-    turns: dict[str, Index] = {}
+    turns = single_turns(nest.extents)
     for axis, place in enumerate(nest.results[0]):
         turns.update(decode(variable(f"i{axis}"), place, nest.extents, ranges))
     return View(view.base, _replaced(_replaced(view.index, inside, ranges), turns, ranges), view.terms)

@@ -3,9 +3,9 @@
 Vocabulary
     probe   an array of the shape of a weight that holds, in each element, its place along one dimension, counted from 1
 
-Steps: a derivation that moves elements gives, of the probe of each dimension, where each element of each part came from;
-0 is padding. That must be slice r of a dimension, for rank r. Derivations of equal code and equal constants are asked
-once. A table without a source is small and is read: rows of integers that are a linear function of the rank.
+Steps: a derivation that moves elements gives, of the probe of each dimension, where each element of each part came
+from; 0 is padding. That must be slice r of a dimension, for rank r. Derivations of equal code and equal constants are
+asked once. A table without a source is small and is read: rows of integers that are a linear function of the rank.
 
 Bytes: a probe has one or two bytes an element as long as the dimension is below 65536.
 """
@@ -31,10 +31,10 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
     Raises:
         VerifyError: LK3006, a weight is neither slices of one before nor a table that a proof can state.
     """
-    types = {**_weight_types(after), **_weight_types(before)}
+    types = {**weight_types(after), **weight_types(before)}
     known: dict[Any, int | None] = {}
     found: list[Fact] = []
-    for symbol in _weight_types(after):
+    for symbol in weight_types(after):
         shard = store.shard(symbol)
         if shard is None or (axis, ranks) not in shard.axes:
             if shard is not None and axis in dict(shard.axes):
@@ -51,9 +51,15 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
     return found
 
 
-def _weight_types(graph: Graph) -> dict[str, str]:
-    named = [(graph.forms[op.form], op) for op in graph.ops]
-    return {form.attributes["symbol"]: graph.types[op.results[0]] for form, op in named if form.name == "lk.weight"}
+def weight_types(graph: Graph) -> dict[str, str]:
+    """Returns the weights that a program reads, with their types."""
+    found: dict[str, str] = {}
+    for _, part in graph.parts:
+        for op in part.ops:
+            form = part.forms[op.form]
+            if form.name == "lk.weight":
+                found[form.attributes["symbol"]] = part.types[op.results[0]]
+    return found
 
 
 def _slices(store: WeightStore, symbol: str, kind: str | None, axis: str, known: dict[Any, int | None]) -> Slices:
@@ -110,7 +116,7 @@ def _axis_of(store: WeightStore, symbol: str, shape: Sequence[int], stored: Sequ
 def _moved(store: WeightStore, symbol: str, whole: Sequence[int], dimension: int, stored: Sequence[int]) -> Array:
     places = _along(np.arange(1, whole[dimension] + 1), dimension, len(whole))
     dtype = np.min_scalar_type(whole[dimension] + 1)
-    probe = np.ascontiguousarray(np.broadcast_to(places.astype(dtype), whole)).reshape(stored)
+    probe = np.broadcast_to(places.astype(dtype), whole).reshape(stored)
     return store.recompute(symbol, lambda _: probe)
 
 

@@ -8,6 +8,9 @@ Vocabulary
                     ``row``: a weight (:mod:`.facts`); ``move``, ``take``, ``collective`` (:mod:`.moves`); ``own``,
                     ``look-up`` (:mod:`.lookups`)
 
+Functions, the bodies of branches and loops, are proved one by one: they are given whole values, and return whole ones;
+what decides about them is whole.
+
 Steps: the values before get their classes; then the relations of the values after are derived in program order; in
 the end what is returned must be whole, and effects must be the same in the same order. Nothing is assumed of an op that
 no lemma fits: it is named with its line, what it was given, and what that was before.
@@ -15,15 +18,19 @@ no lemma fits: it is named with its line, what it was given, and what that was b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from lowerkit.errors import VerifyError
+from lowerkit.runtimes.expressions import Expr
 from lowerkit.spmd.certificate.facts import Fact, Slices
 from lowerkit.spmd.certificate.graph import Form, Graph, shape_of
 from lowerkit.spmd.certificate.indices import Index, total, variable
 from lowerkit.spmd.certificate.lookups import elementwise, found_rows, shared_look_up
 from lowerkit.spmd.certificate.matching import Matcher, Pair, Unproved, fail
+from lowerkit.spmd.certificate.meetings import Meeting, Sizes, in_order, meeting_of
 from lowerkit.spmd.certificate.moves import MOVES, met, moved, ranges_of, taken
 from lowerkit.spmd.certificate.relations import (
     RANK,
@@ -31,15 +38,17 @@ from lowerkit.spmd.certificate.relations import (
     Pending,
     Relation,
     View,
+    canonical,
     element,
     explain,
+    extents_of,
     is_whole,
     open_extents_hold,
     render,
     whole,
 )
 from lowerkit.spmd.certificate.solver import Solver
-from lowerkit.spmd.certificate.values import EFFECTS, read_classes, shapes_of
+from lowerkit.spmd.certificate.values import EFFECTS, Extent, read_classes, shapes_of
 
 
 @dataclass
@@ -59,7 +68,14 @@ class Proof:
     asked: int = 0
 
 
-def prove(before: Graph, after: Graph, axis: str, ranks: int, facts: Iterable[Fact]) -> Proof:
+def prove(
+    before: Graph,
+    after: Graph,
+    axis: str,
+    ranks: int,
+    facts: Iterable[Fact],
+    inputs: Sequence[Sequence[Expr]] = (),
+) -> Proof:
     """Proves a program of the ranks along ``axis`` against the one before.
 
     Args:
@@ -67,18 +83,40 @@ def prove(before: Graph, after: Graph, axis: str, ranks: int, facts: Iterable[Fa
         axis: its name.
         ranks: how many ranks lie along it.
         facts: of the weights that depend on the rank.
+        inputs: the shapes of the arguments, over the dims of a signature.
 
     Raises:
         VerifyError: LK3006, an op, the result or an effect cannot be proved.
     """
-    return _Prover(before, after, axis, ranks, {fact.symbol: fact for fact in facts}).run()
+    known = {fact.symbol: fact for fact in facts}
+    proof = _Prover(before, after, axis, ranks, known, inputs).run()
+    if before.functions.keys() != after.functions.keys():
+        raise VerifyError("LK3006", f"the program of the ranks along {axis!r} calls other functions")
+    inner: dict[str, list[Meeting]] = {}
+    for name, function in after.parts[1:]:
+        own = _Prover(before.functions[name], function, axis, ranks, known, ()).run()
+        inner[name] = [replace(meeting, function=name) for meeting in own.meetings]
+        proof.lemmas += own.lemmas
+        proof.relations += own.relations
+        proof.asked += own.asked
+    proof.meetings = in_order(after, proof.meetings, inner, after.functions)
+    return proof
 
 
 class _Prover:
-    def __init__(self, before: Graph, after: Graph, axis: str, ranks: int, facts: Mapping[str, Fact]) -> None:
+    def __init__(
+        self,
+        before: Graph,
+        after: Graph,
+        axis: str,
+        ranks: int,
+        facts: Mapping[str, Fact],
+        inputs: Sequence[Sequence[Expr]],
+    ) -> None:
         self.before, self.after, self.axis, self.ranks, self.facts = before, after, axis, ranks, facts
         known = read_classes(before)
         self.classes, self.known, self.effects = known.classes, known.values, known.effects
+        self.sizes = Sizes(self.classes, inputs)
         self.solver = Solver()
         self.matcher = Matcher(self.classes, ranks, self.solver)
         self.held: list[Relation] = []
@@ -89,14 +127,17 @@ class _Prover:
         if len(self.after.arguments) != len(self.before.arguments):
             raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} takes other inputs")
         for number, kind in enumerate(self.after.arguments):
-            self.held.append(whole(self.classes.argument(number, self.after.types[kind]), self.classes))
+            own = whole(self.classes.argument(number, self.after.types[kind]), self.classes)
+            self.held.append(canonical(own, self.after.types[kind]))
         for number in range(len(self.after.ops)):
             try:
                 lemma, made = self._op(number)
                 self._require_open_extents(number, made)
             except Unproved as reason:
                 raise self._error(number, str(reason)) from reason
-            self.held += made
+            results = self.after.results(number)
+            kinds = [self.after.value_types[result] for result in results]
+            self.held += [canonical(relation, kind) for relation, kind in zip(made, kinds, strict=True)]
             self.proof.lemmas.append(lemma)
         self._require_same_end()
         kinds = self.after.value_types
@@ -144,7 +185,7 @@ class _Prover:
             fail(f"{kind} is no row of the table")
         place = own[0] if own else variable("i0")
         ranges = {**ranges_of(kind, self.ranks), "i0": max(fact.count, 1)}
-        return "row", [Formula(("integer", fact.element(variable(RANK), place, ranges)), len(shape))]
+        return "row", [Formula(("integer", fact.element(variable(RANK), place, ranges)), shape)]
 
     def _met(self, number: int, form: Form, given: Relation, kind: str) -> View:
         if not isinstance(given, View):
@@ -184,15 +225,10 @@ class _Prover:
         source, axis = given
         place = self.classes.integers.get(axis.base) if isinstance(axis, View) else None
         kind = self.after.value_types[self.after.ops[number].operands[0]]
-        shape = shape_of(kind) or ()
-        if place is None or not isinstance(source, View) or place >= len(shape):
+        extents = extents_of(source, kind, self.classes)
+        if place is None or extents is None or place >= len(extents):
             fail("an extent of what is no value before")
-        extents = self.classes.extents[source.base] or ()
-        if shape[place] >= 0:
-            made = self.classes.extent_class(shape[place], "an extent")
-        else:
-            (dimension,) = [at for at, index in enumerate(source.index) if f"i{place}" in index.variables]
-            made = self.classes.extent_class(extents[dimension], "an extent")
+        made = self.classes.extent_class(extents[place], "an extent")
         op = self.after.ops[number]
         if op.number >= 0 and made != self.known[self.before.results(self._there(number))[0]]:
             fail("it is another extent than before")
@@ -207,22 +243,28 @@ class _Prover:
         if form.name in MOVES and isinstance(first, View):
             return "move", [moved(form, shapes, first, kind, self.ranks)]
         if form.name == "lk.gather" and isinstance(first, View) and isinstance(given[1], Formula):
-            return self._take(form, first, given[1], shapes.operands[0], kind)
+            table = extents_of(first, self.after.value_types[self.after.ops[number].operands[0]], self.classes)
+            return self._take(form, first, given[1], table or (), kind)
         if form.name == "linalg.generic" and any(isinstance(each, Formula) for each in given):
-            made = elementwise(form, given, shape_of(kind) or (), self.classes)
+            operands = [self.after.value_types[operand] for operand in self.after.ops[number].operands]
+            extents = [extents_of(each, own, self.classes) for each, own in zip(given, operands, strict=True)]
+            made = elementwise(form, given, extents, self.classes)
             known = shared_look_up(made, self.classes, self.ranks, self.solver)
             return ("own", [made]) if known is None else ("look-up", [known])
         return fail("it has no counterpart in the program before, and runs on parts")
 
     def _take(
-        self, form: Form, table: View, indices: Formula, shape: tuple[int, ...], kind: str
+        self, form: Form, table: View, indices: Formula, shape: tuple[Extent, ...], kind: str
     ) -> tuple[str, list[Relation]]:
         axis, ranges = form.attributes["axis"], ranges_of(kind, self.ranks)
         places = indices.node[1] if indices.node[0] == "integer" else None
         if places is None:
             return "own", [found_rows(table, indices, axis, shape)]
         assert isinstance(places, Index), "numbers of the rank are indices"
-        return "take", [taken(table, axis, places, indices.rank, shape[axis], ranges)]
+        size = shape[axis]
+        if not isinstance(size, int):
+            fail("it looks up along an open dimension")
+        return "take", [taken(table, axis, places, indices.rank, size, ranges)]
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
@@ -246,19 +288,10 @@ class _Prover:
 
     def _meeting(self, number: int) -> Meeting:
         (operand,), (result,) = self.after.ops[number].operands, self.after.results(number)
-        sizes = [self._extents(value) for value in (operand, result)]
-        return meeting_of(self.after, number, sizes[0], sizes[1])
-
-    def _extents(self, value: int) -> list[Extent]:
-        """Returns the extents of a value, an open one as that of the value before."""
-        relation = self.held[value]
-        view = relation.then if isinstance(relation, Pending) else relation
-        found: list[Extent] = list(shape_of(self.after.value_types[value]) or ())
-        for axis, size in enumerate(found):
-            if size == OPEN and isinstance(view, View):
-                own = [place for place, index in enumerate(view.index) if index == variable(f"i{axis}")]
-                found[axis] = (self.classes.extents[view.base] or ())[own[0]]
-        return found
+        kinds = self.after.value_types
+        sizes = [extents_of(self.held[value], kinds[value], self.classes) for value in (operand, result)]
+        given, made = (None if size is None else self.sizes.count(size) for size in sizes)
+        return meeting_of(self.after, number, given, made)
 
     def _require_same_end(self) -> None:
         if self.done != len(self.effects):
@@ -266,8 +299,8 @@ class _Prover:
                 "LK3006",
                 f"the program of the ranks along {self.axis!r} leaves out {self.effects[self.done][0].name}, an effect",
             )
-        if len(self.after.returned) != len(self.before.returned) or self.after.functions != self.before.functions:
-            raise VerifyError("LK3006", "the program of the ranks returns other results, or calls other functions")
+        if len(self.after.returned) != len(self.before.returned):
+            raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} returns other results")
         for place, (value, other) in enumerate(zip(self.after.returned, self.before.returned, strict=True)):
             relation, kind = self.held[value], self.after.value_types[value]
             same = isinstance(relation, View) and relation.base == self.known[other]

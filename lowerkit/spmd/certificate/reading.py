@@ -1,7 +1,7 @@
 """From a module to plain data (:mod:`lowerkit.spmd.certificate.graph`), and the numbers that tell copies of an op.
 
-The numbers are attributes ``lk.id`` of the ops of ``@main``: a pass that writes an op again on the operands of one rank
-copies it with its attributes. A proof takes a number for a hint, and nothing else.
+The numbers are attributes ``lk.id`` of the ops of a function: a pass that writes an op again on the operands of one
+rank copies it with its attributes. A proof takes a number for a hint, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,30 +23,33 @@ _STRUCTURED = frozenset({"operandSegmentSizes", "resultSegmentSizes", "indexing_
 
 
 def number_ops(module: ir.Module) -> None:
-    """Gives each op of ``@main`` its number."""
+    """Gives each op of each function its number."""
     with module.context:
         kind = ir.IntegerType.get_signless(64)
-        for number, op in enumerate(operations(main_block(module))):
-            op.attributes[NUMBER] = ir.IntegerAttr.get(kind, number)
+        for _, block in _functions(module):
+            for number, op in enumerate(operations(block)):
+                op.attributes[NUMBER] = ir.IntegerAttr.get(kind, number)
 
 
 def strip_numbers(module: ir.Module) -> None:
     """Takes the numbers off again."""
-    for op in operations(main_block(module)):
-        if NUMBER in op.attributes:
-            del op.attributes[NUMBER]
+    for _, block in _functions(module):
+        for op in operations(block):
+            if NUMBER in op.attributes:
+                del op.attributes[NUMBER]
 
 
 def read_graph(module: ir.Module) -> Graph:
-    """Returns ``@main`` as plain data; other functions are there by their sha-256."""
-    block = main_block(module)
-    return _Reader().read(block, {name: _digest(str(op)) for name, op in _others(module, block)})
+    """Returns ``@main`` as plain data, with the functions that are bodies of branches and loops."""
+    main = main_block(module)
+    others = {name: _Reader().read(block, {}) for name, block in _functions(module) if block != main}
+    return _Reader().read(main, others)
 
 
-def _others(module: ir.Module, block: ir.Block) -> Iterator[tuple[str, ir.Operation]]:
+def _functions(module: ir.Module) -> Iterator[tuple[str, ir.Block]]:
     for op in (each.operation for each in module.body.operations):
-        if op.name == "func.func" and op.regions[0].blocks[0] != block:
-            yield ir.StringAttr(op.attributes["sym_name"]).value, op
+        if op.name == "func.func":
+            yield ir.StringAttr(op.attributes["sym_name"]).value, op.regions[0].blocks[0]
 
 
 def _digest(text: str) -> str:
@@ -73,7 +76,7 @@ class _Reader:
         self.types, self.forms, self.places = _Table(), _Table(), _Table()
         self.values: dict[ir.Value, int] = {}
 
-    def read(self, block: ir.Block, functions: dict[str, str]) -> Graph:
+    def read(self, block: ir.Block, functions: dict[str, Graph]) -> Graph:
         arguments = [self._value(argument) for argument in block.arguments]
         *ops, last = operations(block)
         made = [self._op(op) for op in ops]

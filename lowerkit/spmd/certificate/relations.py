@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lowerkit.spmd.certificate.graph import OPEN, shape_of
-from lowerkit.spmd.certificate.indices import Index, total, variable
-from lowerkit.spmd.certificate.values import Classes
+from lowerkit.spmd.certificate.indices import Index, number, substitute, total, variable
+from lowerkit.spmd.certificate.values import Classes, Extent
 
 RANK = "r"
 
@@ -51,11 +51,16 @@ class Formula:
 
     Attributes:
         node: a nested tuple; its operators are those of :mod:`.lookups`.
-        rank: how many dimensions the tensor has.
+        extents: of the tensor.
     """
 
     node: tuple[Hashable, ...]
-    rank: int
+    extents: tuple[Extent, ...]
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the tensor has."""
+        return len(self.extents)
 
 
 Relation: TypeAlias = View | Pending | Formula
@@ -75,7 +80,30 @@ def is_whole(relation: Relation, kind: str, classes: Classes) -> bool:
     """Whether a value of type ``kind`` is one of the values before, all of it."""
     if not isinstance(relation, View) or relation.terms or classes.types[relation.base] != kind:
         return False
-    return list(relation.index) == element(len(relation.index))
+    return not _moved(relation.index, shape_of(kind) or ())
+
+
+def _moved(view: Sequence[Index], shape: Sequence[int]) -> list[int]:
+    """Returns the dimensions that are not in their place; where there is one element, that is 0."""
+    own = element(len(view))
+    pairs = enumerate(zip(view, shape, strict=True))
+    return [axis for axis, (index, size) in pairs if index != own[axis] and (size != 1 or index != number(0))]
+
+
+def canonical(relation: Relation, kind: str) -> Relation:
+    """Returns a relation with 0 for the element of a dimension that has one."""
+    if isinstance(relation, Pending):
+        then = canonical(relation.then, kind)
+        assert isinstance(then, View), "what is pending is a view"
+        return Pending(then)
+    if not isinstance(relation, View):
+        return relation
+    shape = shape_of(kind) or ()
+    single = {f"i{axis}": number(0) for axis, size in enumerate(shape) if size == 1}
+    if not single:
+        return relation
+    ranges = {f"i{axis}": None if size == OPEN else size for axis, size in enumerate(shape)}
+    return View(relation.base, tuple(substitute(index, single, ranges) for index in relation.index), relation.terms)
 
 
 def open_extents_hold(view: View, kind: str, classes: Classes) -> bool:
@@ -88,6 +116,20 @@ def open_extents_hold(view: View, kind: str, classes: Classes) -> bool:
             if len(holding) != 1 or view.index[holding[0]] != own:
                 return False
     return True
+
+
+def extents_of(relation: Relation, kind: str, classes: Classes) -> tuple[Extent, ...] | None:
+    """Returns the extents of a value, open ones as those of a value before; None where one is not known."""
+    if isinstance(relation, Formula):
+        return relation.extents
+    view = relation.then if isinstance(relation, Pending) else relation
+    found: list[Extent] = []
+    for axis, size in enumerate(shape_of(kind) or ()):
+        own = [place for place, index in enumerate(view.index) if index == variable(f"i{axis}")]
+        if size == OPEN and not own:
+            return None
+        found.append((classes.extents[view.base] or ())[own[0]] if size == OPEN else size)
+    return tuple(found)
 
 
 def render(relation: Relation, kind: str, classes: Classes) -> str:
@@ -104,13 +146,14 @@ def placement(view: View, kind: str, classes: Classes) -> str:
     """Returns ``whole``, ``split d``, or the index."""
     own = element(len(view.index))
     shape = shape_of(kind) or ()
-    differing = [axis for axis, index in enumerate(view.index) if index != own[axis]]
     if len(view.index) == len(shape):
+        differing = _moved(view.index, shape)
         if not differing and classes.types[view.base] == kind:
             return "whole"
         if len(differing) == 1 and shape[differing[0]] > 0:
             axis = differing[0]
-            if view.index[axis] == total((variable(RANK), shape[axis]), (own[axis], 1)):
+            inside = own[axis] if shape[axis] > 1 else number(0)
+            if view.index[axis] == total((variable(RANK), shape[axis]), (inside, 1)):
                 return f"split {axis}"
     return f"[{', '.join(map(str, view.index))}]"
 

@@ -17,10 +17,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from lowerkit.spmd.certificate.dialect_nests import nest_of
 from lowerkit.spmd.certificate.graph import OPEN, Form, Graph, shape_of
 from lowerkit.spmd.certificate.indices import Index
-from lowerkit.spmd.certificate.nests import Nest, Place, Shapes
+from lowerkit.spmd.certificate.loop_nests.nest import Nest, Place, Shapes
+from lowerkit.spmd.certificate.loop_nests.table import nest_of
 
 Extent: TypeAlias = int | tuple[str, int] | tuple[str, int, int]
 
@@ -139,7 +139,7 @@ class Classes:
         return made
 
     def _read(self, form: Form, operands: Sequence[int], kinds: Sequence[str]) -> tuple[int, ...]:
-        """Returns the operands of an op, as -1 a destination that only gives its shape, where the loops have the same."""
+        """Returns the operands of an op; -1 for a destination that gives its shape alone, that of the loops."""
         if not self.blank & set(operands):
             return tuple(operands)
         nest = self._nest(form, operands, kinds)

@@ -314,6 +314,17 @@ void lk_simulation_absent(const lk_simulation *simulation, uint8_t *absent) {
   for (int rank : simulation->simulation->ranks.absent()) absent[rank] = 1;
 }
 
+lk_status lk_group_look(lk_group *group) {
+  return guarded([&] { own(group).look(); });
+}
+
+lk_status lk_group_share_arena(lk_group *group, lk_group *owner, const int32_t *ranks) {
+  return guarded([&] {
+    const int size = own(group).membership().size;
+    own(group).share_arena(own(owner), std::vector<int>(ranks, ranks + size));
+  });
+}
+
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **address) {
   return guarded([&] { *address = own(group).attach_arena(descriptor, bytes); });
 }

@@ -171,6 +171,21 @@ void Group::abort(const char *reason) {
 
 void *Group::attach_arena(int descriptor, int64_t bytes) {
   if (!board_) throw Failure(LK_INVALID, "group '" + membership_.name + "' shares memory with no other rank");
+  void *own = nullptr;
+  in_turn([&] { own = board_->attach_arena(descriptor, bytes); });
+  return own;
+}
+
+void Group::share_arena(const Group &owner, const std::vector<int> &ranks) {
+  if (!board_ || !owner.board_)
+    throw Failure(LK_INVALID, "group '" + membership_.name + "' or '" + owner.membership_.name +
+                                  "' shares memory with no other rank");
+  in_turn([&] { board_->share_arena(*owner.board_, ranks); });
+}
+
+// While no operation runs.
+template <class Body>
+void Group::in_turn(Body body) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!await(lock, 0, [&] { return queue_.empty() && take_turn(); }))
     throw Failure(LK_INTERRUPTED, "interrupted while the arena waited for what was started before it");
@@ -178,7 +193,13 @@ void *Group::attach_arena(int descriptor, int64_t bytes) {
     Group &group;
     ~Turn() { group.running_.store(false); }
   } turn{*this};
-  return board_->attach_arena(descriptor, bytes);
+  body();
+}
+
+void Group::look() {
+  if (messenger_) messenger_->progress();
+  if (board_) board_->check_failure();
+  membership_.check();
 }
 
 // --- one operation

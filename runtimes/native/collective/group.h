@@ -73,6 +73,9 @@ class Group {
 
   void abort(const char *reason);
   void *attach_arena(int descriptor, int64_t bytes);
+  void share_arena(const Group &owner, const std::vector<int> &ranks);
+  // Reads what other ranks have told; throws the failure where one of them aborted the group. Waits for nothing.
+  void look();
 
   const Membership &membership() const { return membership_; }
   const FlightRecorder &recorder() const { return recorder_; }
@@ -88,6 +91,8 @@ class Group {
   void start_thread(std::thread &thread, void (Group::*body)());
   bool take_turn() { return !running_.exchange(true); }
   void finish_turn();
+  template <class Body>
+  void in_turn(Body body);
   std::unique_ptr<Messenger> make_messenger(const lk_group_config &config);
 
   // group_hosts.cpp

@@ -65,7 +65,9 @@ bool Group::conclude(Work &work, bool all_failed) {
     const bool late = work.execution->deadline.passed(recorder_.now());
     if (!work.request->done() && !all_failed && !late) return false;
     if (!work.request->done()) {
-      // Throws, whatever it waits for: the time is up, or the group aborted.
+      // Why the group was aborted, not that the rank which told so has ended since.
+      membership_.check();
+      // Throws, whatever it waits for: the time is up.
       messenger_->wait(*work.request, work.execution->deadline);
     }
     messenger_->test(*work.request);

@@ -198,6 +198,8 @@ void lk_group_destroy(lk_group *group);
 void lk_group_abort(lk_group *group, const char *reason);
 /* Whether the group was aborted; `reason` (may be null) receives up to `capacity` bytes with the final zero. */
 int32_t lk_group_aborted(lk_group *group, char *reason, size_t capacity);
+/* Reads what other ranks have told meanwhile, without an operation of the group: fails where one of them aborted it. */
+lk_status lk_group_look(lk_group *group);
 /* Fills ranks known to be dead with 1 in `dead` (size entries). */
 void lk_group_dead(lk_group *group, uint8_t *dead);
 /* Newest last; returns how many records were written. */
@@ -251,6 +253,9 @@ lk_status lk_step_settle(lk_step *step, const char *reason);
  * receives the address of this rank's part. A group has one arena: a further call, made by all local ranks at the same
  * place among their operations, puts another one in its place, and the memory of the earlier one is gone. */
 lk_status lk_group_attach_arena(lk_group *group, int descriptor, int64_t bytes, void **own);
+/* Lets operations of `group` find their buffers in the arena of `owner`, in which its ranks are too: ranks[r] is the
+ * number of rank r there. Until the owner has another arena or is destroyed; then nothing of it may be used here. */
+lk_status lk_group_share_arena(lk_group *group, lk_group *owner, const int32_t *ranks);
 
 /* Ranks that are threads of one process, with a network and a clock of their own: for tests and simulation. Time stands
  * still while any rank computes and goes on, to the next event, when all of them wait: the same rules and programs give

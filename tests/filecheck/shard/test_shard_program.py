@@ -275,7 +275,8 @@ READERS = [
     (reduced(0, "max", "8xf32"), "8xf32", "g"),
     (reduced(0, "mean", "1x8xf32", keep="true"), "1x8xf32", "g"),
     (reduced(1, "sum", "4xf32"), "4xf32", "r"),
-    (reduced(1, "max", "4xf32"), "4xf32", "g"),
+    (reduced(1, "max", "4xf32"), "4xf32", "r"),
+    (reduced(1, "mean", "4xf32"), "4xf32", "g"),
     (f"%y = tensor.concat dim(0) %h, %h : (tensor<{H}>, tensor<{H}>) -> tensor<8x8xf32>", "8x8xf32", "g"),
     (f"%y = tensor.concat dim(1) %h, %h : (tensor<{H}>, tensor<{H}>) -> tensor<4x16xf32>", "4x16xf32", "g"),
     (viewed("extract_slice %h[1, 0] [2, 8] [1, 1]", "2x8xf32"), "2x8xf32", "g"),
@@ -305,7 +306,7 @@ READERS = [
         H,
         "g",
     ),
-    (multiplied("%h, %v", f"{H} {H}", "4x4xf32", right="true"), "4x4xf32", "g"),
+    (multiplied("%h, %v", f"{H} {H}", "4x4xf32", right="true"), "4x4xf32", "r"),
     (multiplied("%w, %h", f"8x4xf32 {H}", "8x8xf32"), "8x8xf32", "g"),
     (multiplied("%h, %h", f"{H} {H}", "4x4xf32", right="true"), "4x4xf32", "r"),
     (multiplied("%h, %h", f"{H} {H}", "8x8xf32", left="true"), "8x8xf32", "gg"),
@@ -384,19 +385,11 @@ def test_refuses_what_does_not_divide(plan: Plan, ranks: int, parts: Sequence[st
             "only the rows of a table of floats",
         ),
         (
-            f"""{weight("w", "2x3x6xf32")}
+            f"""{weight("w", "3x6xf32")}
             %y = "lk.matmul"(%x, %w) {{{MATMUL}}}
-                : (tensor<4x3xf32>, tensor<2x3x6xf32>) -> tensor<2x4x6xf32> loc("m@experts")""",
-            {"experts": "column"},
-            "its weight has 3 dimensions",
-        ),
-        (
-            f"""{weight("w", "3x3xi8")}
-            %a = "lk.weight"() {{symbol = "a"}} : () -> tensor<4x3xi8>
-            %y = "lk.integer_matmul"(%a, %w) {{transpose_rhs = false, unsigned = false}}
-                : (tensor<4x3xi8>, tensor<3x3xi8>) -> tensor<4x3xi32> loc("m@int")""",
-            {"int": "row"},
-            "lk.integer_matmul is not a product of floats",
+                : (tensor<4x3xf32>, tensor<3x6xf32>) -> tensor<4x6xf32> loc("m@experts")""",
+            {"experts": "expert"},
+            "its weight of 3x6 has no dimension that expert splits",
         ),
     ],
 )

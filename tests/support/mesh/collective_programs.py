@@ -27,6 +27,7 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
+from lowerkit.runtimes.mesh.structs import WITH_ROOT
 from lowerkit.runtimes.session import Session
 from tests.support.randomness import RANDOM
 
@@ -36,8 +37,15 @@ REDUCTIONS = ("sum", "max", "min", "product")
 CALLS = [
     *(("all_reduce", reduction) for reduction in REDUCTIONS),
     *(("reduce_scatter", reduction) for reduction in REDUCTIONS),
+    ("reduce", "sum"),
+    ("reduce", "max"),
     ("all_gather", "sum"),
+    ("all_to_all", "sum"),
+    ("broadcast", "sum"),
 ]
+"""The root of those that have one is the last rank."""
+
+GIVEN_WHOLE, TAKEN_WHOLE = ("reduce_scatter", "all_to_all"), ("all_gather", "all_to_all")
 BEHIND = "behind"
 """What the names of programs end with whose collective runs behind a copy."""
 
@@ -62,8 +70,9 @@ def one_collective(operation: Any, reduction: Any, dtype: str, ranks: int, *, be
     whole: list[Expr] = [ranks, "n"]
     item = ITEM_SIZES[dtype]
     sizes: dict[int, Expr] = {1: ("mul", "n", item), 2: ("mul", "n", item * ranks)}
-    given = 2 if operation == "reduce_scatter" else 1
-    taken = 2 if operation == "all_gather" else 1
+    given = 2 if operation in GIVEN_WHOLE else 1
+    taken = 2 if operation in TAKEN_WHOLE else 1
+    root = ranks - 1 if operation in WITH_ROOT else 0
     signature = Signature(
         inputs=[TensorSpec("x", dtype, whole if given == 2 else part)],
         outputs=[
@@ -81,7 +90,7 @@ def one_collective(operation: Any, reduction: Any, dtype: str, ranks: int, *, be
     ]
 
     def step(phase: Any) -> Step:
-        call = CollectiveCall(operation, "tp", dtype, reduction, phase)
+        call = CollectiveCall(operation, "tp", dtype, reduction, phase, root)
         return collective(3, 4, call, name=f"{operation}@", kind=operation, location="model.py:7")
 
     middle = [step("start"), copy(0, 2), step("done")] if behind else [step("run"), copy(0, 2)]
@@ -98,7 +107,7 @@ def write_programs(path: Path, programs: Sequence[ProgramSpec], weights: Mapping
 
     named = [program.name for program in programs]
     main = [] if "main" in named else [replace(programs[0], name="main")]
-    features = ["mesh", "states", "control_flow", "index_checks", "devices"]
+    features = ["mesh", "collectives", "places", "states", "control_flow", "index_checks", "devices"]
     write_artifact(path, Manifest([*programs, *main], features=features), {}, weights or {}, {})
     return path
 
@@ -115,7 +124,7 @@ def write_collectives(folder: Path, operation: str, reduction: str, ranks: int) 
 
 def random_inputs(operation: str, dtype: str, ranks: int, count: int) -> list[Array]:
     """Returns by rank what goes in: numbers whose sums and products every dtype can hold."""
-    shape = (ranks, count) if operation == "reduce_scatter" else (count,)
+    shape = (ranks, count) if operation in GIVEN_WHOLE else (count,)
     kind = numpy_dtype(dtype)
     if dtype == "i1":
         return [RANDOM.integers(0, 2, shape).astype(kind) for _ in range(ranks)]
@@ -127,11 +136,17 @@ def expected(operation: str, reduction: str, inputs: Sequence[Array]) -> list[Ar
     ranks, stacked = len(inputs), np.stack(inputs)
     if operation == "all_gather":
         return [stacked] * ranks
+    if operation == "all_to_all":
+        return [stacked[:, rank] for rank in range(ranks)]
+    if operation == "broadcast":
+        return [stacked[-1]] * ranks
     if stacked.dtype == np.bool_:
         whole = np.asarray(stacked.any(0) if reduction in ("sum", "max") else stacked.all(0))
     else:
         function = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}[reduction]
         whole = function.reduce(stacked.astype(np.int64), axis=0).astype(stacked.dtype)
+    if operation == "reduce":
+        return [whole if rank == ranks - 1 else np.zeros_like(whole) for rank in range(ranks)]
     return [whole] * ranks if operation == "all_reduce" else [whole[rank] for rank in range(ranks)]
 
 

@@ -18,6 +18,8 @@ ATTENTION = 'scale = 1.0, causal = false, masking = "add", fill = 0.0, empty_row
 CHECK = 'exempt = array<i64>, operator = "take", wraps = false'
 COLLECTIVE = 'kind = "all_reduce", axis = "tp", ranks = 2, reduction = "sum"'
 SCATTERED = COLLECTIVE.replace("all_reduce", "reduce_scatter")
+ROOTED = COLLECTIVE.replace("all_reduce", "broadcast")
+MESSAGE = COLLECTIVE.replace("all_reduce", "send")
 MATMUL = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
 QUANTIZE = 'axis = 1, formula = "divide", minimum = -128, maximum = 127, unsigned = false, storage = i8'
 REQUANT = (
@@ -41,6 +43,15 @@ REJECTED = [
     ("collective_start", COLLECTIVE.replace("reduce", "gather"), ["4xf32"], ["8xf32"], ["8xf32", "2x4xf32"]),
     ("collective_start", SCATTERED, ["4x3xf32"], ["3xf32"], ["first dimension", "4x3xf32", "2 ranks of 'tp'"]),
     ("collective_start", SCATTERED, ["f32"], ["f32"], ["first dimension", "2 ranks of 'tp'"]),
+    ("collective_start", SCATTERED.replace("reduce_scatter", "all_to_all"), ["4x3xf32"], ["4x3xf32"], ["4x3xf32"]),
+    ("collective_start", ROOTED, ["4xf32"], ["4xf32"], ["root of broadcast", "one of the 2 ranks of 'tp'", "-1"]),
+    ("collective_start", ROOTED + ", root = 2", ["4xf32"], ["4xf32"], ["root of broadcast", "found 2"]),
+    ("collective_start", ROOTED + ', root = "a"', ["4xf32"], ["4xf32"], ["attribute root must be an i64"]),
+    ("collective_start", ROOTED + ", root = 1, peer = 1", ["4xf32"], ["4xf32"], ["broadcast has no peer"]),
+    ("collective_start", COLLECTIVE + ", root = 1", ["4xf32"], ["4xf32"], ["all_reduce has no root", "found 1"]),
+    ("collective_start", MESSAGE, ["4xf32"], ["0xi8"], ["peer of send", "found -1"]),
+    ("collective_start", MESSAGE + ", peer = 1", ["4xf32"], ["4xf32"], ["tensor<0xi8>", "tensor<4xf32>"]),
+    ("collective_start", ROOTED.replace("broadcast", "reduce"), ["4xi1"], ["4xi1"], ["root of reduce"]),
     ("collective_done", "", ["4xf32"], ["4xf32"], ["must be the result of an lk.collective_start"]),
     ("check_indices", CHECK, ["4xi1"], [], ["indices", "8 bits or more", "i1"]),
     ("check_indices", CHECK, ["4xi64"], [], ["extents", "one index value or more"]),

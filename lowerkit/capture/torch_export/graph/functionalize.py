@@ -125,7 +125,7 @@ def _out_of_place(node: fx.Node, order: dict[fx.Node, int]) -> bool:
         return False
     if any(user.op == "output" or (user is not node and _may_share(user)) for user in base.users):
         return False  # an output is known by the name of its node
-    pure = getattr(getattr(aten, name[:-1], None), target._overloadname, None)
+    pure = pure_form(target)
     if pure is None or _shape_and_type(base) != _shape_and_type(node):
         return False
     for user in list(base.users):
@@ -133,6 +133,12 @@ def _out_of_place(node: fx.Node, order: dict[fx.Node, int]) -> bool:
             user.replace_input_with(base, node)
     node.target = pure
     return True
+
+
+def pure_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Returns the op that gives what an in-place op writes; None where there is none."""
+    name = target._schema.name.removeprefix("aten::")
+    return getattr(getattr(aten, name[:-1], None), target._overloadname, None) if name.endswith("_") else None
 
 
 def _is_fresh(node: fx.Node) -> bool:

@@ -37,7 +37,7 @@ from lowerkit.capture.torch_export.decompositions.table import SPELLED_OUT, deco
 from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
-from lowerkit.capture.torch_export.graph.functionalize import callable_of, rewritten
+from lowerkit.capture.torch_export.graph.functionalize import callable_of, pure_form, rewritten
 from lowerkit.capture.torch_export.graph.preserved_strides import with_known_layouts
 from lowerkit.capture.torch_export.graph.subgraph_locations import watched_lines
 from lowerkit.capture.torch_export.symbolic.dims import is_static
@@ -172,11 +172,12 @@ def _missing_at_first(exported: ExportedProgram, context: ir.Context) -> dict[An
             varying.add(node.name)
         else:
             later.add(node.target)
-    return {
-        target: decomposition
-        for target, decomposition in missing.items()
-        if target not in later and not _is_mutating(target) and str(target) not in _VECTORS
-    }
+    wanted = {target for target in missing if target not in later and str(target) not in _VECTORS}
+    # An op in place becomes a pure one, which this very round may decompose.
+    pure = {pure_form(target) for target in wanted if _is_mutating(target)} - {None}
+    wanted |= {target for target in pure if not is_known(target, context) or str(target) in SPELLED_OUT}
+    known = {target: missing.get(target) or decomposition_of(target) for target in wanted if not _is_mutating(target)}
+    return {target: decomposition for target, decomposition in known.items() if decomposition is not None}
 
 
 def _has_symbolic_size(node: fx.Node) -> bool:

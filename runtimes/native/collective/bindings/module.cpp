@@ -477,6 +477,24 @@ NB_MODULE(_collective, module) {
           },
           "descriptor"_a, "size"_a)
       .def(
+          "share_arena",
+          [](Group &group, Group &owner, const std::vector<int32_t> &ranks) {
+            if (int(ranks.size()) != group.size()) raise_collective_error(LK_INVALID, "a number for each rank");
+            SharedGroup::Use use(group.shared()), owner_use(owner.shared());
+            lk_status status;
+            {
+              nb::gil_scoped_release released;
+              status = lk_group_share_arena(use.get(), owner_use.get(), ranks.data());
+            }
+            check(status);
+          },
+          "owner"_a, "ranks"_a)
+      .def("look",
+           [](Group &group) {
+             SharedGroup::Use use(group.shared());
+             check(lk_group_look(use.get()));
+           })
+      .def(
           "abort",
           [](Group &group, const std::string &reason) {
             if (group.shared()->closed()) return;

@@ -71,8 +71,25 @@ Board::Board(Membership &membership, std::vector<int> local_ranks, int index, st
 Board::~Board() { release_arena(); }
 
 void Board::release_arena() {
-  if (!arenas_.empty()) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
+  if (!arenas_.empty() && !shares_arena_) munmap(arenas_[0], size_t(arena_bytes_) * size_t(ranks_));
   arenas_.clear();
+  shares_arena_ = false;
+}
+
+void Board::share_arena(const Board &owner, const std::vector<int> &ranks) {
+  const std::vector<int> &there = owner.local_ranks_;
+  std::vector<uint8_t *> shared;
+  for (int rank : local_ranks_) {
+    const auto found = std::find(there.begin(), there.end(), ranks[size_t(rank)]);
+    if (found == there.end() || owner.arenas_.empty())
+      throw Failure(LK_INVALID, "group '" + owner.membership_.name + "' has no arena of rank " +
+                                    std::to_string(ranks[size_t(rank)]));
+    shared.push_back(owner.arenas_[size_t(found - there.begin())]);
+  }
+  release_arena();
+  arenas_ = std::move(shared);
+  arena_bytes_ = owner.arena_bytes_;
+  shares_arena_ = true;
 }
 
 void *Board::attach_arena(int descriptor, int64_t bytes) {

@@ -50,6 +50,9 @@ class Board {
 
   // Maps one arena of `bytes` for each rank, in the place of an earlier one. Returns this rank's. No operation runs.
   void *attach_arena(int descriptor, int64_t bytes);
+  // The arena of another board of this process, which has all ranks of this one and outlives its use: ranks[r] is rank
+  // r's number there. No operation runs.
+  void share_arena(const Board &owner, const std::vector<int> &ranks);
   ~Board();
 
   void report_failure(const char *message) { segment_->report_failure(local_ranks_[size_t(index_)], message); }
@@ -152,6 +155,7 @@ class Board {
   uint64_t consumed_ = 0;
 
   std::vector<uint8_t *> arenas_;
+  bool shares_arena_ = false;  // it is another board's
   int64_t arena_bytes_ = 0;
 };
 

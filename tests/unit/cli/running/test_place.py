@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lowerkit.cli.running.place import LauncherPlace, LocalPlace
+from lowerkit.cli.running.place import LocalPlace
 from lowerkit.errors import UsageError
+from lowerkit.launching.torchrun import LauncherPlace
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500"}
 

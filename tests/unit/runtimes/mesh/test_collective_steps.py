@@ -200,11 +200,16 @@ def test_profile_and_single_steps_in_a_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "given", "taken", "problem"),
     [
-        ("all_reduce", 8, 12, "all_reduce of f32 in 2 ranks, from 8 bytes to 12 of each"),
-        ("all_gather", 8, 8, "all_gather of f32 in 2 ranks, from 8 bytes to 8 of each"),
-        ("all_gather", 6, 12, "all_gather of f32 in 2 ranks, from 6 bytes to 12 of each"),
-        ("reduce_scatter", 8, 8, "reduce_scatter of f32 in 2 ranks, from 8 bytes to 8 of each"),
-        ("all_reduce", 7, 7, "all_reduce of f32 in 2 ranks, from 7 bytes to 7 of each"),
+        ("all_reduce", 8, 12, "an all_reduce of f32 in 2 ranks, from 8 bytes to 12 of each"),
+        ("all_gather", 8, 8, "an all_gather of f32 in 2 ranks, from 8 bytes to 8 of each"),
+        ("all_gather", 6, 12, "an all_gather of f32 in 2 ranks, from 6 bytes to 12 of each"),
+        ("reduce_scatter", 8, 8, "a reduce_scatter of f32 in 2 ranks, from 8 bytes to 8 of each"),
+        ("all_to_all", 12, 12, "an all_to_all of f32 in 2 ranks, from 12 bytes to 12 of each"),
+        ("all_to_all", 8, 16, "an all_to_all of f32 in 2 ranks, from 8 bytes to 16 of each"),
+        ("broadcast", 8, 4, "a broadcast of f32 in 2 ranks, from 8 bytes to 4 of each"),
+        ("reduce", 2, 2, "a reduce of f32 in 2 ranks, from 2 bytes to 2 of each"),
+        ("send", 8, 8, "a send of f32 in 2 ranks, from 8 bytes to 8 of each"),
+        ("all_reduce", 7, 7, "an all_reduce of f32 in 2 ranks, from 7 bytes to 7 of each"),
     ],
 )
 def test_sizes_that_no_collective_has(operation: Any, given: int, taken: int, problem: str, tmp_path: Path) -> None:
@@ -212,7 +217,8 @@ def test_sizes_that_no_collective_has(operation: Any, given: int, taken: int, pr
         inputs=[TensorSpec("x", "u8", ["n"])], outputs=[TensorSpec("y", "u8", [taken])], dims=[Dim("n", 0)]
     )
     buffers = [Buffer("input", "n", index=0), Buffer("output", taken, index=0)]
-    program = mesh_program(signature, buffers, [collective(0, 1, CollectiveCall(operation, "tp", "f32"))], 2)
+    call = CollectiveCall(operation, "tp", "f32", peer=1 if operation == "send" else -1)
+    program = mesh_program(signature, buffers, [collective(0, 1, call)], 2)
     path = write_programs(tmp_path / "model.lk", [program])
 
     def run(group: Group) -> str:
@@ -221,7 +227,7 @@ def test_sizes_that_no_collective_has(operation: Any, given: int, taken: int, pr
         return str(error.value)
 
     for text in in_ranks(2, run):
-        assert "LK8001" in text and f"for n={given}: step 0 is an {problem}" in text
+        assert "LK8001" in text and f"for n={given}: step 0 is {problem}" in text
 
 
 @pytest.mark.parametrize(

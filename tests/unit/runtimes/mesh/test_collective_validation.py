@@ -26,7 +26,7 @@ from lowerkit.runtimes.validation import manifest_problems
 from tests.support.handmade_code import f32
 
 REDUCE = CollectiveCall("all_reduce", "tp", "f32")
-IN, OUT, TEMPORARY, LEFT, RIGHT, WEIGHT, STATE = range(7)
+IN, OUT, TEMPORARY, LEFT, RIGHT, WEIGHT, STATE, NOTHING = range(8)
 BUFFERS = [
     Buffer("input", 32, index=0),
     Buffer("output", 32, index=0),
@@ -35,6 +35,7 @@ BUFFERS = [
     Buffer("alias", 16, target=TEMPORARY, offset=16),
     Buffer("weight", 32, weight="w"),
     Buffer("state", 32, index=0),
+    Buffer("arena", 0),
 ]
 
 
@@ -61,7 +62,7 @@ def jump(target: int, *buffers: int) -> Step:
 def manifest_of(steps: Sequence[Step], **fields: Any) -> Manifest:
     signature = Signature(inputs=[f32("x", 8)], outputs=[f32("y", 8)], states=[f32("s", 8)])
     program = ProgramSpec(signature, BUFFERS, [*steps], [], mesh=[MeshAxis("tp", 2)])
-    return Manifest([replace(program, **fields)], features=["mesh", "states"])
+    return Manifest([replace(program, **fields)], features=["mesh", "states", "collectives"])
 
 
 def problems_of(steps: Sequence[Step], **fields: Any) -> list[str]:
@@ -79,6 +80,14 @@ SOUND = {
     "at once": [collective()],
     "in place": [copy(IN, TEMPORARY), collective(TEMPORARY, TEMPORARY)],
     "from a weight into a state": [collective(WEIGHT, STATE, operation="reduce_scatter")],
+    "a broadcast in place": [copy(IN, TEMPORARY), collective(TEMPORARY, operation="broadcast", root=1)],
+    "a reduction at a root": [collective(operation="reduce", reduction="max", root=1)],
+    "parts for all": [collective(operation="all_to_all")],
+    "messages": [
+        start(IN, NOTHING, operation="send", peer=1),
+        collective(TEMPORARY, operation="receive", peer=1),
+        done(IN, NOTHING, operation="send", peer=1),
+    ],
     "behind a copy of its input": [start(), copy(IN, STATE), done()],
     "two at a time": [start(IN, LEFT), start(IN, RIGHT), done(IN, RIGHT), done(IN, LEFT)],
     "one after the other": [start(), done(), start(), done()],
@@ -98,14 +107,26 @@ SINGLE = {
     "says what a collective does and calls kernel -1": Step(COPY_KERNEL, [IN, TEMPORARY], collective=REDUCE),
     "is a collective along 'dp', which is no axis of the mesh": collective(axis="dp"),
     "is a collective of the unknown dtype 'f8'": collective(dtype="f8"),
-    "gathers and names the reduction 'max'": collective(operation="all_gather", reduction="max"),
+    "is an all_gather and names the reduction 'max'": collective(operation="all_gather", reduction="max"),
+    "is an all_to_all and names the reduction 'max'": collective(operation="all_to_all", reduction="max"),
+    "is a reduce with the root 2 in 2 ranks": collective(operation="reduce", root=2),
+    "is a broadcast with the root -1 in 2 ranks": collective(operation="broadcast", root=-1),
+    "is an all_reduce with the root 1 in 2 ranks": collective(root=1),
+    "is an all_reduce with the peer 1": collective(peer=1),
+    "is a send with the peer -1 in 2 ranks": collective(operation="send"),
+    "is a send with the peer 2 in 2 ranks": collective(operation="send", peer=2),
+    "is a receive with the peer -5 in 2 ranks": collective(TEMPORARY, operation="receive", peer=-5),
+    "is a receive of two buffers": collective(operation="receive", peer=1),
+    "is a send of a buffer into itself": collective(TEMPORARY, operation="send", peer=1),
+    "is an all_to_all of a buffer into itself": collective(TEMPORARY, operation="all_to_all"),
+    "is a reduce of a buffer into itself": collective(TEMPORARY, operation="reduce"),
     "is a collective with 1 dims": replace(collective(), dims=[3]),
     "is a collective of 1 buffers": replace(collective(), buffers=[IN]),
     "is a collective that writes into input memory": collective(TEMPORARY, IN),
     "is a collective that writes into weight memory": collective(IN, WEIGHT),
     "is an all_gather of a buffer into itself": collective(TEMPORARY, TEMPORARY, operation="all_gather"),
-    "is an reduce_scatter of a buffer into itself": collective(TEMPORARY, TEMPORARY, operation="reduce_scatter"),
-    "uses buffers [0, 70] of 7": collective(IN, 70),
+    "is a reduce_scatter of a buffer into itself": collective(TEMPORARY, TEMPORARY, operation="reduce_scatter"),
+    "uses buffers [0, 70] of 8": collective(IN, 70),
 }
 
 
@@ -114,7 +135,7 @@ def test_steps_that_contradict_themselves(problem: str, step: Step) -> None:
     assert problems_of([copy(IN, STATE), step]) == [f"step 1 {problem}"]
 
 
-@pytest.mark.parametrize("field", [{"operation": "broadcast"}, {"reduction": "avg"}, {"phase": "later"}, {"axis": 1}])
+@pytest.mark.parametrize("field", [{"operation": "scatter"}, {"reduction": "avg"}, {"phase": "later"}, {"axis": 1}])
 def test_words_that_no_collective_knows_do_not_decode(field: dict[str, Any]) -> None:
     data = encode_manifest(manifest_of([collective(**field)]))
     with pytest.raises(Exception, match="Invalid enum value|Expected `str`"):
@@ -125,11 +146,27 @@ def test_collectives_of_a_program_without_a_mesh() -> None:
     assert problems_of([collective()], mesh=[]) == ["step 0 is a collective along 'tp', which is no axis of the mesh"]
 
 
+def test_a_message_to_oneself() -> None:
+    step = collective(operation="send", peer=1)
+    manifest = manifest_of([step, copy(TEMPORARY, OUT)], place={"tp": 1})
+    assert "step 0 is a send with the peer 1 in 2 ranks" in manifest_problems(manifest, {})
+
+
+def test_operations_that_older_runtimes_do_not_know_are_a_feature() -> None:
+    steps = [collective(operation="broadcast"), collective(operation="all_to_all"), copy(TEMPORARY, OUT)]
+    manifest = replace(manifest_of(steps), features=["mesh", "states"])
+    (problem,) = manifest_problems(manifest, {"w": StoredTensor("F32", (8,), 0, 32)})
+    assert problem == "it has all_to_all, broadcast and does not list collectives as a required feature"
+
+
 PAIRS = {
     "step 0 starts a collective, and no step waits for it": [start()],
     "step 0 waits for a collective that no step before it starts": [done()],
     "step 1 starts what step 0 has started and no step has ended": [start(), start(), done()],
     "step 1 waits for another collective than step 0 starts": [start(), done(reduction="max")],
+    "step 1 waits for another collective than step 0 starts ": [
+        start(operation="broadcast"), done(operation="broadcast", root=1),
+    ],
     "step 1 uses the output of the collective that steps 0 to 2 run": [start(), copy(TEMPORARY, STATE), done()],
     "step 1 uses the output of the collective that steps 0 to 2 run ": [start(), copy(LEFT, STATE), done()],
     "step 1 uses the output of the collective that steps 0 to 2 run  ": [

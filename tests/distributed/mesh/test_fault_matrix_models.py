@@ -1,0 +1,57 @@
+"""Ranks of a compiled model that fail each other: each fault over each transport, and what the judge sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.mesh.faults.cells import Cell, cells
+from tests.support.mesh.faults.driver import judge, run
+from tests.support.mesh.faults.network import Artifacts, compile_artifacts
+from tests.support.mesh.faults.rank import Line
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    return compile_artifacts(tmp_path_factory.mktemp("artifacts"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", list(cells()), ids=lambda cell: cell.name)
+def test_ranks_end_in_time_name_the_culprit_and_go_on(cell: Cell, made: Artifacts) -> None:
+    assert not run(cell, made).problems
+
+
+HELD = {"descriptors": 5, "threads": 1}
+GOOD = Line(
+    "LK8009",
+    "error[LK8009]: all_reduce failed in step 'down' at rank 0 of tp=3: rank 1 has ended\n  at: network.py:27",
+    0.1,
+    again={"size": 2, "right": True},
+    before=HELD,
+    after=HELD,
+)
+
+
+def problems(**changed: Any) -> list[str]:
+    """Judges a cell in which rank 0 said what it must, but for the changes."""
+    return judge(Cell("SIGKILL", "shm"), {0: replace(GOOD, **changed)})
+
+
+def test_the_judge_sees_what_is_missing() -> None:
+    assert not problems()
+    for part, changed in (
+        ("does not name the rank", {"message": GOOD.message.replace("rank 1", "a rank")}),
+        ("does not say in step '", {"message": GOOD.message.replace("in step 'down' ", "")}),
+        ("does not say network.py:", {"message": GOOD.message.replace("network.py", "other.py")}),
+        ("does not say all_reduce", {"message": GOOD.message.replace("all_reduce", "it")}),
+        ("code LK8008", {"code": "LK8008"}),
+        ("its deadline is", {"seconds": 60.0}),
+        ("outputs are wrong", {"right": False}),
+        ("goes on with", {"again": {"size": 2, "right": False}}),
+        ("holds 6 descriptors, 5 at first", {"after": {**HELD, "descriptors": 6}}),
+    ):
+        (problem,) = problems(**changed)
+        assert part in problem

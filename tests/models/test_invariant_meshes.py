@@ -1,0 +1,172 @@
+"""Models that give the same bits on every mesh: on one rank and on several, with batches split and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lowerkit.capture.capture import capture
+from lowerkit.compiled import Compiled, CompileOptions
+from lowerkit.compiler import compile_program
+from lowerkit.runtimes.verify import verify_artifact
+from lowerkit.spmd.sharding import sharding_of
+from tests.support.mesh.processes import finished
+from tests.support.models import benchmark_models, decoders
+
+Plan = Mapping[str, Any]
+Array = np.ndarray[Any, Any]
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(24, 48)
+        self.down = nn.Linear(48, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + self.down(nn.functional.gelu(self.up(x))), dim=-1)
+
+
+_HEAD: Plan = {"*.lm_head": "vocabulary"}
+PLANS: dict[str, Plan] = {
+    "mlp": {"up": "column", "down": "row"},
+    "gpt2": {"*.c_attn": "column", "*.c_proj": "row", "*.c_fc": "column", "*.wte": "vocabulary", **_HEAD},
+    "llama": {
+        **dict.fromkeys(("*.[qkv]_proj", "*.gate_proj", "*.up_proj"), "column"),
+        **dict.fromkeys(("*.o_proj", "*.down_proj"), "row"),
+        "*.embed_tokens": "vocabulary",
+        **_HEAD,
+    },
+    "bert_base": {
+        **dict.fromkeys(("*.query", "*.key", "*.value", "*.intermediate.dense"), "column"),
+        "*.output.dense": "row",
+        "*.word_embeddings": "vocabulary",
+    },
+    "vit_b16": {"*.[qkv]_proj": "column", "*.o_proj": "row", "*.fc1": "column", "*.fc2": "row"},
+}
+
+
+def make(name: str, batch: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.Tensor]:
+    """A model and an input of which each element of the batch is another one."""
+    torch.manual_seed(0)
+    if name == "mlp":
+        return Mlp().eval().to(dtype), torch.randn(3, 24)[:batch].to(dtype)
+    module, (x, *_) = benchmark_models().tiny(name)
+    stacked = torch.cat([x[:1].roll(step, -1) for step in range(batch)])
+    return module.to(dtype), stacked.to(dtype) if x.is_floating_point() else stacked
+
+
+def compiled(module: nn.Module, x: torch.Tensor, mesh: str, plan: Plan, *, invariant: bool = True) -> Compiled:
+    program = capture(module, (x,))
+    sharding = sharding_of(mesh, plan, program, invariant=invariant)
+    return compile_program(program, CompileOptions(golden=False, sharding=sharding))
+
+
+def run(made: Compiled, x: torch.Tensor) -> Array:
+    """The output; ranks that differ from each other fail."""
+    wide = x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
+    return made(wide.astype(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else wide)
+
+
+def float_sums(made: Compiled) -> list[str]:
+    """Collectives that add floats."""
+    calls = [step.collective for step in made.parts.program.steps if step.collective is not None]
+    return [call.operation for call in calls if call.operation in ("all_reduce", "reduce_scatter", "reduce")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PLANS)
+def test_the_same_bits_on_one_rank_and_on_several(name: str, dtype: torch.dtype) -> None:
+    module, x = make(name, 3, dtype)
+    meshes = ("tp=1", "tp=2", "tp=4", "tp=8") if name in ("mlp", "llama") else ("tp=1", "tp=4")
+    found: dict[str, Array] = {}
+    for mesh in meshes:
+        made = compiled(module, x, mesh, PLANS[name])
+        found[mesh] = run(made, x)
+        look_ups = int(mesh != "tp=1" and any(choice == "vocabulary" for choice in PLANS[name].values()))
+        assert len(float_sums(made)) == look_ups, "only what other ranks give zeros for is summed"
+    assert len({array.tobytes() for array in found.values()}) == 1
+    with torch.no_grad():
+        expected = module(x).float().numpy()
+    bound = 1e-5 if dtype == torch.float32 else 3e-2
+    np.testing.assert_allclose(found["tp=1"].astype(np.float32), expected, rtol=bound, atol=bound)
+
+
+def test_without_it_the_ranks_show_in_the_bits() -> None:
+    module, x = make("llama", 1)
+    found = [run(compiled(module, x, mesh, PLANS["llama"], invariant=False), x) for mesh in ("tp=1", "tp=4")]
+    assert found[0].tobytes() != found[1].tobytes()
+
+
+@pytest.mark.parametrize("name", ["mlp", "llama"])
+def test_an_element_of_a_batch_has_the_bits_that_it_has_alone(name: str) -> None:
+    module, x = make(name, 3)
+    together = run(compiled(module, x, "tp=2", PLANS[name]), x)
+    for number in (0, 2):
+        alone = run(compiled(module, x[number : number + 1], "tp=2", PLANS[name]), x[number : number + 1])
+        assert alone.tobytes() == np.ascontiguousarray(together[number : number + 1]).tobytes()
+
+
+def test_batches_may_be_split_as_well() -> None:
+    module, x = make("llama", 2)
+    both: Plan = {"dp": {"input_ids": "batch"}, "tp": PLANS["llama"]}
+    outputs = {run(compiled(module, x, mesh, both), x).tobytes() for mesh in ("dp=2,tp=2", "tp=2,dp=2", "dp=2,tp=1")}
+    outputs.add(run(compiled(module, x, "tp=1", PLANS["llama"]), x).tobytes())
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_step_of_decoding(name: str) -> None:
+    """One token, with the caches as states: they hold the same bits too."""
+    module = decoders().decoder(name, tiny=True)
+    example = decoders().example()
+    found: set[bytes] = set()
+    for mesh in ("tp=1", "tp=2"):
+        program = capture(module, (), kwargs=example)
+        sharding = sharding_of(mesh, PLANS[name], program, invariant=True)
+        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        outputs = made.runner.run(**{key: value.numpy() for key, value in example.items()})
+        states = [np.asarray(made.runner.state[key]) for key in sorted(made.runner.state)]
+        assert len(states) >= 4
+        found.add(b"".join(np.ascontiguousarray(array).tobytes() for array in (*outputs, *states)))
+    assert len(found) == 1
+
+
+def test_lengths_that_are_known_at_run_time(tmp_path: Path) -> None:
+    module, x = make("llama", 1)
+    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
+    example = torch.cat([x, x])
+    found: dict[int, set[bytes]] = {}
+    for mesh in ("tp=1", "tp=2"):
+        program = capture(module, (example,), dynamic_shapes=(sizes,))
+        sharding = sharding_of(mesh, PLANS["llama"], program, invariant=True)
+        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        families = {entry.family for entry in made.parts.ledger if entry.kind == "matmul"}
+        assert families == {"matmul"}, "the tree's products are register-tiled also where rows are unknown"
+        for length in (3, 12):
+            found.setdefault(length, set()).add(run(made, x[:, :length]).tobytes())
+    fixed = run(compiled(module, x, "tp=2", PLANS["llama"]), x).tobytes()
+    assert [len(each) for each in found.values()] == [1, 1]
+    assert found[12] == {fixed}, "a length that was known has the same bits"
+
+
+def test_ranks_as_processes(tmp_path: Path) -> None:
+    module, x = make("llama", 1)
+    np.save(tmp_path / "ids.npy", x.numpy())
+    single = run(compiled(module, x, "tp=1", PLANS["llama"]), x)
+    program = capture(module, (x,))
+    sharding = sharding_of("tp=2", PLANS["llama"], program, invariant=True)
+    compile_program(program, CompileOptions(sharding=sharding)).save(tmp_path / "two.lk")
+    assert verify_artifact(tmp_path / "two.lk").passed
+    given = ["--input", f"input_ids=@{tmp_path / 'ids.npy'}", "-o", tmp_path / "out"]
+    code, _, err = finished(tmp_path, "run", tmp_path / "two.lk", "--nproc", 2, *given)
+    assert code == 0, err
+    (path,) = (tmp_path / "out").glob("*.npy")
+    assert np.load(path).tobytes() == single.tobytes()

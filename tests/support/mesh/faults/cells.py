@@ -1,0 +1,74 @@
+"""What the matrix of compiled models consists of: faults, transports, and the time that each cell may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Fault = Literal["SIGKILL", "SIGSTOP", "slow", "another artifact", "another shape", "another mesh"]
+Transport = Literal["shm", "tcp"]
+
+FAULTS: tuple[Fault, ...] = ("SIGKILL", "SIGSTOP", "slow", "another artifact", "another shape", "another mesh")
+TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp")
+
+SIZE = 3
+VICTIM = 1
+SLOW_SECONDS = 0.4
+# How long after its fault a cell may take on a machine with more to do than processors.
+GRACE_SECONDS = 4.0
+JOIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault of rank ``VICTIM`` over one transport.
+
+    Attributes:
+        fault: ``SIGKILL`` and ``SIGSTOP`` strike somewhere in a run; a slow rank comes late to one; with ``another
+            artifact`` or ``another mesh`` it starts, with ``another shape`` it makes a run.
+        transport: ``tcp``: shared memory is forbidden.
+    """
+
+    fault: Fault
+    transport: Transport
+
+    @property
+    def name(self) -> str:
+        """The cell's name, unique in the matrix."""
+        return f"{self.fault}/{self.transport}"
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is about what ranks start with: none of them comes to run."""
+        return self.fault in ("another artifact", "another mesh")
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that ranks wait for each other in a collective: short where time alone reveals the fault."""
+        return 1.0 if self.fault == "SIGSTOP" else 30.0
+
+    @property
+    def deadline(self) -> float:
+        """Seconds within which each rank that is left has its error, or its results, from the fault on."""
+        return GRACE_SECONDS + (self.timeout if self.fault == "SIGSTOP" else 0.0)
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Ranks that go on."""
+        gone = self.fault in ("SIGKILL", "SIGSTOP")
+        return tuple(rank for rank in range(SIZE) if not (gone and rank == VICTIM))
+
+    @property
+    def code(self) -> str | None:
+        """Of the error of each rank that is left; None: they have their results."""
+        return {"SIGKILL": "LK8009", "SIGSTOP": "LK8008", "another shape": "LK8010"}.get(
+            self.fault, "LK8022" if self.starts else None
+        )
+
+
+def cells() -> Iterator[Cell]:
+    """Yields all cells."""
+    for fault in FAULTS:
+        for transport in TRANSPORTS:
+            yield Cell(fault, transport)

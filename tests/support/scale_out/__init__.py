@@ -1,0 +1,1 @@
+"""What the tests of replicas and of serving share."""
