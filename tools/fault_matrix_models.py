@@ -2,8 +2,8 @@
 
     python tools/fault_matrix_models.py --write
 
-{SIGKILL, SIGSTOP, slow, another artifact, another shape, another mesh} x {shared memory, TCP}: three ranks of a model
-for ``tp=3``; tests/support/mesh/faults says what each cell demands. All of it takes about a minute.
+{SIGKILL, SIGSTOP, slow, another artifact, another shape, another mesh} x {shared memory, TCP} x {tp=3, dp=2,tp=2}: ranks of
+a compiled model; tests/support/mesh/faults says what each cell demands. All of it takes about a minute.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(pattern: str, repeat: int, write: bool) -> None:
 
 def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
     """Returns the page: a row for each fault, a column for each transport, seconds in the cells."""
+    columns = [(mesh, transport) for mesh in cells.MESHES for transport in cells.TRANSPORTS]
     lines = [
         "# Fault matrix of compiled models",
         "",
@@ -56,11 +57,11 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
         "A cell is the seconds from the fault until the last rank that is left had its error (or its results, where a",
         "rank was slow): the longest of its runs. **FAIL**: a demand is not met.",
         "",
-        "| fault | " + " | ".join(cells.TRANSPORTS) + " |",
-        "|---|" + "---|" * len(cells.TRANSPORTS),
+        "| fault | " + " | ".join(f"{mesh}, {transport}" for mesh, transport in columns) + " |",
+        "|---|" + "---|" * len(columns),
     ]
     for fault in cells.FAULTS:
-        row = [outcomes[cells.Cell(fault, transport).name] for transport in cells.TRANSPORTS]
+        row = [outcomes[cells.Cell(fault, transport, mesh).name] for mesh, transport in columns]
         texts = [
             "**FAIL**" if any(one.problems for one in found) else f"{max(one.seconds for one in found):.2f}"
             for found in row

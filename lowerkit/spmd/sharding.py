@@ -18,13 +18,14 @@ from lowerkit.passes.shard.split_stages import split_stages
 from lowerkit.pipeline import PassTiming, PipelineOptions, run_passes
 from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.certificate.recorder import Recorder, with_stages
+from lowerkit.spmd.invariant import require_known_targets, require_one_order, seconds_of
 from lowerkit.spmd.mesh import Mesh
 from lowerkit.spmd.plan_file import AUTO, EXAMPLE_PLAN, Entries, make_plan, read_plan
 from lowerkit.spmd.unused_entries import require_used
 
 if TYPE_CHECKING:
     from lowerkit.passes.base import PassContext
-    from lowerkit.passes.shard.plan import MeshPlan
+    from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan
     from lowerkit.program.program import Program
 
 
@@ -77,22 +78,40 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
     """
     timings: list[PassTiming] = []
     recorder = Recorder(program.weights, program.signature)
+    # The proof looks into how parts are cut of weights; a program without data is planned, and never run.
+    proved = all(map(program.weights.has_data, program.weights))
     if plan.stages is not None and plan.stages.micro_batches > 1:
         split_batch(program.module, context, plan.stages.micro_batches)
     if plan.invariant:
+        require_known_targets([each.name for each in context.accelerators])
         mark_invariant(program.module)
     context.input_names = [spec.name for spec in program.signature.inputs]
     for axis in plan.axes:
         axis.report.clear()
         context.sharding = axis
-        timings += run_passes(program, [FixReductions()] if plan.invariant else [], context, pipeline)
-        recorder.before(program.module)
+        timings += _fix_reductions(program, plan, axis, context, pipeline) if plan.invariant else []
+        if proved:
+            recorder.before(program.module)
         timings += run_passes(program, [ShardProgram()], context, pipeline)
-        recorder.after(program.module, axis.axis, axis.ranks)
+        if proved:
+            recorder.after(program.module, axis.axis, axis.ranks)
     context.sharding = None
+    if plan.invariant:
+        require_one_order(program.module)
     require_used(plan)
     program.mesh = [MeshAxis(name, size) for name, size in plan.mesh]
-    program.certificate = recorder.certificate(program.mesh)
+    program.certificate = recorder.certificate(program.mesh) if proved else None
+    return timings
+
+
+def _fix_reductions(
+    program: Program, plan: MeshPlan, axis: ShardingPlan, context: PassContext, pipeline: PipelineOptions
+) -> list[PassTiming]:
+    """Gives sums one order; notes in the report by how much that makes the program longer, by the cost model."""
+    sizes = dict(plan.mesh)
+    before = seconds_of(program.module, sizes)
+    timings = run_passes(program, [FixReductions()], context, pipeline)
+    axis.report.price = seconds_of(program.module, sizes) / before - 1 if before else 0.0
     return timings
 
 

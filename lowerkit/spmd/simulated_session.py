@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lowerkit.errors import ParityError
 from lowerkit.runtimes.arguments import Array
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.manifest import ProgramSpec, Signature
+from lowerkit.runtimes.mesh.places import rank_with_place
 from lowerkit.runtimes.mesh.simulated import first_failure, simulated_sessions
 from lowerkit.runtimes.nesting import rebuild_outputs
+from lowerkit.runtimes.session import Session
 
 
 class SimulatedSession:
@@ -19,7 +21,7 @@ class SimulatedSession:
 
     Attributes:
         program: of the artifact.
-        state: the states after the last run, by name.
+        state: the states after the last run, by name: each from the first rank whose program uses it.
     """
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None, device: str | None) -> None:
@@ -51,16 +53,33 @@ class SimulatedSession:
         arguments = (self._artifact, self._threads, "structure")
         with simulated_sessions(*arguments, device=self._device) as (simulation, sessions):
             outcomes = simulation.run(lambda group: sessions[group.rank].run(*inputs, **named))
-            self.state = sessions[0].state
+            self.state = _states(sessions)
         results = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         if len(results) < len(outcomes):
             raise first_failure(outcomes)
         for rank, other in enumerate(results):
             for spec, one, two in zip(self.signature.outputs, results[0], other, strict=True):
                 if one.tobytes() != two.tobytes():
-                    raise ParityError("LK6001", f"ranks 0 and {rank} of the mesh give different bits in {spec.name!r}")
+                    both = " and ".join(rank_with_place(self.program.mesh, each) for each in (0, rank))
+                    raise ParityError("LK6001", f"{both} of the mesh give different bits in {spec.name!r}")
         return results[0]
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""
         return rebuild_outputs(self.program.output_tree, self.run(*inputs, **named))
+
+
+def _states(sessions: Sequence[Session]) -> dict[str, Array]:
+    """Returns the states of all ranks; where ranks run programs of their own, that of one which uses it."""
+    found: dict[str, Array] = {}
+    unused: dict[str, Array] = {}
+    for session in sessions:
+        program = session.program
+        used = {buffer.index for buffer in program.buffers if buffer.kind == "state"}
+        names = [spec.name for spec in program.signature.states]
+        if all(name in found for name in names):
+            continue
+        values = session.state
+        for number, name in enumerate(names):
+            (found if number in used else unused).setdefault(name, values[name])
+    return {**unused, **found}

@@ -27,6 +27,8 @@ class ShardingSummary:
         rank_bytes, stored_bytes: weights that one rank reads, the most of all stages; and those in the artifact.
         plan: by axis, as a file of it holds it.
         reasons: why the plan is as it is, where it was chosen.
+        price: by which part of its time the same bits on every mesh make the program longer, by the cost model; None
+            where they are not asked for.
     """
 
     mesh: str
@@ -38,6 +40,7 @@ class ShardingSummary:
     stored_bytes: int
     plan: dict[str, dict[str, Any]]
     reasons: tuple[str, ...] = ()
+    price: float | None = None
 
     def render(self) -> str:
         """Returns the line for people."""
@@ -47,6 +50,8 @@ class ShardingSummary:
             f"{self.mesh}: {len(self.split)} of {total} products and tables split, {kinds}; "
             f"{self.rank_bytes / 1e6:.2f} MB of weights a rank, {self.stored_bytes / 1e6:.2f} MB stored"
         )
+        if self.price is not None:
+            line += f"; the same bits on every mesh, for about {self.price:.1%} more time"
         if not self.whole or not self.split:
             return line
         named = ", ".join(path or "the model" for path in self.whole[:_SHOWN])
@@ -64,6 +69,7 @@ class ShardingSummary:
             "stored_bytes": self.stored_bytes,
             "plan": self.plan,
             "reasons": list(self.reasons),
+            "invariant_price": self.price,
         }
 
 
@@ -85,6 +91,7 @@ def summary_of(plan: MeshPlan, programs: Sequence[ProgramSpec], stored: dict[str
         sum(stored.values()),
         entries_of(plan),
         plan.reasons,
+        sum(axis.report.price for axis in plan.axes) if plan.invariant else None,
     )
 
 

@@ -53,9 +53,15 @@ class DeviceCode:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a function, a region or an op is not taken, in words for the ledger (``rank 5 input; at most 4``)."""
+    """Why a function, a region or an op is not taken, in words for the ledger (``rank 5 input; at most 4``).
+
+    Attributes:
+        reason: the words.
+        of_extents: whether the same ops with other extents are taken, so that a part may be where the whole is not.
+    """
 
     reason: str
+    of_extents: bool = False
 
 
 @dataclass(frozen=True)

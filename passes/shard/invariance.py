@@ -12,6 +12,9 @@ INVARIANT = "lk.invariant"
 CHUNKED = "lk.chunked"
 """On an ``lk.matmul``: its first dimension counts parts of a sum, one or several for each rank."""
 
+EXACT = "lk.exact"
+"""On what makes a term of a sum of which the other ranks' terms are -0 wherever it is something else."""
+
 _MOVES = frozenset({"lk.weight", "lk.gather", "lk.scatter", "lk.sort", "lk.topk"})
 """Ops of the dialect that compute no floats."""
 
@@ -39,6 +42,19 @@ def mark_chunked(product: ir.Value) -> None:
 def is_chunked(op: ir.Operation) -> bool:
     """Whether a product is marked."""
     return CHUNKED in op.attributes
+
+
+def mark_exact(term: ir.Value) -> None:
+    """Marks what makes a term of a sum that is exact."""
+    op = defining_op(term)
+    assert op is not None, "a term is made by an op"
+    op.attributes[EXACT] = ir.UnitAttr.get(op.context)
+
+
+def is_exact(term: ir.Value) -> bool:
+    """Whether a term is marked."""
+    op = defining_op(term)
+    return op is not None and EXACT in op.attributes
 
 
 def is_for_kernels(op: ir.Operation) -> bool:

@@ -61,6 +61,7 @@ class ShardingReport:
         whole: products with a weight that every rank computes whole.
         collectives: in program order.
         states: those of which each rank has a slice: along which dimension.
+        price: by which part of its time sums in one order make the program longer, by the cost model.
     """
 
     modules: dict[str, None] = field(default_factory=dict[str, None])
@@ -70,11 +71,13 @@ class ShardingReport:
     collectives: list[Collective] = field(default_factory=list[Collective])
     inputs: list[str] = field(default_factory=list[str])
     states: dict[str, int] = field(default_factory=dict[str, int])
+    price: float = 0.0
 
     def clear(self) -> None:
         """Forgets the program before: a plan may serve several."""
         for found in (self.modules, self.used, self.split, self.whole, self.collectives, self.inputs, self.states):
             found.clear()
+        self.price = 0.0
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,12 @@ from lowerkit.passes.rewriting import (
 from lowerkit.passes.shard.choices import Choices
 from lowerkit.passes.shard.collectives import Collectives
 from lowerkit.passes.shard.decisions import Decisions
-from lowerkit.passes.shard.loops.nest import Nest, Stated, aligned
+from lowerkit.passes.shard.local_copy import localize
+from lowerkit.passes.shard.loops.nest import Nest, aligned
 from lowerkit.passes.shard.loops.table import PRODUCTS
 from lowerkit.passes.shard.parts import OwnParts, local_empty
 from lowerkit.passes.shard.plan import ShardingPlan
-from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Split, Whole, local_type
+from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Split, Whole
 from lowerkit.passes.shard.vocabulary import own_look_up
 from lowerkit.passes.source_location import describe
 from lowerkit.program.weights import Shard, WeightStore
@@ -76,9 +77,9 @@ class Sharder:
                     if step.action == "run":
                         self._rewrite(op, nest, step.placed)
                     elif step.action == "pad":
-                        self._padded(op, step.placed)
+                        self._padded(op, nest, step.placed)
                     else:
-                        self._share_heads(op, step.placed)
+                        self._share_heads(op, nest, step.placed)
         for op in reversed(self.replaced):
             op.erase()
         erase_dead(self.block)
@@ -125,28 +126,19 @@ class Sharder:
                     operands.append(local_empty(operand, held, self.plan.ranks))
             else:
                 operands.append(self._form(operand, wanted, op))
-        copy = self._copy(op, operands, chosen.results)
+        copy = self._copy(op, operands, nest, chosen)
         for result, held, made in zip(op.results, chosen.results, copy.results, strict=True):
             self._define(result, held, made)
-        self._localize(copy, nest, chosen)
         self.replaced.append(op)
 
-    def _copy(self, op: ir.Operation, operands: Sequence[ir.Value], held: Sequence[Sharding]) -> ir.Operation:
-        """Writes an op again on the operands of one rank, with results of the types of one rank."""
+    def _copy(self, op: ir.Operation, operands: Sequence[ir.Value], nest: Nest, placed: Placed) -> ir.Operation:
+        """Writes an op again on the operands of one rank."""
         with ir.InsertionPoint(op), op.location:
             copy = clone_op(op, {})
         for number, value in enumerate(operands):
             copy.operands[number] = value
-        for result, each in zip(copy.results, held, strict=True):
-            result.set_type(local_type(result, each, self.plan.ranks))
+        localize(copy, nest, placed, self.plan.ranks)
         return copy
-
-    def _localize(self, op: ir.Operation, nest: Nest, chosen: Placed) -> None:
-        """Lets the attributes of an op that state extents state those of one rank."""
-        loop = nest.shared(chosen)
-        for stated in nest.stated:
-            if stated.loop == loop:
-                _divide(op, stated, self.plan.ranks)
 
     def _extent(self, op: ir.Operation) -> None:
         """An extent of a split tensor is the whole one's."""
@@ -173,14 +165,14 @@ class Sharder:
         self._define(op.results[0], Partial(), term)
         self.replaced.append(op)
 
-    def _padded(self, op: ir.Operation, chosen: Placed) -> None:
+    def _padded(self, op: ir.Operation, nest: Nest, chosen: Placed) -> None:
         """A product with a weight that does not divide is made whole at once, and cut where its padding begins."""
         result, (split,) = op.results[0], chosen.results
         assert isinstance(split, Split), "its loop is that of the outputs"
         operands = [
             self._form(operand, wanted, op) for operand, wanted in zip(op.operands, chosen.operands, strict=True)
         ]
-        gathered = self.collectives.gathered(self._copy(op, operands, [split]).results[0], split, op)
+        gathered = self.collectives.gathered(self._copy(op, operands, nest, chosen).results[0], split, op)
         shape = shape_of(gathered)
         kind = ir.RankedTensorType(result.type)
         sizes = list(kind.shape)
@@ -191,7 +183,7 @@ class Sharder:
         result.replace_all_uses_with(whole)
         self.replaced.append(op)
 
-    def _share_heads(self, op: ir.Operation, chosen: Placed) -> None:
+    def _share_heads(self, op: ir.Operation, nest: Nest, chosen: Placed) -> None:
         """Several ranks share a key head: each takes the one that its query heads attend to."""
         ranks, heads, (query, *_) = self.plan.ranks, shape_of(op.operands[1])[1], chosen.operands
         own = (np.arange(ranks, dtype=np.int64) * heads // ranks).reshape(ranks, 1)
@@ -203,7 +195,7 @@ class Sharder:
         for mask in list(op.operands)[3:]:
             indices = aligned(mask, [(0,), (1,), (2,), (3,)])
             operands.append(self._form(mask, Split(indices.index((1,))) if (1,) in indices else WHOLE, op))
-        self._define(op.results[0], query, self._copy(op, operands, [query]).results[0])
+        self._define(op.results[0], query, self._copy(op, operands, nest, chosen).results[0])
         self.replaced.append(op)
 
     # --- forms ----------------------------------------------------------------------------------------------------
@@ -245,15 +237,3 @@ def _defined(value: ir.Value) -> ir.Operation:
     op = defining_op(value)
     assert op is not None, "canonical extents are asked for by number"
     return op
-
-
-def _divide(op: ir.Operation, stated: Stated, ranks: int) -> None:
-    """An extent that an attribute states becomes that of one rank."""
-    attribute = op.attributes[stated.name]
-    if stated.place is None:
-        number = ir.IntegerAttr(attribute)
-        op.attributes[stated.name] = ir.IntegerAttr.get(number.type, number.value // ranks)
-    else:
-        sizes = list(ir.DenseI64ArrayAttr(attribute))
-        sizes[stated.place] //= ranks
-        op.attributes[stated.name] = ir.DenseI64ArrayAttr.get(sizes)

@@ -18,6 +18,7 @@ from lowerkit.dialect import GatherOp
 from lowerkit.mlir import arith, ir
 from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.rewriting import element_of, empty_like, shape_of
+from lowerkit.passes.shard.invariance import mark_exact
 from lowerkit.passes.shard.parts import OwnParts
 
 
@@ -66,6 +67,7 @@ def own_look_up(parts: OwnParts, table: ir.Value, part: ir.Value, indices: ir.Va
         result_axes = list(range(len(shape_of(found))))
         result = empty_like(found, result_axes, element_of(found))
         made = build_elementwise([inside, found], [identity, identity_map(len(result_axes))], [result], term, location)
+        mark_exact(made.results[0])
         return made.results[0]
 
 

@@ -73,14 +73,22 @@ class CollectiveCalls:
         Raises:
             LowerkitError: as :meth:`MeshArena.reserve` and :meth:`AxisGroups.share`.
         """
-        if not self._by_place:
-            address = self._arena.reserve(self._world, size)
-        elif (key := tuple(sorted(dims.items()))) in self._bound:
-            address = self._arena.address
-        else:  # another rank may need more, and know that it does
-            address = self._arena.reserve_most(self._world, size)
-            self._bound.add(key)
-        self._groups.share(self._arena)
+        try:
+            if not self._by_place:
+                address = self._arena.reserve(self._world, size)
+            elif (key := tuple(sorted(dims.items()))) in self._bound:
+                address = self._arena.address
+            else:  # another rank may need more, and know that it does
+                address = self._arena.reserve_most(self._world, size)
+                self._bound.add(key)
+            self._groups.share(self._arena)
+        except CollectiveFault as error:
+            if self._one:
+                raise
+            message = self._groups.told(WORLD, error.message)
+            self._world.abort(message)  # with the groups of the axes
+            text = f"no memory for the run at {self._who}: {message}"
+            raise CollectiveFault(error.code, text, hint=_ENDED) from error
         return address
 
     @contextmanager

@@ -148,7 +148,7 @@ def time_run(
     """
     how = (threads, target, program, device)
     if steps is None:
-        steps = MeasuredSeconds(_measured(artifact, inputs, *how))
+        steps = measured_steps(artifact, inputs, *how)
     return timed_with(artifact, inputs, network, steps, *how)
 
 
@@ -175,10 +175,18 @@ def timed_with(
     return TimedRun([outputs for outputs, _ in results], [time for _, time in results])
 
 
-def _measured(
-    artifact: Artifact, inputs: Sequence[Any], threads: int, target: str | None, program: str, device: str | None
-) -> list[list[float]]:
-    """Returns by rank the median seconds of each step, while nothing else of the simulation computes."""
+def measured_steps(
+    artifact: Artifact,
+    inputs: Sequence[Any],
+    threads: int = 1,
+    target: str | None = None,
+    program: str = MAIN_PROGRAM,
+    device: str | None = None,
+) -> MeasuredSeconds:
+    """Returns by rank the median seconds of each step over some runs, while nothing else of the simulation computes.
+
+    Args and Raises: as :func:`time_run`.
+    """
     alone = threading.Lock()
 
     def run_rank(session: Session) -> list[float]:
@@ -202,7 +210,7 @@ def _measured(
     results = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
     if len(results) < len(outcomes):
         raise first_failure(outcomes)
-    return results
+    return MeasuredSeconds(results)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS, IN_PLACE, MESSAGES,
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _MOST_RANKS = 1 << 20
+_MOST_PLACES = 1 << 12
 _WRITTEN_KINDS = ("arena", "output", "state")
 
 
@@ -53,6 +54,9 @@ def place_problems(programs: Sequence[ProgramSpec]) -> Iterator[str]:
     label = f"program {first.name!r} for {first.label}"
     if any(other.mesh != first.mesh or _arguments(other) != _arguments(first) for other in others):
         yield f"{label} is there for several places, with other meshes, inputs or outputs"
+        return
+    if len(programs) > _MOST_PLACES:
+        yield f"{label} is there for more than {_MOST_PLACES} places"
         return
     for number, one in enumerate(programs):
         for other in programs[:number]:

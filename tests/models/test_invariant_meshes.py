@@ -15,6 +15,7 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.compiled import Compiled, CompileOptions
 from lowerkit.compiler import compile_program
+from lowerkit.errors import UnsupportedError
 from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.processes import finished
@@ -81,8 +82,9 @@ def float_sums(made: Compiled) -> list[str]:
     return [call.operation for call in calls if call.operation in ("all_reduce", "reduce_scatter", "reduce")]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float32) for name in PLANS), ("mlp", torch.bfloat16), ("llama", torch.bfloat16)]
+)
 def test_the_same_bits_on_one_rank_and_on_several(name: str, dtype: torch.dtype) -> None:
     module, x = make(name, 3, dtype)
     meshes = ("tp=1", "tp=2", "tp=4", "tp=8") if name in ("mlp", "llama") else ("tp=1", "tp=4")
@@ -139,22 +141,37 @@ def test_a_step_of_decoding(name: str) -> None:
     assert len(found) == 1
 
 
-def test_lengths_that_are_known_at_run_time(tmp_path: Path) -> None:
-    module, x = make("llama", 1)
-    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
-    example = torch.cat([x, x])
-    found: dict[int, set[bytes]] = {}
+def test_rows_that_are_known_at_run_time() -> None:
+    module, x = make("mlp", 3)
+    sizes = {0: torch.export.Dim("rows", max=64)}
+    found: set[bytes] = set()
     for mesh in ("tp=1", "tp=2"):
-        program = capture(module, (example,), dynamic_shapes=(sizes,))
-        sharding = sharding_of(mesh, PLANS["llama"], program, invariant=True)
+        program = capture(module, (x,), dynamic_shapes=(sizes,))
+        sharding = sharding_of(mesh, PLANS["mlp"], program, invariant=True)
         made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
         families = {entry.family for entry in made.parts.ledger if entry.kind == "matmul"}
         assert families == {"matmul"}, "the tree's products are register-tiled also where rows are unknown"
-        for length in (3, 12):
-            found.setdefault(length, set()).add(run(made, x[:, :length]).tobytes())
-    fixed = run(compiled(module, x, "tp=2", PLANS["llama"]), x).tobytes()
-    assert [len(each) for each in found.values()] == [1, 1]
-    assert found[12] == {fixed}, "a length that was known has the same bits"
+        found.add(run(made, x).tobytes())
+    found.add(run(compiled(module, x, "tp=4", PLANS["mlp"]), x).tobytes())
+    assert len(found) == 1
+
+
+def test_what_cannot_be_so_is_refused() -> None:
+    module, x = make("mlp", 3)
+    program = capture(module, (x,))
+    sharding = sharding_of("tp=2", PLANS["mlp"], program, invariant=True)
+    with pytest.raises(UnsupportedError, match="kernels of cuda") as caught:
+        compile_program(program, CompileOptions("cuda:sm_90", device="cuda-sim", sharding=sharding))
+    assert caught.value.code == "LK4007"
+
+
+def test_the_line_of_a_compilation_names_the_price() -> None:
+    module, x = make("mlp", 3)
+    for invariant in (False, True):
+        summary = compiled(module, x, "tp=2", PLANS["mlp"], invariant=invariant).sharding
+        assert summary is not None
+        assert ("the same bits on every mesh, for about" in summary.render()) == invariant
+        assert (summary.to_json()["invariant_price"] is not None) == invariant
 
 
 def test_ranks_as_processes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter
 
+from sharding_compiled import judge_compiled
 from sharding_graphs import Graph, Mesh, random_graph, random_mesh
 from sharding_judge import Outcome, allowed, judge, smaller
 
@@ -55,8 +56,6 @@ def outcome_of(seed: int, number: int, *, compiled: bool = False) -> tuple[Graph
         mesh = allowed(graph, mesh)
         outcome = judge(graph, mesh)
     if compiled and outcome.kind == "passed":
-        from sharding_compiled import judge_compiled
-
         outcome = judge_compiled(graph, mesh)
     return graph, mesh, outcome
 

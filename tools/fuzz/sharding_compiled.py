@@ -7,7 +7,7 @@ import numpy as np
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.dialect.context import parse_module
 from lowerkit.dialect.interpreter.interpreter import interpret
-from lowerkit.errors import LowerkitError, ParityError, UnsupportedError
+from lowerkit.errors import LowerkitError, ParityError, UnsupportedError, UsageError
 from lowerkit.passes.rewriting import main_block, tensor_type
 from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan
 from lowerkit.program.program import Program
@@ -44,6 +44,9 @@ def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
         found = compiled.runner.run(*graph.inputs)
     except UnsupportedError as error:
         return Outcome("refused" if error.code == "LK4007" else "crashed", f"{error.code}: {error.message}")
+    except UsageError as error:
+        # What canonicalization folds is named in vain.
+        return Outcome("refused" if error.code == "LK1011" else "crashed", f"{error.code}: {error.message}")
     except ParityError as error:
         return Outcome("wrong", str(error.message))
     except (LowerkitError, AssertionError, ValueError, TypeError, IndexError, KeyError) as error:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowerkit.mlir import func, ir
-from lowerkit.program.locations import make_location
+from lowerkit.passes.rewriting import erase_dead, operations
+from lowerkit.program.locations import make_location, origin_of
 from sharding_layers import LAYERS
 from sharding_maker import FEATURES, Array, Maker, Step, shared_context
 from sharding_moves import MOVES
@@ -96,6 +97,8 @@ def _graph(maker: Maker, steps: int) -> Graph:
             made = [value for value in maker.values if not isinstance(value.owner, ir.Block)] or maker.values
             returned = made[-1:] + [value for value in made[:-1] if maker.rng.random() < 0.1]
             func.ReturnOp(returned)
+        erase_dead(block)
+        there = {origin_of(op.location).module for op in operations(block)}
         kind = ir.FunctionType.get(kinds, [value.type for value in returned])
         function.attributes["function_type"] = ir.TypeAttr.get(kind)
         assert module.operation.verify()
@@ -105,7 +108,8 @@ def _graph(maker: Maker, steps: int) -> Graph:
     for name, array in maker.weights.items():
         scale = 1.0 if array.ndim < 2 else 1.5 / np.sqrt(max(array.shape[-1], 2))
         maker.weights[name] = (data.standard_normal(array.shape) * scale).astype(np.float32)
-    return Graph(text, maker.weights, inputs, maker.inside)
+    weighted, others = ([path for path in paths if path in there] for paths in maker.inside)
+    return Graph(text, maker.weights, inputs, (weighted, others))
 
 
 def _input_shape(rng: random.Random, batch: int) -> list[int]:

@@ -34,11 +34,11 @@ def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: i
         LowerkitError: as the run.
     """
     from lowerkit.runtimes.cpu.requirements import choose_program
+    from lowerkit.runtimes.mesh.places import rank_with_place
 
     program = choose_program(manifest, request.target)
     if nproc is not None:
         from lowerkit.cli.running.launcher import launch
-        from lowerkit.runtimes.mesh.places import rank_with_place
 
         _check_size(request, program, "--nproc", nproc)
         launch([rank_with_place(program.mesh, rank) for rank in range(nproc)], sys.argv)
@@ -50,11 +50,11 @@ def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: i
         run_in_simulation(request, program, sim)
     elif (place := LauncherPlace.of_environment()) is not None:
         _check_size(request, program, "WORLD_SIZE", place.size)
-        with named(place.rank):
+        with named(place.rank, rank_with_place(program.mesh, place.rank)):
             run_rank(request, manifest, place)
     elif (mpi := MpiPlace.of_environment()) is not None:
         _check_size(request, program, "mpirun -n", mpi.size)
-        with named(mpi.rank), mpi:
+        with named(mpi.rank, rank_with_place(program.mesh, mpi.rank)), mpi:
             run_rank(request, manifest, mpi)
     else:
         return False

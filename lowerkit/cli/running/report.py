@@ -63,8 +63,8 @@ class Report:
 
 
 @contextmanager
-def named(rank: int) -> Generator[None]:
-    """Names the rank in the diagnostic of what the block raises.
+def named(rank: int, name: str = "") -> Generator[None]:
+    """Names the rank in the diagnostic of what the block raises, as ``name`` or by its number.
 
     Raises:
         DiagnosedError: in the place of an error of the rank.
@@ -75,7 +75,7 @@ def named(rank: int) -> Generator[None]:
         if isinstance(error, (BrokenPipeError, click.exceptions.Exit)):
             raise
         report = Report.of(error)
-        raise DiagnosedError(report.text_of(rank), report.exit_code) from error
+        raise DiagnosedError(report.text_of(rank, name), report.exit_code) from error
 
 
 @contextmanager

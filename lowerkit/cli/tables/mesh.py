@@ -40,7 +40,7 @@ def describe_collective(program: ProgramSpec, step: Step, values: Mapping[str, i
     call = step.collective
     if call is None:
         return None
-    brought = evaluate(program.buffers[step.buffers[0]].size, values)
+    brought = 0 if call.operation == "receive" else evaluate(program.buffers[step.buffers[0]].size, values)
     return {
         "operation": call.operation,
         "axis": call.axis,

@@ -6,7 +6,7 @@ The name of an axis says what is split along it: ``tp`` weights, ``dp`` the batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lowerkit.errors import UnsupportedError
@@ -76,9 +76,12 @@ def choose_plan(
         if axis == pipeline:
             continue
         if axis.size == 1:
+            plans += [replace(plan, ranks=1) for plan in _of_two(program, mesh, axis, device, links) if invariant]
             reasons.append(f"{axis.name}: one rank, nothing is split")
             continue
         found = choose_along(axis, draft, trial)
+        if invariant and found is not None and axis.size > 2:
+            _require_the_same_sums(found.plan, _of_two(program, mesh, axis, device, links))
         if found is None:
             raise _nothing(axis, draft)
         trial = found.trial
@@ -94,20 +97,48 @@ def choose_plan(
     made = MeshPlan(
         tuple(sizes.items()), tuple(plans), None if stages is None else stages.plan, invariant, tuple(reasons)
     )
-    return AutoChoice(_entries(plans, stages), reasons, cost, made)
+    return AutoChoice(_entries(mesh, plans, stages), reasons, cost, made)
+
+
+def _of_two(program: Program, mesh: Mesh, axis: MeshAxis, device: DeviceModel, links: Links) -> list[ShardingPlan]:
+    """Returns the plan of an axis as it is chosen for two ranks: it says which sums have one order on every mesh."""
+    if axis.name.rstrip("0123456789") != "tp":
+        return []  # nothing else sums weighted products over ranks
+    axes = tuple(MeshAxis(each.name, 2) if each == axis else each for each in mesh.axes)
+    found = choose_plan(program, Mesh(axes), device, links).plan.axes
+    return [plan for plan in found if plan.axis == axis.name]
+
+
+def _require_the_same_sums(plan: ShardingPlan, reference: list[ShardingPlan]) -> None:
+    """Sums are made in one order for every mesh where each splits the same products along K.
+
+    Raises:
+        UnsupportedError: LK4007, two ranks would split others than ``plan`` does.
+    """
+    own = {entry.pattern for entry in plan.entries if entry.choice == "row"}
+    other = {entry.pattern for each in reference for entry in each.entries if entry.choice == "row"}
+    if own == other or not reference:
+        return
+    differing = ", ".join(map(repr, sorted(own ^ other)))
+    raise UnsupportedError(
+        "LK4007",
+        f"{plan.axis}={plan.ranks} and {plan.axis}=2 would sum other products over ranks ({differing}): "
+        "their bits would differ",
+        hint="--shard plan.json with the same rows for every mesh, or without --invariant",
+    )
 
 
 def _pipeline(mesh: Mesh) -> MeshAxis | None:
     return next((axis for axis in mesh.axes if axis.name.rstrip("0123456789") == STAGES), None)
 
 
-def _entries(plans: list[ShardingPlan], stages: StageChoice | None) -> dict[str, dict[str, Any]]:
+def _entries(mesh: Mesh, plans: list[ShardingPlan], stages: StageChoice | None) -> dict[str, dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {
         plan.axis: {entry.pattern: entry.choice for entry in plan.entries} for plan in plans
     }
     if stages is not None:
         entries[stages.plan.axis] = {entry.pattern: entry.stage for entry in stages.plan.entries}
-    return entries
+    return {axis.name: entries[axis.name] for axis in mesh.axes if axis.name in entries}
 
 
 def _nothing(axis: MeshAxis, draft: Draft) -> UnsupportedError:

@@ -25,13 +25,15 @@ _VIEWS = frozenset(
 _PRODUCTS = frozenset({"lk.matmul", "lk.integer_matmul", "lk.conv", "lk.conv_transpose", "lk.integer_conv"})
 """Linear in each of their two operands."""
 
+_YIELDED = [["tensor.yield", {}, [-1], [], []]]
+
 Part: TypeAlias = Literal["terms", "whole", "neither"]
 
 
-def is_linear(form: Form, terms: set[int], operands: int) -> bool:
+def is_linear(form: Form, terms: set[int], operands: int, is_zero: Callable[[int], bool]) -> bool:
     """Whether an op of so many operands is linear in the operands ``terms`` together.
 
-    No constant is added to terms, and no two of them are multiplied.
+    No constant is added to terms, and no two of them are multiplied. ``is_zero`` says so of an operand.
     """
     if form.name in _VIEWS:
         return terms == {0}
@@ -41,13 +43,15 @@ def is_linear(form: Form, terms: set[int], operands: int) -> bool:
         padded = form.attributes.get("padding_value", 0) != 0
         return len(terms) == 1 and terms <= {0, 1} and not padded
     if form.name == "lk.reduce":
-        return form.attributes["kind"] == "sum"
+        return form.attributes["kind"] in ("sum", "mean")
+    if form.name == "tensor.pad":  # its body is the constant behind the edges
+        return terms == {0} and form.captured == 1 and form.body == _YIELDED and is_zero(operands - 1)
     return form.name == "linalg.generic" and _body_is_linear(form, terms)
 
 
 def _body_is_linear(form: Form, terms: set[int]) -> bool:
     count = len(form.maps)
-    parts: list[Part] = ["terms" if operand in terms else "whole" for operand in range(count)]
+    parts = list[Part]("terms" if operand in terms else "whole" for operand in range(count))
     if any(operand >= count for operand in terms) or any(op[4] for op in form.body or []):
         return False
     for name, _, read, results, _ in form.body or []:

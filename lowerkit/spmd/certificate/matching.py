@@ -260,20 +260,25 @@ class _Turns:
 
     def _require_neutral(self, kind: str) -> None:
         """What the outcomes of a reduction are combined with comes from each rank: it must not count."""
-        pair, classes = self.pair, self.matcher.classes
-        form = pair.own.forms[pair.own.ops[pair.here].form]
+        form = self.pair.own.forms[self.pair.own.ops[self.pair.here].form]
         if form.name != "linalg.generic" or kind in ("max", "min"):
             return
-        (destination,) = range(len(form.maps) - 1, len(form.maps))
-        relation = pair.given[destination]
-        scalar = classes.scalars.get(relation.base) if isinstance(relation, View) else None
-        text = "" if scalar is None else classes.names[scalar].partition(" : ")[0]
+        first = self._scalar(len(form.maps) - 1)
+        if first != {"sum": 0.0, "product": 1.0}[kind]:
+            fail(f"the {kind} of each rank begins with {first}")
+
+    def _is_zero(self, operand: int) -> bool:
+        return self._scalar(operand) == 0.0
+
+    def _scalar(self, operand: int) -> float:
+        """Returns the constant that all elements of an operand are; NaN where they are none."""
+        classes, relation = self.matcher.classes, self.pair.given[operand]
+        base = relation.base if isinstance(relation, View) and not relation.terms else -1
+        scalar = classes.scalars.get(base, base)
         try:
-            value = float(text)
+            return float(classes.names[scalar].partition(" : ")[0]) if scalar >= 0 else float("nan")
         except ValueError:
-            value = float("nan")
-        if value != {"sum": 0.0, "product": 1.0}[kind]:
-            fail(f"the {kind} of each rank begins with {text or 'what is not known'}")
+            return float("nan")
 
     def terms(self, form: Form) -> str:
         """Returns the reduction of which operands are terms, where the op may run on terms; ``""``: there are none."""
@@ -285,7 +290,7 @@ class _Turns:
         if not held:
             return ""
         kinds = sorted(set(held.values()))
-        if kinds != ["sum"] or not is_linear(form, set(held), len(self.pair.given)):
+        if kinds != ["sum"] or not is_linear(form, set(held), len(self.pair.given), self._is_zero):
             fail(f"operand {min(held)} is terms of a {kinds[0]}, and the op does not run on terms")
         if any(RANK in turn.variables for turn in self.carried.values()):
             fail("an op on terms computes another part on each rank")

@@ -108,7 +108,7 @@ class Sizes:
     def _expression(self, extent: Extent) -> Expr | None:
         if isinstance(extent, int):
             return extent
-        if extent[0] == "dim":
+        if len(extent) == 3:
             _, number, axis = extent
             known = number < len(self._inputs) and axis < len(self._inputs[number])
             return normalize(self._inputs[number][axis]) if known else None

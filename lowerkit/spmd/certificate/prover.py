@@ -25,22 +25,20 @@ from msgspec.structs import replace
 
 from lowerkit.errors import VerifyError
 from lowerkit.runtimes.expressions import Expr
-from lowerkit.spmd.certificate.facts import Fact, Slices
-from lowerkit.spmd.certificate.graph import Form, Graph, shape_of
-from lowerkit.spmd.certificate.indices import Index, total, variable
-from lowerkit.spmd.certificate.lookups import elementwise, found_rows, shared_look_up
+from lowerkit.spmd.certificate.facts import Fact
+from lowerkit.spmd.certificate.graph import Form, Graph
+from lowerkit.spmd.certificate.lookups import elementwise, shared_look_up
 from lowerkit.spmd.certificate.matching import Matcher, Pair, Unproved, fail
 from lowerkit.spmd.certificate.meetings import Meeting, Sizes, in_order, meeting_of
-from lowerkit.spmd.certificate.moves import MOVES, met, moved, ranges_of, taken
+from lowerkit.spmd.certificate.moves import MOVES, met, moved, ranges_of
+from lowerkit.spmd.certificate.own_data import own_weight, taken_rows
+from lowerkit.spmd.certificate.refusals import other_result, unproved_op
 from lowerkit.spmd.certificate.relations import (
-    RANK,
     Formula,
     Pending,
     Relation,
     View,
     canonical,
-    element,
-    explain,
     extents_of,
     is_whole,
     open_extents_hold,
@@ -48,7 +46,8 @@ from lowerkit.spmd.certificate.relations import (
     whole,
 )
 from lowerkit.spmd.certificate.solver import Solver
-from lowerkit.spmd.certificate.values import EFFECTS, Extent, read_classes, shapes_of
+from lowerkit.spmd.certificate.states import STATE_OPS, slice_of, split_states, state_types
+from lowerkit.spmd.certificate.values import EFFECTS, read_classes, shapes_of
 
 
 @dataclass
@@ -114,27 +113,34 @@ class _Prover:
         inputs: Sequence[Sequence[Expr]],
     ) -> None:
         self.before, self.after, self.axis, self.ranks, self.facts = before, after, axis, ranks, facts
-        known = read_classes(before)
+        self.program = known = read_classes(before)
         self.classes, self.known, self.effects = known.classes, known.values, known.effects
         self.sizes = Sizes(self.classes, inputs)
         self.solver = Solver()
         self.matcher = Matcher(self.classes, ranks, self.solver)
         self.held: list[Relation] = []
         self.done = 0
+        self.states: dict[str, int] = {}
         self.proof = Proof()
 
     def run(self) -> Proof:
-        if len(self.after.arguments) != len(self.before.arguments):
+        types = [[graph.types[kind] for kind in graph.arguments] for graph in (self.after, self.before)]
+        if types[0] != types[1]:
             raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} takes other inputs")
         for number, kind in enumerate(self.after.arguments):
             own = whole(self.classes.argument(number, self.after.types[kind]), self.classes)
             self.held.append(canonical(own, self.after.types[kind]))
+        try:
+            self.states = split_states(self.before, self.after, self.ranks)
+        except Unproved as reason:
+            raise VerifyError("LK3006", f"along {self.axis!r}: {reason}") from reason
         for number in range(len(self.after.ops)):
             try:
                 lemma, made = self._op(number)
                 self._require_open_extents(number, made)
             except Unproved as reason:
-                raise self._error(number, str(reason)) from reason
+                parts = (self.after, self.before, number, self.held, self.program, self.axis, str(reason))
+                raise unproved_op(*parts) from reason
             results = self.after.results(number)
             kinds = [self.after.value_types[result] for result in results]
             self.held += [canonical(relation, kind) for relation, kind in zip(made, kinds, strict=True)]
@@ -158,34 +164,20 @@ class _Prover:
         given = [self.held[operand] for operand in op.operands]
         kinds = [self.after.types[kind] for kind in op.results]
         if form.name == "lk.weight" and (fact := self.facts.get(form.attributes["symbol"])) is not None:
-            return self._weight(fact, kinds[0])
+            lemma, relation = own_weight(fact, kinds[0], self.ranks, self.classes)
+            return lemma, [relation]
         if form.name == "lk.collective_start" and form.attributes["axis"] == self.axis:
             return "collective", [Pending(self._met(number, form, given[0], kinds[0]))]
         if form.name == "lk.collective_done" and isinstance(given[0], Pending):
             return "collective", [given[0].then]
+        if form.name in STATE_OPS and form.attributes["symbol"] in self.states:
+            return "state", self._state(number, form, given)
         operand_kinds = [self.after.value_types[operand] for operand in op.operands]
         if all(is_whole(each, kind, self.classes) for each, kind in zip(given, operand_kinds, strict=True)):
             return "alike", self._alike(number, form, [each.base for each in given if isinstance(each, View)], kinds)
         if op.number >= 0:
             return self._part(number, form, given)
         return self._added(number, form, given, kinds)
-
-    def _weight(self, fact: Fact, kind: str) -> tuple[str, list[Relation]]:
-        shape = shape_of(kind) or ()
-        own = element(len(shape))
-        if isinstance(fact, Slices):
-            base = self.classes.weight(fact.source, fact.kind)
-            whole_shape = shape_of(fact.kind) or ()
-            size = -(-whole_shape[fact.axis] // self.ranks)
-            if shape != (*whole_shape[: fact.axis], size, *whole_shape[fact.axis + 1 :]):
-                fail(f"{kind} is no slice of {fact.kind}")
-            own[fact.axis] = total((variable(RANK), size), (own[fact.axis], 1))
-            return "slice", [View(base, tuple(own))]
-        if shape != ((fact.count,) if fact.count >= 0 else ()):
-            fail(f"{kind} is no row of the table")
-        place = own[0] if own else variable("i0")
-        ranges = {**ranges_of(kind, self.ranks), "i0": max(fact.count, 1)}
-        return "row", [Formula(("integer", fact.element(variable(RANK), place, ranges)), shape)]
 
     def _met(self, number: int, form: Form, given: Relation, kind: str) -> View:
         if not isinstance(given, View):
@@ -220,6 +212,22 @@ class _Prover:
             return "part", []
         return "part", list(self.matcher.results(pair))
 
+    def _state(self, number: int, form: Form, given: list[Relation]) -> list[Relation]:
+        """A read or a write of a state of which each rank has a slice."""
+        axis = self.states[str(form.attributes["symbol"])]
+        kind = self.after.value_types[[*self.after.results(number), *self.after.ops[number].operands][0]]
+        if self.done >= len(self.effects) or self.effects[self.done][0] != form:
+            fail("effects come in another order than before")
+        _, written = self.effects[self.done]
+        self.done += 1
+        if not written:
+            whole_kind = state_types(self.before)[str(form.attributes["symbol"])]
+            made = self.classes.computes(form, (), [whole_kind], self.done, self.after.describe(number))
+            return [slice_of(made[0], kind, axis)]
+        if given[0] != slice_of(written[0], kind, axis):
+            fail(f"what is written is not the slice along dimension {axis} of what was")
+        return []
+
     def _extent(self, given: list[Relation], number: int) -> View:
         """An extent of a tensor whose dimension is, from end to end, one of a value before; or a number."""
         source, axis = given
@@ -244,7 +252,8 @@ class _Prover:
             return "move", [moved(form, shapes, first, kind, self.ranks)]
         if form.name == "lk.gather" and isinstance(first, View) and isinstance(given[1], Formula):
             table = extents_of(first, self.after.value_types[self.after.ops[number].operands[0]], self.classes)
-            return self._take(form, first, given[1], table or (), kind)
+            lemma, relation = taken_rows(form, first, given[1], table or (), ranges_of(kind, self.ranks))
+            return lemma, [relation]
         if form.name == "linalg.generic" and any(isinstance(each, Formula) for each in given):
             operands = [self.after.value_types[operand] for operand in self.after.ops[number].operands]
             extents = [extents_of(each, own, self.classes) for each, own in zip(given, operands, strict=True)]
@@ -252,19 +261,6 @@ class _Prover:
             known = shared_look_up(made, self.classes, self.ranks, self.solver)
             return ("own", [made]) if known is None else ("look-up", [known])
         return fail("it has no counterpart in the program before, and runs on parts")
-
-    def _take(
-        self, form: Form, table: View, indices: Formula, shape: tuple[Extent, ...], kind: str
-    ) -> tuple[str, list[Relation]]:
-        axis, ranges = form.attributes["axis"], ranges_of(kind, self.ranks)
-        places = indices.node[1] if indices.node[0] == "integer" else None
-        if places is None:
-            return "own", [found_rows(table, indices, axis, shape)]
-        assert isinstance(places, Index), "numbers of the rank are indices"
-        size = shape[axis]
-        if not isinstance(size, int):
-            fail("it looks up along an open dimension")
-        return "take", [taken(table, axis, places, indices.rank, size, ranges)]
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
@@ -305,32 +301,4 @@ class _Prover:
             relation, kind = self.held[value], self.after.value_types[value]
             same = isinstance(relation, View) and relation.base == self.known[other]
             if not same or not is_whole(relation, kind, self.classes):
-                raise VerifyError(
-                    "LK3006",
-                    f"result {place} of the ranks along {self.axis!r} is not that of one device",
-                    details=[
-                        *explain([relation], [kind], self.classes),
-                        f"before it is %{self.known[other]}, {self.classes.names[self.known[other]]}",
-                    ],
-                )
-
-    def _error(self, number: int, reason: str) -> VerifyError:
-        op = self.after.ops[number]
-        kinds = [self.after.value_types[operand] for operand in op.operands]
-        details = [f"operand {place}: {line}" for place, line in enumerate(self._explained(op.operands, kinds))]
-        if 0 <= op.number < len(self.before.ops):
-            there = self.before.ops[op.number]
-            before = (
-                f"%{self.known[operand]}, {self.classes.names[self.known[operand]]}" for operand in there.operands
-            )
-            details += [f"before, operand {place}: {text}" for place, text in enumerate(before)]
-        return VerifyError(
-            "LK3006",
-            f"{self.after.describe(number)} cannot be proved for the ranks along {self.axis!r}: {reason}",
-            details=details,
-            hint="the split of this op is wrong, or beyond what certificates can show: give its module the choice "
-            "replicate",
-        )
-
-    def _explained(self, operands: list[int], kinds: list[str]) -> list[str]:
-        return explain([self.held[operand] for operand in operands], kinds, self.classes)
+                raise other_result(place, relation, kind, self.known[other], self.program, self.axis)

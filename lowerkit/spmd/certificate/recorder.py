@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
@@ -24,6 +25,7 @@ from lowerkit.spmd.certificate.probing import facts_of, weight_types
 from lowerkit.spmd.certificate.prover import Proof, prove
 from lowerkit.spmd.certificate.reading import number_ops, read_graph, strip_numbers
 from lowerkit.spmd.certificate.stages import prove_stages
+from lowerkit.spmd.certificate.states import split_states
 
 
 class Recorder:
@@ -63,8 +65,15 @@ class Recorder:
         strip_numbers(module)
         before = self._graphs[self._before]
         facts = facts_of(before, after, self._weights, axis, ranks)
+        self._require_zeros(before, after, ranks)
         proof = prove(before, after, axis, ranks, facts, self._inputs)
         self._keep(axis, ranks, after, facts, proof)
+
+    def _require_zeros(self, before: Graph, after: Graph, ranks: int) -> None:
+        """A proof knows of a state of which each rank has a slice that it starts from zeros."""
+        for symbol in split_states(before, after, ranks):
+            if symbol in self._weights:
+                raise VerifyError("LK3006", f"the state {symbol!r} is split and starts from data, which nothing states")
 
     def _keep(self, axis: str, ranks: int, after: Graph, facts: Sequence[Fact], proof: Proof) -> None:
         numbers = (self._before, self._add(after))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from lowerkit.errors import UnsupportedError
 from lowerkit.targets.cpu.family import KernelFamily
 from lowerkit.targets.cpu.levels import CpuFeatures
 from lowerkit.targets.plan import DeviceCode, Refusal
@@ -62,7 +63,8 @@ def select_kernel(region: RegionView, cpu: CpuFeatures, families: Sequence[Kerne
     """Returns the plan of the first family that takes ``region``, with the refusals before it.
 
     Raises:
-        UnsupportedError: LK4001, an op has no lowering to linalg.
+        UnsupportedError: LK4001, an op has no lowering to linalg; LK4007, an invariant region has no kernel that is
+            of one kind whatever its extents are.
         CodegenError: LK5001, the body cannot be lowered.
     """
     refusals: list[tuple[str, str]] = []
@@ -70,5 +72,12 @@ def select_kernel(region: RegionView, cpu: CpuFeatures, families: Sequence[Kerne
         answer = family.plan(region, cpu)
         if not isinstance(answer, Refusal):
             return replace(answer, refusals=tuple(refusals))
+        if answer.of_extents and region.invariant:
+            raise UnsupportedError(
+                "LK4007",
+                f"{region.kind} at {region.location or 'an unknown place'} has kernels of two kinds, by its extents, "
+                f"and the same bits on every mesh are asked for: {answer.reason}",
+                hint="keep what it is computed from whole, by the choice replicate, or leave --invariant out",
+            )
         refusals.append((family.name, answer.reason))
     raise AssertionError("the last family takes every region")

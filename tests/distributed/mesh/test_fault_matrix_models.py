@@ -46,7 +46,7 @@ def test_the_judge_sees_what_is_missing() -> None:
         ("does not name the rank", {"message": GOOD.message.replace("rank 1", "a rank")}),
         ("does not say in step '", {"message": GOOD.message.replace("in step 'down' ", "")}),
         ("does not say network.py:", {"message": GOOD.message.replace("network.py", "other.py")}),
-        ("does not say all_reduce", {"message": GOOD.message.replace("all_reduce", "it")}),
+        ("does not name the operation", {"message": GOOD.message.replace("all_reduce", "it")}),
         ("code LK8008", {"code": "LK8008"}),
         ("its deadline is", {"seconds": 60.0}),
         ("outputs are wrong", {"right": False}),

@@ -15,11 +15,22 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore
 from lowerkit.runtimes.manifest import JUMP_KERNEL, Step
+from lowerkit.runtimes.mesh.arena import arena_of
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.session import load
 from tests.support.mesh.processes import SECONDS, await_end, await_steps, finished, left_behind, rank_process, started
-from tests.support.mesh.several_axes import COLUMNS, by_place, expected, gathered, parts, write_axes, write_gathered
+from tests.support.mesh.several_axes import (
+    COLUMNS,
+    at_once,
+    by_place,
+    expected,
+    gathered,
+    parts,
+    write_axes,
+    write_gathered,
+)
 from tests.support.processes import run_processes
+from tests.support.randomness import RANDOM
 from tests.support.ranks import succeed
 
 MESH = {"dp": 2, "tp": 2}
@@ -40,6 +51,32 @@ def test_ranks_that_share_memory_or_connections(shared_memory: bool, tmp_path: P
     for results in succeed(6, run):
         for result in results:
             np.testing.assert_array_equal(result, expected(mesh, BOTH))
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_sums_along_all_axes_in_an_arena_that_grows(shared_memory: bool, tmp_path: Path) -> None:
+    """Sums large enough to be made in place where ranks share memory, in the arena of all ranks."""
+    mesh = {"dp": 2, "tp": 2}
+    columns = {"small": 7, "main": 300_000, "large": 500_003}
+    programs = [at_once(mesh, count, name=name) for name, count in columns.items()]
+    path = write_axes(tmp_path / "model.lk", programs)
+    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=20.0)
+    x = {name: RANDOM.integers(0, 99, (2, 2, count)).astype(np.float32) for name, count in columns.items()}
+
+    def run(rank: int) -> list[int]:
+        own = divmod(rank, 2)
+        with Group.join(store, "world", rank, 4, options, timeout=20.0) as group:
+            sessions = {name: load(path, threads=1, group=group, program=name) for name in columns}
+            sizes: list[int] = []
+            for name in ("small", "main", "small", "large", "main", "large"):
+                dp, tp = sessions[name].run(x[name][own])
+                np.testing.assert_array_equal(dp, x[name][:, own[1]].sum(0))
+                np.testing.assert_array_equal(tp, x[name][own[0]].sum(0))
+                sizes.append(arena_of(group).size)
+            return sizes
+
+    for sizes in succeed(4, run):
+        assert sizes == sorted(sizes) and len(set(sizes)) == 3
 
 
 def serve(rank: int, size: int, path: str, folder: str) -> Any:

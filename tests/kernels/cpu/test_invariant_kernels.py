@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowerkit.errors import UnsupportedError
 from lowerkit.targets.cpu.families import select_kernel
 from lowerkit.targets.cpu.gemm.matmul import MatmulFamily
 from lowerkit.targets.cpu.levels import cpu_features
@@ -148,6 +149,32 @@ def test_attention_over_heads_and_batches(key_heads: int, length: int, element: 
         own = slice(heads.start // group, (heads.stop - 1) // group + 1)
         assert_same(attend(heads, own), whole[:, heads], heads)
     assert_same(attend(slice(0, 4), slice(0, key_heads), slice(1, 2)), whole[1:], "batch")
+
+
+def test_a_kernel_of_another_kind_for_other_extents_is_refused() -> None:
+    """A norm of rows with an operand that changes order among the rows is taken where one of these has extent one."""
+
+    def planned(rows: int, invariant: bool) -> DeviceCode:
+        text = f"""func.func @region(%a: tensor<5x{rows}x40xf32>, %b: tensor<{rows}x5xf32>) -> tensor<5x{rows}xf32> {{
+          %e = tensor.empty() : tensor<5x{rows}xf32>
+          %r = "lk.reduce"(%a) {{axes = array<i64: 2>, keep_dims = false, kind = "sum"}}
+              : (tensor<5x{rows}x40xf32>) -> tensor<5x{rows}xf32>
+          %y = linalg.generic {{indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d1, d0)>,
+              affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]}}
+              ins(%r, %b : tensor<5x{rows}xf32>, tensor<{rows}x5xf32>) outs(%e : tensor<5x{rows}xf32>) {{
+            ^bb0(%x: f32, %z: f32, %o: f32):
+              %s = arith.addf %x, %z : f32
+              linalg.yield %s : f32
+          }} -> tensor<5x{rows}xf32>
+          return %y : tensor<5x{rows}xf32>
+        }}"""
+        return kernel(text, [""] * 2, ENDS[-1], invariant)
+
+    assert planned(3, invariant=False).family == "generic"
+    assert planned(1, invariant=True).family == "reduce"
+    with pytest.raises(UnsupportedError, match="kernels of two kinds") as caught:
+        planned(3, invariant=True)
+    assert caught.value.code == "LK4007"
 
 
 AFFINE = "operandSegmentSizes = array<i32: 1, 1, 1>, "

@@ -61,8 +61,6 @@ def _verifies(module: ir.Module) -> bool:
 def _operands(module: ir.Module) -> list[Change]:
     """Each operand of an op of ``@main`` with each other value of its type that is there by then."""
     ops = _all_ops(module)
-    top = {id(op.operation.block): None for op in ops[:0]}
-    del top
     block = main_block(module)
     values: list[ir.Value] = list(block.arguments)
     found: list[Change] = []
@@ -132,8 +130,8 @@ def _apply(kind: str, op: ir.Operation, choice: int) -> str:
             op.operands[place] = values[other]
             return f"{op.name}: operand {place} is value {other}"
         case "dropped":
-            value, start = op.operands[0], op.operands[0].owner.operation
-            if start.operands[0].type != value.type:
+            start = op.operands[0].owner.operation
+            if start.operands[0].type != op.results[0].type:
                 return ""
             op.results[0].replace_all_uses_with(start.operands[0])
             op.erase()
@@ -191,5 +189,5 @@ _KINDS: dict[str, Callable[[ir.Module], list[Change]]] = {
     "number": _numbers,
     "symbol": _symbols,
     "permutation": _named("linalg.transpose"),
-    "swapped": _named("arith.subf", "arith.mulf", "lk.matmul", "lk.attention", "arith.select", "arith.subi", "arith.cmpi"),
+    "swapped": _named("arith.subf", "arith.mulf", "lk.matmul", "arith.select", "arith.subi", "arith.cmpi"),
 }

@@ -50,7 +50,7 @@ def gathered(mesh: Mapping[str, int], shard: Sequence[str], **fields: Any) -> Pr
     buffers = [Buffer("weight", size, weight="w", shard=",".join(shard)), Buffer("output", size, index=0)]
     steps: list[Step] = []
     source = 0
-    for axis, count in reversed(mesh.items()):
+    for axis, count in reversed(list(mesh.items())):
         size *= count
         buffers.append(Buffer("arena", size))
         steps.append(along("all_gather", axis, source, len(buffers) - 1))
@@ -84,20 +84,24 @@ def write_gathered(path: Path, mesh: Mapping[str, int], shard: Sequence[str]) ->
     return write_axes(path, [gathered(mesh, shard)], parts(mesh, shard))
 
 
-def at_once(mesh: Mapping[str, int]) -> ProgramSpec:
-    """``y``: for each axis the sum of ``x`` along it; all are under way at one time and end in their order of start."""
-    count = len(mesh)
-    buffers = [Buffer("input", 4 * COLUMNS, index=0), *(Buffer("output", 4 * COLUMNS, index=i) for i in range(count))]
-    temporary = [Buffer("arena", 4 * COLUMNS) for _ in mesh]
+def at_once(mesh: Mapping[str, int], columns: int = COLUMNS, **fields: Any) -> ProgramSpec:
+    """``y``: for each axis the sum of ``x`` along it; all are under way at one time and end in their order of start.
+
+    ``x`` has so many columns, and lies in the arena while it is summed.
+    """
+    count, size = len(mesh), 4 * columns
+    buffers = [Buffer("input", size, index=0), *(Buffer("output", size, index=i) for i in range(count))]
+    temporary = [Buffer("arena", size) for _ in range(count + 1)]
+    given = 1 + count
     phases = [
-        along("all_reduce", axis, 0, 1 + count + number, phase)
+        along("all_reduce", axis, given, given + 1 + number, phase)
         for phase in ("start", "done")
         for number, axis in enumerate(mesh)
     ]
-    copies = [copy(1 + count + number, 1 + number) for number in range(count)]
-    outputs = [f32(axis, COLUMNS) for axis in mesh]
-    signature = Signature(inputs=[f32("x", COLUMNS)], outputs=outputs)
-    return axes_program(signature, [*buffers, *temporary], [*phases, *copies], mesh)
+    copies = [copy(given + 1 + number, 1 + number) for number in range(count)]
+    outputs = [f32(axis, columns) for axis in mesh]
+    signature = Signature(inputs=[f32("x", columns)], outputs=outputs)
+    return axes_program(signature, [*buffers, *temporary], [copy(0, given), *phases, *copies], mesh, **fields)
 
 
 def by_place(mesh: Mapping[str, int], axis: str) -> list[ProgramSpec]:

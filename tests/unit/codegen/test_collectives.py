@@ -80,7 +80,7 @@ class Ranks:
         weights.derive("own", (), lambda: self.data, dtype="f32", shape=self.data.shape, shard=shard)
         table = WeightTable(weights)
         extents = [int(size) for size in self.result.split("x")[:-1]]
-        signature = Signature([TensorSpec("x", "f32", [1])], [TensorSpec("y", "f32", extents)])
+        signature = Signature([TensorSpec("x", "f32", [1])], [TensorSpec("y", "f32", [*extents])])
         found: list[ProgramSpec] = []
         for place, module in self.modules.items():
             made = build_schedule(module, signature, table, {})

@@ -3,9 +3,10 @@
     lowerkit compile tools/bench/models.py:llama --mesh tp=2 --shard plan.json -o two.lk
     python tools/bench/collective/simulated_time.py two.lk --turns 9
 
-In each turn: the ranks, processes of one thread, run the model; they time an all_reduce of few and one of many bytes; a
-link is fitted to the two, so that the simulated all_reduce takes as long; and the run is simulated with that link, each
-step being timed alone in this process. Prints medians, and simulated by measured time.
+In each turn: the ranks, processes of one thread, run the model; they time an all_reduce of few and one of many bytes;
+and each step is timed alone in this process. In the end a link is fitted to the medians, so that the simulated
+all_reduces take as long, and the run is simulated with that link and the medians of the steps. Prints simulated by
+measured time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import workers
+
+from lowerkit.runtimes.mesh.step_seconds import MeasuredSeconds
+from lowerkit.runtimes.mesh.timed_run import Network, measured_steps, time_run
 
 FEW = 16
 """Bytes."""
@@ -84,13 +88,10 @@ def fitted(ranks: int, sizes: Sequence[int], seconds: Sequence[float]) -> tuple[
     return float(found[0]), 1 / float(found[1])
 
 
-def simulated(artifact: Any, inputs: Sequence[Any], link: tuple[float, float]) -> list[float]:
-    """Returns the milliseconds of a simulated run, and of those what the last rank to end computed, and waited."""
-    from lowerkit.runtimes.mesh.timed_run import Network, time_run
-
-    run = time_run(artifact, inputs, Network(latency=link[0], bandwidth=link[1]))
-    last = max(run.ranks, key=lambda rank: rank.seconds)
-    return [value * 1e3 for value in (run.seconds, last.compute, last.waited)]
+def median_of(found: Sequence[MeasuredSeconds]) -> MeasuredSeconds:
+    """Returns for each rank and step the median of several measurements."""
+    ranks = [[one.by_rank[rank] for one in found] for rank in range(len(found[0].by_rank))]
+    return MeasuredSeconds([[statistics.median(each) for each in zip(*rank, strict=True)] for rank in ranks])
 
 
 def example_inputs(artifact: Any) -> list[Any]:
@@ -116,27 +117,28 @@ def main(path: Path, turns: int, runs: int, many: int) -> None:
     artifact = open_artifact(path)
     ranks, inputs = ranks_of(path, artifact.manifest.programs[0]), example_inputs(artifact)
     measured: list[float] = []
-    predicted: list[list[float]] = []
-    links: list[tuple[float, float]] = []
+    reduced: dict[int, list[float]] = {FEW: [], many: []}
+    steps: list[MeasuredSeconds] = []
     with ExitStack() as stack:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store"
         asked = stack.enter_context(workers.workers(ranks, workers.mesh_rank, path, store, ranks))
         asked.ask(workers.times, inputs, 1)
         for _ in range(turns):
             measured += workers.slowest(asked.ask(workers.times, inputs, runs))
-            took = [max(asked.ask(all_reduce_seconds, size)) for size in (FEW, many)]
-            links.append(fitted(ranks, (FEW, many), took))
-            predicted.append(simulated(artifact, inputs, links[-1]))
+            for size, took in reduced.items():
+                took.append(max(asked.ask(all_reduce_seconds, size)))
+            steps.append(measured_steps(artifact, inputs))
         shares = asked.ask(workers.collective_share, inputs)
+    latency, bandwidth = fitted(ranks, list(reduced), [statistics.median(took) for took in reduced.values()])
+    run = time_run(artifact, inputs, Network(latency=latency, bandwidth=bandwidth), median_of(steps))
     artifact.close()
-    latency, bandwidth = (statistics.median(values) for values in zip(*links, strict=True))
-    total, compute, waited = (statistics.median(values) for values in zip(*predicted, strict=True))
+    last = max(run.ranks, key=lambda rank: rank.seconds)
+    total, compute, waited = (value * 1e3 for value in (run.seconds, last.compute, last.waited))
+    middle = statistics.median(measured)
     click.echo(f"{path.name}, {ranks} ranks: link {bandwidth / 1e9:.2f} GB/s, {latency * 1e6:.2f} us")
-    click.echo(
-        f"measured   median {statistics.median(measured):8.3f} ms   min {min(measured):8.3f}   max {max(measured):8.3f}"
-    )
+    click.echo(f"measured   median {middle:8.3f} ms   min {min(measured):8.3f}   max {max(measured):8.3f}")
     click.echo(f"simulated  median {total:8.3f} ms   compute {compute:8.3f}   communication waited {waited:8.3f}")
-    click.echo(f"simulated by measured {total / statistics.median(measured):.3f}")
+    click.echo(f"simulated by measured {total / middle:.3f}")
     click.echo(f"collectives, of a measured rank's time: {', '.join(f'{share:.1%}' for share in shares)}")
 
 

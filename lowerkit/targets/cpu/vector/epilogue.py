@@ -81,7 +81,8 @@ class Epilogue:
             for outer, inner in pairwise(dims):
                 merged = merged and all(adjacent(access, outer, inner, self.sizes) for access in accesses)
             if number == lane_group and not merged:
-                return Refusal("the epilogue does not walk the innermost dimensions of the anchor in one run")
+                reason = "the epilogue does not walk the innermost dimensions of the anchor in one run"
+                return Refusal(reason, of_extents=True)
             coordinates.append(Coordinate(tuple(dims), merged))
         return replace(self, coordinates=tuple(coordinates))
 

@@ -12,7 +12,8 @@ Transport = Literal["shm", "tcp"]
 FAULTS: tuple[Fault, ...] = ("SIGKILL", "SIGSTOP", "slow", "another artifact", "another shape", "another mesh")
 TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp")
 
-SIZE = 3
+MESHES = {"tp=3": 3, "dp=2,tp=2": 4}
+"""By mesh, how many ranks it has. In the second one the victim shares a group with ranks 0 and 3, none with rank 2."""
 VICTIM = 1
 SLOW_SECONDS = 0.4
 # How long after its fault a cell may take on a machine with more to do than processors.
@@ -28,15 +29,22 @@ class Cell:
         fault: ``SIGKILL`` and ``SIGSTOP`` strike somewhere in a run; a slow rank comes late to one; with ``another
             artifact`` or ``another mesh`` it starts, with ``another shape`` it makes a run.
         transport: ``tcp``: shared memory is forbidden.
+        mesh: of the model.
     """
 
     fault: Fault
     transport: Transport
+    mesh: str = "tp=3"
 
     @property
     def name(self) -> str:
         """The cell's name, unique in the matrix."""
-        return f"{self.fault}/{self.transport}"
+        return f"{self.fault}/{self.transport}/{self.mesh}"
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return MESHES[self.mesh]
 
     @property
     def starts(self) -> bool:
@@ -57,7 +65,7 @@ class Cell:
     def survivors(self) -> tuple[int, ...]:
         """Ranks that go on."""
         gone = self.fault in ("SIGKILL", "SIGSTOP")
-        return tuple(rank for rank in range(SIZE) if not (gone and rank == VICTIM))
+        return tuple(rank for rank in range(self.size) if not (gone and rank == VICTIM))
 
     @property
     def code(self) -> str | None:
@@ -71,4 +79,5 @@ def cells() -> Iterator[Cell]:
     """Yields all cells."""
     for fault in FAULTS:
         for transport in TRANSPORTS:
-            yield Cell(fault, transport)
+            for mesh in MESHES:
+                yield Cell(fault, transport, mesh)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from lowerkit.runtimes.collective.tracing.flight_record_file import to_flight_record
 from lowerkit.runtimes.collective.tracing.trace import Trace
-from tests.support.mesh.faults.cells import JOIN_SECONDS, SIZE, SLOW_SECONDS, VICTIM, Cell
-from tests.support.mesh.faults.network import Artifacts
+from lowerkit.runtimes.mesh.places import rank_name
+from lowerkit.runtimes.mesh.structs import MeshAxis
+from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
+from tests.support.mesh.faults.network import OTHER_MESH, Artifacts
 from tests.support.mesh.faults.rank import Line, run_cell
 from tests.support.processes import collect, start_ranks
 
@@ -46,7 +48,7 @@ def run(cell: Cell, made: Artifacts) -> Outcome:
     """Runs one cell in processes of its own."""
     before = _shared_files()
     with tempfile.TemporaryDirectory(prefix="lowerkit-mesh-faults-") as folder:
-        found = collect(start_ranks(run_cell, SIZE, cell, made, folder), 2 * JOIN_SECONDS)
+        found = collect(start_ranks(run_cell, cell.size, cell, made, folder), 2 * JOIN_SECONDS)
     lines = {rank: line for rank, line in enumerate(found) if isinstance(line, Line)}
     outcome = Outcome(cell, list(_ends(cell, found)))
     outcome.problems += judge(cell, lines)
@@ -96,18 +98,24 @@ def _of_message(cell: Cell, rank: int, line: Line) -> Iterator[str]:
     told = (cell.code,) if cell.starts else (cell.code, "LK8011")  # another rank may have been the first to know
     if line.code not in told:
         yield f"code {line.code}: {line.message}"
-    blamed = rf"\brank {VICTIM}\b" if rank != VICTIM else r"\brank [02]\b"
+    blamed = rf"\brank {VICTIM}\b" if rank != VICTIM else r"\brank [023]\b"
     if not re.search(blamed, line.message):
         yield f"the error does not name the rank: {line.message}"
     if cell.starts:
-        wanted = ["tp=3", "mp=3"] if cell.fault == "another mesh" else ["three.lk", "other.lk", "content id"]
+        other_mesh = cell.fault == "another mesh"
+        wanted = [cell.mesh, OTHER_MESH[cell.mesh]] if other_mesh else ["model.", "other.", "content id"]
     else:
-        wanted = ["all_reduce", f"rank {rank} of tp={SIZE}"]
-        if _BETWEEN_RUNS not in line.message:
-            wanted += ["in step '", "network.py:"]
+        wanted = [rank_name(_axes(cell.mesh), rank)]
+        wanted += [] if _BETWEEN_RUNS in line.message else ["in step '", "network.py:"]
+        if not re.search(r"\ball_(reduce|gather)\b", line.message):
+            yield f"the error does not name the operation: {line.message}"
     missing = [text for text in wanted if text not in line.message]
     if missing:
         yield f"the error does not say {', '.join(missing)}: {line.message}"
+
+
+def _axes(mesh: str) -> list[MeshAxis]:
+    return [MeshAxis(name, int(size)) for name, _, size in (axis.partition("=") for axis in mesh.split(","))]
 
 
 def _blame(lines: Mapping[int, Line]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The model of the matrix and its artifacts: for three ranks, with other weights, for another axis, and for two."""
+"""The model of the matrix and its artifacts: for each mesh, for those that ranks are left for, and with other weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,20 @@ from torch import nn
 import lowerkit
 
 WIDTH = 24
+BATCH = 4
 ROWS = 8
 """Of the input of every run before the fault: the largest, so that no later one needs more memory between ranks."""
-PLAN = {"*.up": "column", "*.down": "row"}
+_TENSOR = {"*.up": "column", "*.down": "row"}
+PLANS: dict[str, dict[str, Any]] = {
+    mesh: {axis: {"input": "batch"} if axis == "dp" else _TENSOR for axis in axes} if len(axes) > 1 else _TENSOR
+    for mesh in ("tp=2", "tp=3", "mp=3", "dp=2,tp=2", "tp=2,dp=2")
+    for axes in [[axis.partition("=")[0] for axis in mesh.split(",")]]
+}
+"""By mesh."""
+OTHER_MESH = {"tp=3": "mp=3", "dp=2,tp=2": "tp=2,dp=2"}
+"""For each mesh of the matrix another one of as many ranks."""
+LEFT = {2: "tp=2", 3: "tp=3", 4: "dp=2,tp=2"}
+"""What so many ranks that are left run."""
 
 
 class Residual(nn.Module):
@@ -32,20 +43,16 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class Artifacts:
-    """Paths of the model as it was compiled, and what it gives.
+    """The model as it was compiled, and what it gives.
 
     Attributes:
-        three: for the mesh ``tp=3``.
-        other: the same with other weights.
-        axis: as ``three``, for the mesh ``mp=3``.
-        two: for ``tp=2``: what two ranks that are left run.
+        of_mesh: the path for each mesh.
+        others: for each mesh of the matrix the path of the same model with other weights.
         x, y: an input of ``ROWS`` rows and the model's output.
     """
 
-    three: str
-    other: str
-    axis: str
-    two: str
+    of_mesh: dict[str, str]
+    others: dict[str, str]
     x: np.ndarray[Any, Any]
     y: np.ndarray[Any, Any]
 
@@ -58,15 +65,19 @@ def model(seed: int) -> nn.Module:
 
 def compile_artifacts(folder: Path) -> Artifacts:
     """Compiles the model for each mesh, for any number of rows."""
-    x = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(3))
-    paths: list[str] = []
-    for name, seed, mesh in (("three", 1, "tp=3"), ("other", 2, "tp=3"), ("axis", 1, "mp=3"), ("two", 1, "tp=2")):
-        compiled = lowerkit.compile(
-            model(seed), (x,), dynamic_shapes=({0: torch.export.Dim("rows", min=2, max=64)},), mesh=mesh, shard=PLAN
-        )
-        paths.append(str(folder / f"{name}.lk"))
-        compiled.save(paths[-1])
+    x = torch.randn(BATCH, ROWS, WIDTH, generator=torch.Generator().manual_seed(3))
+    rows = ({1: torch.export.Dim("rows", min=2, max=64)},)
+
+    def compiled(mesh: str, name: str, seed: int = 1) -> str:
+        path = folder / f"{name}.{mesh.replace('=', '')}.lk"
+        lowerkit.compile(model(seed), (x,), dynamic_shapes=rows, mesh=mesh, shard=PLANS[mesh]).save(path)
+        return str(path)
+
     with torch.no_grad():
         y = model(1)(x)
-    three, other, axis, two = paths
-    return Artifacts(three, other, axis, two, x.numpy(), y.numpy())
+    return Artifacts(
+        {mesh: compiled(mesh, "model") for mesh in PLANS},
+        {mesh: compiled(mesh, "other", 2) for mesh in OTHER_MESH},
+        x.numpy(),
+        y.numpy(),
+    )

@@ -21,8 +21,8 @@ from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.session import Session, load
 from tests.support.faults.rank import holdings
-from tests.support.mesh.faults.cells import JOIN_SECONDS, SIZE, SLOW_SECONDS, VICTIM, Cell
-from tests.support.mesh.faults.network import Artifacts
+from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
+from tests.support.mesh.faults.network import LEFT, OTHER_MESH, Artifacts
 
 _WARM_UP_RUNS = 3
 _STRIKE_SECONDS = 0.05
@@ -75,27 +75,35 @@ def run_cell(rank: int, size: int, cell: Cell, made: Artifacts, folder: str) -> 
 def _start_differently(
     line: Line, rank: int, cell: Cell, made: Artifacts, store: DirectoryStore, reach: RendezvousOptions
 ) -> None:
-    others = made.axis if cell.fault == "another mesh" else made.other
+    others = made.of_mesh[OTHER_MESH[cell.mesh]] if cell.fault == "another mesh" else made.others[cell.mesh]
     started = time.monotonic()
     try:
         join_mesh(
-            others if rank == VICTIM else made.three, store, rank, SIZE, deadline=JOIN_SECONDS, reach=reach, threads=1
+            others if rank == VICTIM else made.of_mesh[cell.mesh],
+            store,
+            rank,
+            cell.size,
+            deadline=JOIN_SECONDS,
+            reach=reach,
+            threads=1,
         )
     except LowerkitError as error:
         line.code, line.message = error.code, error.render()
     line.seconds = time.monotonic() - started
-    session = join_mesh(made.three, store, rank, SIZE, name="again", deadline=JOIN_SECONDS, reach=reach, threads=1)
-    line.again = {"size": SIZE, "right": _is_right(session, made)}
+    session = join_mesh(
+        made.of_mesh[cell.mesh], store, rank, SIZE, name="again", deadline=JOIN_SECONDS, reach=reach, threads=1
+    )
+    line.again = {"size": cell.size, "right": _is_right(session, made)}
 
 
 def _run(
     line: Line, rank: int, cell: Cell, made: Artifacts, store: DirectoryStore, reach: RendezvousOptions, folder: Path
 ) -> None:
     # Ranks may come late to their first runs; where time alone reveals the fault they have a group with less patience.
-    session = join_mesh(made.three, store, rank, SIZE, deadline=JOIN_SECONDS, reach=reach, threads=1)
+    session = join_mesh(made.of_mesh[cell.mesh], store, rank, cell.size, deadline=JOIN_SECONDS, reach=reach, threads=1)
     rights = [_is_right(session, made) for _ in range(_WARM_UP_RUNS)]
-    group = Group.join(store, "runs", rank, SIZE, replace(reach, timeout=JOIN_SECONDS), timeout=cell.timeout)
-    session = load(made.three, threads=1, group=group)
+    group = Group.join(store, "runs", rank, cell.size, replace(reach, timeout=JOIN_SECONDS), timeout=cell.timeout)
+    session = load(made.of_mesh[cell.mesh], threads=1, group=group)
     rights.append(_is_right(session, made))
     started = time.monotonic()
     try:
@@ -117,7 +125,7 @@ def _suffer(session: Session, rank: int, cell: Cell, made: Artifacts, folder: Pa
     """Runs the model until the fault has struck; raises what a run raises."""
     victim = rank == VICTIM
     if cell.fault == "another shape":
-        session.run(made.x[: 3 if victim else 4])
+        session.run(made.x[:, : 3 if victim else 4])
     elif cell.fault == "slow":
         if victim:
             time.sleep(SLOW_SECONDS)
@@ -136,7 +144,7 @@ def _go_on(group: Group, cell: Cell, made: Artifacts) -> dict[str, Any]:
         smaller = group.shrink(1.0 if cell.fault == "SIGSTOP" else 10.0)
     except LowerkitError as error:
         return {"error": error.render()}
-    session = load(made.three if smaller.size == SIZE else made.two, threads=1, group=smaller)
+    session = load(made.of_mesh[LEFT[smaller.size]], threads=1, group=smaller)
     right = _is_right(session, made)
     smaller.close()
     return {"size": smaller.size, "right": right}

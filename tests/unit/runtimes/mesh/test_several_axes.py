@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from lowerkit.artifact.golden import golden_entries
+from lowerkit.artifact.writer import write_artifact
 from lowerkit.errors import ArtifactError, RuntimeFault
-from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.runtimes.artifact_reader import Artifact, open_artifact
 from lowerkit.runtimes.collective.failures import CollectiveFault, RankDied
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.simulation.simulation import simulate
 from lowerkit.runtimes.cpu.requirements import choose_program
-from lowerkit.runtimes.manifest import Buffer, Manifest, MeshAxis, ProgramSpec
+from lowerkit.runtimes.manifest import Buffer, GoldenSpec, Manifest, MeshAxis, ProgramSpec
 from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
 from lowerkit.runtimes.mesh.groups import AxisGroups
 from lowerkit.runtimes.mesh.places import place_of, ranks_along
@@ -24,7 +26,7 @@ from lowerkit.runtimes.mesh.simulated import first_failure, run_simulated
 from lowerkit.runtimes.safetensors_header import StoredTensor
 from lowerkit.runtimes.session import load
 from lowerkit.runtimes.validation import manifest_problems
-from lowerkit.runtimes.verify import verify_artifact
+from lowerkit.runtimes.verify import run_program, verify_artifact
 from tests.support.mesh.several_axes import (
     COLUMNS,
     along,
@@ -251,3 +253,26 @@ def test_an_axis_that_no_rank_shares_takes_part(tmp_path: Path) -> None:
     path = write_axes(tmp_path / "model.lk", [replace(whole, steps=[steps[0], first, *steps[1:]])], parts(mesh, ["tp"]))
     for (y,) in run_simulated(path, [X]):
         np.testing.assert_array_equal(y, expected(mesh, ["tp"]))
+
+
+def test_golden_values_are_those_of_one_program_for_all_places(tmp_path: Path) -> None:
+    mesh = {"dp": 2, "tp": 2}
+    first, second = (gathered(mesh, ("dp", "tp"), place={"dp": place}) for place in range(2))
+    first = replace(first, golden=GoldenSpec("golden/y"))
+
+    def write(path: Path, spoilt: bool) -> Path:
+        def golden(artifact: Artifact) -> dict[str, bytes]:
+            results = run_program(artifact, first, [X], 4, None)
+            for (y,) in results:
+                np.testing.assert_array_equal(y, expected(mesh, ("dp", "tp")))
+            results[0][0][0, 1, 2] += spoilt
+            return golden_entries([X], {"golden/y": results[0]})
+
+        manifest = Manifest([first, second], features=["mesh", "places"])
+        write_artifact(path, manifest, {}, {"w": parts(mesh, ("dp", "tp"))}, golden)
+        return path
+
+    (program,) = verify_artifact(write(tmp_path / "good.lk", False)).programs
+    assert program.comparison == "bitwise" and program.golden[0].mismatches == 0
+    (program,) = verify_artifact(write(tmp_path / "bad.lk", True)).programs
+    assert program.golden[0].mismatches == 1

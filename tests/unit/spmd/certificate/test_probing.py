@@ -1,0 +1,128 @@
+"""What a weight of a rank is, is known by its derivation; a derivation that is something else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowerkit.errors import VerifyError
+from lowerkit.program.weights import Shard, WeightStore
+from lowerkit.spmd.certificate.facts import Fact, Rows, Slices
+from lowerkit.spmd.certificate.graph import Form, Graph, Op
+from lowerkit.spmd.certificate.probing import facts_of
+
+Array = np.ndarray[Any, Any]
+NOTHING = Graph([], [], [""], [], [], [])
+
+
+def reading(kind: str) -> Graph:
+    """A program that reads the weight ``w@tp``."""
+    return Graph([kind], [Form("lk.weight", {"symbol": "w@tp"})], [""], [], [Op(0, [], [0])], [])
+
+
+def slices(axis: int, ranks: int) -> Callable[[Array], Array]:
+    def stacked(array: Array) -> Array:
+        size = -(-array.shape[axis] // ranks)
+        padding = [(0, ranks * size - extent if place == axis else 0) for place, extent in enumerate(array.shape)]
+        cut = np.pad(array, padding).reshape(*array.shape[:axis], ranks, size, *array.shape[axis + 1 :])
+        return np.moveaxis(cut, axis, 0)
+
+    return stacked
+
+
+def fact(shape: tuple[int, ...], derived: Callable[..., Array], parts: tuple[int, ...], ranks: int = 2) -> Fact:
+    """The fact of a weight that is never read: it is declared."""
+    store = WeightStore()
+    store.declare("w", "f32", shape)
+    store.derive("w@tp", ["w"], derived, dtype="f32", shape=parts, shard=Shard((("tp", ranks),)))
+    (found,) = facts_of(NOTHING, reading("f32[1]"), store, "tp", ranks)
+    return found
+
+
+@pytest.mark.parametrize(("axis", "ranks"), [(0, 2), (1, 2), (2, 2), (0, 3), (1, 4)])
+def test_slices_along_each_dimension(axis: int, ranks: int) -> None:
+    shape = (6, 8, 300)
+    derived = slices(axis, ranks)
+    parts = derived(np.zeros(shape)).shape
+    assert fact(shape, derived, parts, ranks) == Slices("w@tp", "w", "f32[6,8,300]", axis)
+
+
+def test_slices_that_are_padded() -> None:
+    assert fact((7, 5), slices(0, 3), (3, 3, 5), 3) == Slices("w@tp", "w", "f32[7,5]", 0)
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        lambda array: slices(0, 2)(array)[::-1],  # the other way round
+        lambda array: slices(1, 2)(array),  # of a square weight: columns for rows have the same shape as ...
+        lambda array: slices(0, 2)(np.roll(array, 1, axis=0)),
+        lambda array: slices(0, 2)(array[:, ::-1]),
+        lambda array: slices(0, 2)(array) + 1,
+        lambda array: np.stack([array[:4]] * 2),
+        lambda array: np.stack([array[::2], array[1::2]]),  # rows in turn
+        lambda array: np.moveaxis(slices(0, 2)(array), 1, 2),
+    ],
+)  # fmt: skip
+def test_what_is_no_slices_is_refused(derived: Callable[[Array], Array]) -> None:
+    parts = derived(np.zeros((8, 8))).shape
+    if np.array_equal(derived(np.arange(64).reshape(8, 8)), slices(1, 2)(np.arange(64).reshape(8, 8))):
+        assert fact((8, 8), derived, parts) == Slices("w@tp", "w", "f32[8,8]", 1)  # ... those that the program expects
+        return
+    with pytest.raises(VerifyError, match="are not the slices of w along a dimension"):
+        fact((8, 8), derived, parts)
+
+
+def test_a_weight_that_other_axes_share_is_cut_in_each_part() -> None:
+    store = WeightStore()
+    store.declare("w", "f32", (6, 8))
+    store.derive("w@dp", ["w"], slices(0, 3), dtype="f32", shape=(3, 2, 8), shard=Shard((("dp", 3),)))
+
+    def again(array: Array) -> Array:
+        return np.moveaxis(array.reshape(3, 2, 2, 4), 2, 1)
+
+    shard = Shard((("dp", 3), ("tp", 2)))
+    store.derive("w@tp", ["w@dp"], again, dtype="f32", shape=(3, 2, 2, 4), shard=shard)
+    (found,) = facts_of(NOTHING, reading("f32[2,4]"), store, "tp", 2)
+    assert found == Slices("w@tp", "w@dp", "f32[2,8]", 1)
+
+
+def table(rows: Array, ranks: int) -> Fact:
+    store = WeightStore()
+    store.derive("w@tp", (), lambda: rows, dtype="i64", shape=rows.shape, shard=Shard((("tp", ranks),)))
+    (found,) = facts_of(NOTHING, reading("i64[1]"), store, "tp", ranks)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rows", "stated"),
+    [
+        (np.arange(4) * 25, Rows("w@tp", -1, 25)),
+        (np.arange(12).reshape(4, 3), Rows("w@tp", 3, 3, 1)),
+        (np.arange(4).reshape(4, 1) * 2 // 4, Rows("w@tp", 1, 1, 0, 0, 2)),
+        (np.full((4, 2), 5), Rows("w@tp", 2, 0, 0, 5)),
+    ],
+)
+def test_rows_are_a_function_of_the_rank(rows: Array, stated: Rows) -> None:
+    assert table(rows, 4) == stated
+
+
+@pytest.mark.parametrize("rows", [np.array([0, 25, 51, 75]), np.array([[0, 1, 2], [3, 4, 5], [6, 8, 7], [9, 10, 11]])])
+def test_other_rows_are_refused(rows: Array) -> None:
+    with pytest.raises(VerifyError, match="no linear function of the rank"):
+        table(rows, 4)
+
+
+def test_parts_for_other_ranks_are_refused() -> None:
+    with pytest.raises(VerifyError, match="2 parts for 4 ranks"):
+        facts_of(NOTHING, reading("f32[1]"), _shared(2), "tp", 4)
+
+
+def _shared(ranks: int) -> WeightStore:
+    store = WeightStore()
+    store.declare("w", "f32", (8, 8))
+    store.derive("w@tp", ["w"], slices(0, 2), dtype="f32", shape=(2, 4, 8), shard=Shard((("tp", ranks),)))
+    return store
