@@ -52,6 +52,7 @@ CODES: dict[str, str] = {
     "LK7003": "a worker process could not be started",
     "LK7004": "shared memory or descriptors ran out",
     "LK7005": "more requests wait than a server takes",
+    "LK7006": "the model does not fit in the memory of the devices",
     "LK8001": "the artifact is damaged",
     "LK8002": "the artifact has a format that this runtime does not read",
     "LK8003": "the machine lacks a CPU feature that the artifact needs",

@@ -2,8 +2,8 @@
 
     python tools/fault_matrix_models.py --write
 
-{SIGKILL, SIGSTOP, slow, another artifact, another shape, another mesh} x {shared memory, TCP} x {tp=3, dp=2,tp=2}: ranks of
-a compiled model; tests/support/mesh/faults says what each cell demands. All of it takes about a minute.
+{SIGKILL, SIGSTOP, slow, another artifact, another shape, another mesh} x {shared memory, TCP} x two meshes: ranks of a
+compiled model; tests/support/mesh/faults says what each cell demands. All of it takes about a minute.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
         "",
         "Written by `python tools/fault_matrix_models.py --write`; [faults.md](../faults.md) says what it means.",
         "A cell is the seconds from the fault until the last rank that is left had its error (or its results, where a",
-        "rank was slow): the longest of its runs. **FAIL**: a demand is not met.",
+        "rank was slow): the longest of its runs. **FAIL**: a demand is not met. A star: a rank that shares no group",
+        "with the one that was stopped blames the one that it waited for, which waited as long itself.",
         "",
         "| fault | " + " | ".join(f"{mesh}, {transport}" for mesh, transport in columns) + " |",
         "|---|" + "---|" * len(columns),
@@ -63,7 +64,9 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
     for fault in cells.FAULTS:
         row = [outcomes[cells.Cell(fault, transport, mesh).name] for mesh, transport in columns]
         texts = [
-            "**FAIL**" if any(one.problems for one in found) else f"{max(one.seconds for one in found):.2f}"
+            "**FAIL**"
+            if any(one.problems for one in found)
+            else f"{max(one.seconds for one in found):.2f}" + "*" * any(one.another for one in found)
             for found in row
         ]
         lines.append(f"| {fault} | " + " | ".join(texts) + " |")

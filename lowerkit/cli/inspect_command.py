@@ -103,7 +103,7 @@ def command(
             }
             for e in parts.ledger
         ]
-    values = _dim_values(shown, dims)
+    values = dim_values(shown, dims)
     placements = read_placements(shown.metadata)
     document = describe(shown, values, weight_bytes, code_bytes)
     document["targets"] = [program.label for program in manifest.programs]
@@ -168,7 +168,8 @@ def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, co
     }
 
 
-def _dim_values(program: ProgramSpec, texts: tuple[str, ...]) -> dict[str, int]:
+def dim_values(program: ProgramSpec, texts: tuple[str, ...]) -> dict[str, int]:
+    """Returns the value of each symbolic dim of a program: that of ``NAME=VALUE``, else its minimum."""
     values = {dim.name: dim.minimum for dim in program.signature.dims}
     for text in texts:
         name, _, value = text.partition("=")

@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run an artifact on inputs.",
     "check": "Compare a compiled model with eager, op by op and as a whole.",
     "inspect": "Show the ops, regions, memory, FLOPs and bytes of a model or artifact.",
+    "plan": "Plan a model for meshes of devices: memory, collectives and time, without its weights.",
     "opt": "Run passes over an MLIR file.",
     "emit-c": "Write an artifact as an object, a header and an example for C.",
     "verify": "Prove an artifact again: checksums and golden inputs.",

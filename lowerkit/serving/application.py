@@ -80,7 +80,8 @@ def deployment(
         raise UnsupportedError("LK4008", f"max_batch is {max_batch}, and {file.name} has no batch", details=[obstacle])
     model_name = file.stem if name is None else name
     most_rows = 1 if obstacle else max_batch or 32
-    model = serve.deployment(ModelReplica, name="Model").options(
+    wrap: Any = serve.deployment
+    model = wrap(ModelReplica, name="Model").options(
         num_replicas=replicas,
         max_ongoing_requests=max(2 * most_rows, 4),
         max_queued_requests=max_queued,
@@ -90,7 +91,7 @@ def deployment(
         graceful_shutdown_timeout_s=30.0,
         max_surge_percent=max_surge_percent,
     )
-    gateway = serve.deployment(Gateway, name="Gateway").options(
+    gateway = wrap(Gateway, name="Gateway").options(
         num_replicas=gateways,
         # A gateway only waits: what waits is limited where it waits, at the handle of the model.
         max_ongoing_requests=max_queued + replicas * max(2 * most_rows, 4) + 1024,

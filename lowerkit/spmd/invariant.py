@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from lowerkit.dialect.types import is_float
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.rewriting import element_of, main_block, nested_operations, operations
+from lowerkit.passes.rewriting import element_of, nested_operations
 from lowerkit.passes.shard.invariance import is_exact
 from lowerkit.passes.source_location import describe
 from lowerkit.spmd.cost.machine import DeviceModel, LinkModel
@@ -48,8 +48,8 @@ def require_one_order(module: ir.Module) -> None:
     Raises:
         UnsupportedError: LK4007, with every such collective.
     """
-    block = main_block(module)
-    ops = [each for op in operations(block) for each in (op, *nested_operations(op))]
+    functions = [op.operation for op in module.body.operations]
+    ops = [each for function in functions for each in nested_operations(function)]
     found = [
         f"{ir.StringAttr(op.attributes['kind']).value} along {ir.StringAttr(op.attributes['axis']).value!r} at "
         f"{describe(op)}"

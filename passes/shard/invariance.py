@@ -7,7 +7,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import defining_op, nested_operations
 
 INVARIANT = "lk.invariant"
-"""On the module: no float is summed but in an order that hangs on the length of the sum alone."""
+"""On the module and its functions: no float is summed but in an order that hangs on the length of the sum alone."""
 
 CHUNKED = "lk.chunked"
 """On an ``lk.matmul``: its first dimension counts parts of a sum, one or several for each rank."""
@@ -15,19 +15,21 @@ CHUNKED = "lk.chunked"
 EXACT = "lk.exact"
 """On what makes a term of a sum of which the other ranks' terms are -0 wherever it is something else."""
 
+_VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "linalg.transpose"})
 _MOVES = frozenset({"lk.weight", "lk.gather", "lk.scatter", "lk.sort", "lk.topk"})
 """Ops of the dialect that compute no floats."""
 
 
 def mark_invariant(module: ir.Module) -> None:
-    """Marks a module."""
-    module.operation.attributes[INVARIANT] = ir.UnitAttr.get(module.context)
+    """Marks a module, and its functions: bodies of branches and loops go through passes in modules of their own."""
+    for op in (module.operation, *(each.operation for each in module.body.operations)):
+        op.attributes[INVARIANT] = ir.UnitAttr.get(module.context)
 
 
 def is_invariant(op: ir.Operation) -> bool:
-    """Whether the module that holds ``op`` is marked."""
+    """Whether the module or the function that holds ``op`` is marked."""
     top = op
-    while top.parent is not None:
+    while INVARIANT not in top.attributes and top.parent is not None:
         top = top.parent.operation
     return INVARIANT in top.attributes
 
@@ -52,8 +54,10 @@ def mark_exact(term: ir.Value) -> None:
 
 
 def is_exact(term: ir.Value) -> bool:
-    """Whether a term is marked."""
+    """Whether a term is marked, or a view of one that is."""
     op = defining_op(term)
+    while op is not None and op.name in _VIEWS:
+        op = defining_op(op.operands[0])
     return op is not None and EXACT in op.attributes
 
 

@@ -111,9 +111,10 @@ class Batch:
 
     def join(self, requests: Sequence[Sequence[Array]]) -> list[Array]:
         """Returns the inputs of several requests as those of one; shared inputs are the first one's."""
+        columns = map(list, zip(*requests, strict=True))
         return [
             np.concatenate(column) if split and len(column) > 1 else column[0]
-            for column, split in zip(zip(*requests, strict=True), self.split, strict=True)
+            for column, split in zip(columns, self.split, strict=True)
         ]
 
     def key(self, arrays: Sequence[Array]) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from lowerkit.dialect.context import parse_module
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import LowerkitError, ParityError, UnsupportedError, UsageError
 from lowerkit.passes.rewriting import main_block, tensor_type
-from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan
+from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan, StageEntry, StagePlan
 from lowerkit.program.program import Program
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 from sharding_graphs import Graph, Mesh, input_names
@@ -24,7 +24,7 @@ def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
     plans = split(parse_module(graph.text, shared_context()), store_of(graph), mesh, input_names(graph))
     used = [tuple(entry for entry in plan.entries if entry in plan.report.used) for plan in plans]
     axes = [ShardingPlan(plan.axis, plan.ranks, own) for plan, own in zip(plans, used, strict=True) if own]
-    if not axes:
+    if not axes and not mesh.stages:
         return Outcome("passed")
     returned = [tensor_type(value) for value in list(main_block(module).operations)[-1].operation.operands]
     names = input_names(graph)
@@ -38,7 +38,12 @@ def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
         if kind is not None
     ]
     program = Program(shared_context(), module, store, Signature(inputs, outputs), "random", "raised")
-    sharding = MeshPlan(tuple((plan.axis, plan.ranks) for plan in axes), tuple(axes))
+    sizes, stages = [(plan.axis, plan.ranks) for plan in axes], None
+    if mesh.stages:
+        count = max(mesh.stages.values()) + 1
+        sizes.append(("pp", count))
+        stages = StagePlan("pp", count, tuple(StageEntry(*entry) for entry in mesh.stages.items()))
+    sharding = MeshPlan(tuple(sizes), tuple(axes), stages)
     try:
         compiled = compile_program(program, CompileOptions(golden=False, workers=1, sharding=sharding))
         found = compiled.runner.run(*graph.inputs)

@@ -8,7 +8,7 @@ attention, elementwise ops with broadcasts, views, reductions, look-ups, joins a
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,10 +42,17 @@ class Graph:
 
 @dataclass
 class Mesh:
-    """Axes with their sizes, and pattern -> choice for each."""
+    """How a program is split.
+
+    Attributes:
+        axes: with their sizes.
+        entries: of each axis, pattern -> choice.
+        stages: of each path of a module, in program order; for a program that is compiled.
+    """
 
     axes: list[tuple[str, int]]
     entries: list[dict[str, str]]
+    stages: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def random_graph(rng: random.Random) -> Graph:
@@ -62,7 +69,17 @@ def random_mesh(rng: random.Random, graph: Graph) -> Mesh:
     """Returns one to three axes, each with a plan that may be silly."""
     count = rng.choices((1, 2, 3), (6, 4, 1))[0]
     axes = [(name, rng.choice((2, 2, 3, 4))) for name in rng.sample(("tp", "dp", "ep", "x"), count)]
-    return Mesh(axes, [_random_entries(rng, graph) for _ in axes])
+    return Mesh(axes, [_random_entries(rng, graph) for _ in axes], _random_stages(rng, graph))
+
+
+def _random_stages(rng: random.Random, graph: Graph) -> dict[str, int]:
+    """Returns no stages, or two or three, each of the steps behind those of the one before."""
+    numbers = sorted({int(path.split(".")[1]) for paths in graph.modules for path in paths})
+    count = rng.choice((0, 2, 3))
+    if not 0 < count <= len(numbers):
+        return {}
+    cuts = sorted(rng.sample(range(1, len(numbers)), count - 1))
+    return {f"block.{number}.*": sum(place >= cut for cut in cuts) for place, number in enumerate(numbers)}
 
 
 def _random_entries(rng: random.Random, graph: Graph) -> dict[str, str]:
@@ -106,6 +123,9 @@ def _graph(maker: Maker, steps: int) -> Graph:
     inputs = [data.standard_normal(shape).astype(np.float32) for shape in shapes]
     inputs.append(data.integers(0, 6, rows, np.int64))
     for name, array in maker.weights.items():
+        if array.dtype == np.int8:
+            maker.weights[name] = data.integers(-7, 8, array.shape, np.int8)
+            continue
         scale = 1.0 if array.ndim < 2 else 1.5 / np.sqrt(max(array.shape[-1], 2))
         maker.weights[name] = (data.standard_normal(array.shape) * scale).astype(np.float32)
     weighted, others = ([path for path in paths if path in there] for paths in maker.inside)

@@ -115,7 +115,7 @@ def allowed(graph: Graph, mesh: Mesh) -> Mesh:
             tried[number][pattern] = choice
             if not _is_refused(graph, Mesh(mesh.axes, tried)):
                 axes = tried
-    return Mesh(mesh.axes, axes)
+    return Mesh(mesh.axes, axes, mesh.stages)
 
 
 def _is_refused(graph: Graph, mesh: Mesh) -> bool:

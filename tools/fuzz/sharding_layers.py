@@ -8,8 +8,10 @@ from lowerkit.dialect import (
     AttentionOp,
     AvgPoolOp,
     ConvOp,
+    ConvTransposeOp,
     GatherOp,
     GroupNormOp,
+    IntegerMatmulOp,
     LayerNormOp,
     MatmulOp,
     MaxPoolOp,
@@ -20,7 +22,7 @@ from lowerkit.dialect import (
 from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.elementwise import identity_map
 from lowerkit.passes.layout.transposes import build_transpose
-from lowerkit.passes.rewriting import shape_of
+from lowerkit.passes.rewriting import element_of, shape_of
 from lowerkit.program.locations import make_location
 from sharding_maker import FEATURES, MOST_ELEMENTS, Maker, Step
 
@@ -71,6 +73,40 @@ def convolution(maker: Maker) -> ir.Value | None:
     filter_ = maker.weight(outputs, channels // groups, size, size)
     made = ConvOp.build(value, filter_, padding=size // 2, strides=stride, groups=groups)
     return _biased(maker, made, 1) if maker.rng.random() < 0.5 else made
+
+
+def spread(maker: Maker) -> ir.Value | None:
+    value = maker.value(lambda shape: len(shape) == 4 and np.prod(shape) <= MOST_ELEMENTS / 8)
+    if value is None:
+        return None
+    channels = shape_of(value)[1]
+    groups = maker.rng.choice([1, 1, *(each for each in (2, 4) if channels % each == 0)])
+    filter_ = maker.weight(channels, maker.rng.choice((1, 2, 4, 6)), 2, 2)
+    return ConvTransposeOp.build(value, filter_, strides=maker.rng.choice((1, 2)), groups=groups)
+
+
+def integers(maker: Maker) -> ir.Value | None:
+    """A product of bytes; its inputs and sums are small enough to be exact as floats."""
+    value = maker.value(lambda shape: len(shape) >= 2)
+    if value is None:
+        return None
+    shape, maps = shape_of(value), [identity_map(len(shape_of(value)))]
+    byte, word = ir.IntegerType.get_signless(8), ir.IntegerType.get_signless(32)
+
+    def stored(scalars: list[ir.Value]) -> list[ir.Value]:
+        limit, low = (arith.ConstantOp(ir.F32Type.get(), ir.FloatAttr.get_f32(each)).result for each in (7.0, -7.0))
+        clamped = arith.MaximumFOp(arith.MinimumFOp(scalars[0], limit).result, low).result
+        return [arith.FPToSIOp(byte, clamped).result]
+
+    weight = maker.weight(maker.rng.choice(FEATURES), shape[-1], dtype=np.int8)
+    sums = IntegerMatmulOp.build(maker.map([value], maps, shape, stored, byte), weight, transpose_rhs=True)
+    assert element_of(sums) == word
+
+    def real(scalars: list[ir.Value]) -> list[ir.Value]:
+        scale = arith.ConstantOp(ir.F32Type.get(), ir.FloatAttr.get_f32(0.0625)).result
+        return [arith.MulFOp(arith.SIToFPOp(ir.F32Type.get(), scalars[0]).result, scale).result]
+
+    return maker.map([sums], maps, shape_of(sums), real, ir.F32Type.get())
 
 
 def pooled(maker: Maker) -> ir.Value | None:
@@ -150,6 +186,7 @@ def picked(maker: Maker) -> ir.Value | None:
 
 LAYERS: dict[str, tuple[int, Step]] = {
     "product": (8, product), "batched": (2, batched), "experts": (2, experts), "convolution": (5, convolution),
+    "spread": (1, spread), "integers": (2, integers),
     "pooled": (2, pooled), "norm": (3, norm), "softmax": (1, softmax), "attention": (2, attention),
     "looked_up": (2, looked_up), "picked": (1, picked),
 }  # fmt: skip

@@ -47,15 +47,27 @@ class Maker:
         fitting = [value for value in self.values if accept(shape_of(value))]
         return self.rng.choices(fitting, [2**place for place in range(len(fitting))])[0] if fitting else None
 
-    def weight(self, *shape: int) -> ir.Value:
-        """Returns a new weight of the module at hand."""
-        name = f"{self.path}.weight{len(self.weights)}"
-        self.weights[name] = np.empty(shape, np.float32)
-        return WeightOp.build(name, ir.RankedTensorType.get(list(shape), ir.F32Type.get()))
+    def weight(self, *shape: int, dtype: Any = np.float32) -> ir.Value:
+        """Returns a weight of the module at hand: a new one, or now and then one that is there."""
+        there = [name for name, array in self.weights.items() if (array.shape, array.dtype) == (shape, dtype)]
+        if there and self.rng.random() < 0.15:
+            name = self.rng.choice(there)
+        else:
+            name = f"{self.path}.weight{len(self.weights)}"
+            self.weights[name] = np.empty(shape, dtype)
+        element = ir.F32Type.get() if dtype == np.float32 else ir.IntegerType.get_signless(8)
+        return WeightOp.build(name, ir.RankedTensorType.get(list(shape), element))
 
-    def map(self, inputs: list[ir.Value], maps: list[IndexMap], shape: list[int], body: Any) -> ir.Value:
+    def map(
+        self,
+        inputs: list[ir.Value],
+        maps: list[IndexMap],
+        shape: list[int],
+        body: Any,
+        element: ir.Type | None = None,
+    ) -> ir.Value:
         """Returns what an elementwise op gives."""
-        empty = tensor.EmptyOp(shape, element_of(inputs[0])).result
+        empty = tensor.EmptyOp(shape, element or element_of(inputs[0])).result
         return build_elementwise(inputs, maps, [empty], body, ir.Location.current).results[0]
 
 

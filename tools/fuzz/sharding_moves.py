@@ -101,9 +101,8 @@ def joined(maker: Maker) -> ir.Value | None:
         return None
     shape = shape_of(value)
     axis = maker.rng.randrange(len(shape))
-    other = maker.value(
-        lambda each: each[:axis] + each[axis + 1 :] == shape[:axis] + shape[axis + 1 :] and len(each) == len(shape)
-    )
+    rest = shape[:axis] + shape[axis + 1 :]
+    other = maker.value(lambda each: len(each) == len(shape) and each[:axis] + each[axis + 1 :] == rest)
     assert other is not None, "the value itself fits"
     joined = list(shape)
     joined[axis] += shape_of(other)[axis]

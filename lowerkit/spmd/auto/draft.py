@@ -13,6 +13,9 @@ from lowerkit.program.program import Program
 from lowerkit.spmd.auto.shorten import Counts, shorten
 from lowerkit.spmd.auto.trial import Machine, Trial
 
+_DATA = ("lk.weight", "arith.constant", "tensor.empty", "torch.constant.", "torch.prim.", "torch_c.")
+"""Ops that compute nothing; a weight that two modules share is where the first one is written."""
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -44,7 +47,8 @@ def draft_of(program: Program, machine: Machine) -> Draft:
             f"{program.source} is at stage {program.stage!r} already: a program is split among ranks on its way there",
             hint="start from a stage before canonical, or from the model",
         )
-    paths = dict.fromkeys(origin_of(op.location).module for op in operations(main_block(program.module)))
+    ops = operations(main_block(program.module))
+    paths = dict.fromkeys(origin_of(op.location).module for op in ops if not op.name.startswith(_DATA))
     short = replace(program.copy(), weights=program.weights.fork())
     counts = shorten(short.module)
     if not _verifies(short.module):  # layers that are not one behind the other

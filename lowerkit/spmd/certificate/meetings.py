@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from lowerkit.runtimes.expressions import Expr, normalize, simplify
 from lowerkit.runtimes.manifest import ITEM_SIZES
@@ -50,6 +51,11 @@ class Meeting(msgspec.Struct, frozen=True, omit_defaults=True):
     peer: int = -1
     place: str = ""
     function: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("given", "made"):
+            size: Any = getattr(self, name)
+            force_setattr(self, name, None if size is None else normalize(size))
 
     def __str__(self) -> str:
         role = f" of {self.reduction}" if self.kind in REDUCING else ""

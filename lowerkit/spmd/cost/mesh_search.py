@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lowerkit.errors import UnsupportedError
 from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan
 from lowerkit.program.program import Program
 from lowerkit.runtimes.mesh.structs import MeshAxis
@@ -65,6 +66,38 @@ class MeshSearch:
         self._batch = _batch(self._draft)
         self._split: dict[tuple[MeshAxis, ...], tuple[tuple[ShardingPlan, ...], Trial] | None] = {}
         self._planned: dict[Mesh, MeshCost] = {}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the whole program."""
+        return self._draft.trial.cost.weight_bytes
+
+    @property
+    def compared(self) -> str:
+        """What meshes were compared by, in words."""
+        removed = len(self._draft.trial.counts.removed)
+        if not removed:
+            return "meshes were compared by the whole program"
+        return (
+            f"meshes were compared by a program without {removed} layers that are like others, which count for them; "
+            "bytes and times of what is shown are those of the whole program"
+        )
+
+    def of(self, mesh: Mesh) -> MeshCost:
+        """Returns what a mesh costs, with the plan that is chosen for it.
+
+        Raises:
+            UnsupportedError: LK4007, the program cannot be split so.
+        """
+        found = self.estimate(mesh)
+        if found is None:
+            raise UnsupportedError(
+                "LK4007",
+                f"nothing of {self._draft.source} can be split along an axis of {mesh}",
+                hint="the name of an axis says what is split: tp weights, dp the batch, ep experts, sp sequences, "
+                "pp stages",
+            )
+        return self._plan(found)
 
     def best(self, devices: int) -> MeshCost | None:
         """Returns the fastest mesh of ``devices`` that fits, else the one that needs least; None where there is none."""

@@ -45,16 +45,15 @@ def ranks_of_results(folder: Path, requests: list[Any]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_dies_is_replaced(rank: int, tmp_path: Path) -> None:
+def test_a_rank_that_dies_is_replaced(tmp_path: Path) -> None:
+    """Rank 0, which writes the results; the death of the other one is no other case for torchrun."""
     requests = make_folder(folder := tmp_path / "work")
-    (folder / "kill").write_text(str(rank))
+    (folder / "kill").write_text("0")
     command = (*TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "2", *WORKER)
     code, out, err = finished(tmp_path, folder, command=command)
     assert code == 0, err
     assert sorted(re.findall(r"rank (\d), restarts (\d)", out)) == [("0", "1"), ("1", "1")], out
     assert ranks_of_results(folder, requests) == [2] * REQUESTS
-    print(err); assert 0
 
 
 def node(endpoint: str, address: str, prefix: list[str], *, keeps: bool, nodes: str) -> tuple[str, ...]:

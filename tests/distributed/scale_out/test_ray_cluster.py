@@ -220,7 +220,10 @@ def test_what_cannot_be_deployed_is_refused_at_once(tmp_path: Path) -> None:
         deployment(write_counter(tmp_path / "state.lk"))
     with pytest.raises(UnsupportedError, match="max_batch is 8, and fixed.lk has no batch"):
         deployment(write_fixed(tmp_path / "fixed.lk"), max_batch=8)
-    for options, said in (({"replicas": 0}, "replicas is 0"), ({"batch_wait": -1}, "batch_wait is -1")):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"replicas": 0}, "replicas is 0"), ({"batch_wait": -1}, "batch_wait is -1"),
+    ]  # fmt: skip
+    for options, said in wrong:
         with pytest.raises(UsageError, match=said):
             deployment(path, **options)
     with pytest.raises(ArtifactError, match="LK1001"):

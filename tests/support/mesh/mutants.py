@@ -177,8 +177,7 @@ def _apply(kind: str, op: ir.Operation, choice: int) -> str:
 def _module_of(op: ir.Operation) -> ir.Module:
     while op.name != "func.func":
         op = op.parent.operation
-    found = ir.Module.parse(str(op.parent.operation), op.context)
-    return found
+    return ir.Module.parse(str(op.parent.operation), op.context)
 
 
 _KINDS: dict[str, Callable[[ir.Module], list[Change]]] = {

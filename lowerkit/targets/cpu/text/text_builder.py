@@ -38,9 +38,7 @@ class TextBuilder:
         """Round to bf16 with the CPU's instruction (AVX512_BF16): denormal results become zero."""
         self.vnni = False
         """Sum products of bytes with the CPU's instruction (AVX512_VNNI)."""
-        self.invariant = False
-        """Give an element the same bits whatever lies beside it: sums in an order that hangs on their length alone,
-        and roundings that do not hang on what is fused."""
+        self.invariant = False  # what RegionView.invariant asks for
         self._indent = indent
         self._names = 0
         self._first_lane: set[Value] = set()

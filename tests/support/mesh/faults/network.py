@@ -1,4 +1,4 @@
-"""The model of the matrix and its artifacts: for each mesh, for those that ranks are left for, and with other weights."""
+"""The model of the matrix, compiled for each mesh and for what is left of it, and with other weights."""
 
 from __future__ import annotations
 

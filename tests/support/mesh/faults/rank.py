@@ -18,6 +18,7 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record
+from lowerkit.runtimes.mesh.groups import axis_groups
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.session import Session, load
 from tests.support.faults.rank import holdings
@@ -38,7 +39,7 @@ class Line:
         right: whether every output was the model's.
         again: how the ranks that are left went on: how many they are, and whether the model's outputs are right there;
             or the error.
-        record: what the group's flight recorder holds; empty where no group came about.
+        record: what the flight recorder of the group along ``tp`` holds; empty where none came about.
         before, after: what the process held at first and at the end.
     """
 
@@ -91,7 +92,7 @@ def _start_differently(
         line.code, line.message = error.code, error.render()
     line.seconds = time.monotonic() - started
     session = join_mesh(
-        made.of_mesh[cell.mesh], store, rank, SIZE, name="again", deadline=JOIN_SECONDS, reach=reach, threads=1
+        made.of_mesh[cell.mesh], store, rank, cell.size, name="again", deadline=JOIN_SECONDS, reach=reach, threads=1
     )
     line.again = {"size": cell.size, "right": _is_right(session, made)}
 
@@ -113,7 +114,8 @@ def _run(
         line.code, line.message = error.code, error.render()
     line.seconds = time.monotonic() - started
     line.right = all(rights)
-    line.record = flight_record(group.native, group.name, group.rank, group.size)
+    along = axis_groups(group, session.program.mesh).by_axis["tp"]
+    line.record = flight_record(along.native, along.name, along.rank, along.size)
     if cell.code is not None:
         line.again = _go_on(group, cell, made)
     group.close()

@@ -176,7 +176,12 @@ CASES: dict[str, tuple[str, str]] = {
         "PPP",
     ),
     "attention, any order of queries": (
-        lk("attention", "2x4x6x4xf32 2x4x5x4xf32 2x4x5x6xf32 4x1x5xf32", "2x4x6x6xf32", **{**ATTENTION, "causal": "false"}),
+        lk(
+            "attention",
+            "2x4x6x4xf32 2x4x5x4xf32 2x4x5x6xf32 4x1x5xf32",
+            "2x4x6x6xf32",
+            **{**ATTENTION, "causal": "false"},
+        ),
         "PPPP",
     ),
     "softmax": (lk("softmax", "4x6x2xf32", "4x6x2xf32", axis="1 : i64", log="false"), "PP"),
@@ -252,14 +257,22 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "expand": (other("4x8xf32", "4x1x2x4xf32", EXPAND), "PP"),
     "collapse": (
-        other("4x1x6x2xf32", "4x12xf32", "tensor.collapse_shape %a0 [[0], [1, 2, 3]] : tensor<4x1x6x2xf32> into tensor<4x12xf32>"),
+        other(
+            "4x1x6x2xf32",
+            "4x12xf32",
+            "tensor.collapse_shape %a0 [[0], [1, 2, 3]] : tensor<4x1x6x2xf32> into tensor<4x12xf32>",
+        ),
         "PP",
     ),
     "cast": (other("4x6xf32", "4x6xf32", "tensor.cast %a0 : tensor<4x6xf32> to tensor<4x6xf32>"), "PP"),
     "extract_slice": (other("4x3x6xf32", "4x6xf32", EXTRACT), "PP"),
     "insert_slice": (other("4x6xf32 4x3x6xf32", "4x3x6xf32", INSERT), "PP"),
     "concat": (
-        other("4x6xf32 4x2xf32", "4x8xf32", "tensor.concat dim(1) %a0, %a1 : (tensor<4x6xf32>, tensor<4x2xf32>) -> tensor<4x8xf32>"),
+        other(
+            "4x6xf32 4x2xf32",
+            "4x8xf32",
+            "tensor.concat dim(1) %a0, %a1 : (tensor<4x6xf32>, tensor<4x2xf32>) -> tensor<4x8xf32>",
+        ),
         "P",
     ),
     "pad": (other("4x6xf32", "4x9xf32", PAD), "P"),
@@ -291,7 +304,10 @@ def values(module: ir.Module) -> list[Array]:
         if name in FLOATS:
             found.append((random.random(shape) + 0.5 if number else random.standard_normal(shape)).astype(FLOATS[name]))
         else:
-            found.append(random.integers(0, 2 if name == "i1" or number == 0 else 3, shape).astype(INTEGERS[name]) + (name == "i32"))
+            found.append(
+                random.integers(0, 2 if name == "i1" or number == 0 else 3, shape).astype(INTEGERS[name])
+                + (name == "i32")
+            )
     return found
 
 
@@ -309,7 +325,9 @@ def on_rank(text: str, loop: int, inputs: Sequence[Array], rank: int) -> list[Ar
         placed = nest.along(loop, RANKS)
         assert placed is not None
         held: Mapping[int, Sharding] = {
-            argument: placed.results[nest.destinations[number]] if number in nest.destinations else placed.operands[number]
+            argument: placed.results[nest.destinations[number]]
+            if number in nest.destinations
+            else placed.operands[number]
             for number, argument in enumerate(arguments)
             if argument is not None
         }
@@ -327,7 +345,9 @@ def on_rank(text: str, loop: int, inputs: Sequence[Array], rank: int) -> list[Ar
         types = [value.type for value in block.arguments], [value.type for value in operations(block)[-1].operands]
         block.owner.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
         assert module.operation.verify()
-    return interpret(module, [part(value, held.get(number, Partial()), rank) for number, value in enumerate(inputs)], {}.__getitem__)
+    return interpret(
+        module, [part(value, held.get(number, Partial()), rank) for number, value in enumerate(inputs)], {}.__getitem__
+    )
 
 
 def shared_loops(nest: Nest) -> list[int]:

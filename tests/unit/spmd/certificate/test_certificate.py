@@ -117,17 +117,10 @@ def deep(ranks: int) -> Certificate:
           scale = 0.5 : f64}} : (tensor<1x{heads}x5x2xf32>, tensor<1x{heads}x5x2xf32>, tensor<1x{heads}x5x2xf32>)
           -> tensor<1x{heads}x5x2xf32>
       return %a, %y : tensor<1x{heads}x5x2xf32>, tensor<5x{3 * ranks - 1}xf32>"""
-    text = text.replace("-> tensor<5x", f"-> (tensor<1x{heads}x5x2xf32>, tensor<5x", 1).replace(
-        "xf32> {", "xf32>) {", 1
-    )
-    text = re_return(text, attention)
+    results = f"-> (tensor<1x{heads}x5x2xf32>, tensor<5x{3 * ranks - 1}xf32>) {{"
+    first, *body, _, _ = text.splitlines()
+    text = "\n".join([f"{first.partition('->')[0]}{results}", *body, attention, "}"])
     return certified(text, {**LOOK_UP_PLAN, "up": "column"}, {"tp": ranks})
-
-
-def _returning(text: str, body: str) -> str:
-    """Replaces the last line of a function."""
-    head, _, _ = text.rpartition("  return")
-    return f"{head}{body}\n}}"
 
 
 def test_the_proof_does_not_hang_on_the_number_of_ranks() -> None:

@@ -58,7 +58,6 @@ def test_slices_that_are_padded() -> None:
     "derived",
     [
         lambda array: slices(0, 2)(array)[::-1],  # the other way round
-        lambda array: slices(1, 2)(array),  # of a square weight: columns for rows have the same shape as ...
         lambda array: slices(0, 2)(np.roll(array, 1, axis=0)),
         lambda array: slices(0, 2)(array[:, ::-1]),
         lambda array: slices(0, 2)(array) + 1,
@@ -69,9 +68,6 @@ def test_slices_that_are_padded() -> None:
 )  # fmt: skip
 def test_what_is_no_slices_is_refused(derived: Callable[[Array], Array]) -> None:
     parts = derived(np.zeros((8, 8))).shape
-    if np.array_equal(derived(np.arange(64).reshape(8, 8)), slices(1, 2)(np.arange(64).reshape(8, 8))):
-        assert fact((8, 8), derived, parts) == Slices("w@tp", "w", "f32[8,8]", 1)  # ... those that the program expects
-        return
     with pytest.raises(VerifyError, match="are not the slices of w along a dimension"):
         fact((8, 8), derived, parts)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import pytest
 
 from lowerkit.errors import VerifyError
@@ -20,6 +23,9 @@ def start(kind: str, **numbers: int) -> Form:
 DONE, EMPTY = Form("lk.collective_done"), Form("tensor.empty")
 
 
+Ops: TypeAlias = Sequence[tuple[Form, list[int]] | tuple[Form, list[int], str]]
+
+
 def program(*ops: tuple[Form, list[int]] | tuple[Form, list[int], str], returned: list[int]) -> Graph:
     """A program of one argument, value 0; each op has one result, the next value."""
     forms = list(dict.fromkeys(str(form) for form, *_ in ops))
@@ -34,7 +40,7 @@ FIRST = [(F[0], [0]), (start("send", peer=1), [1], TOKEN), (DONE, [2], TOKEN), (
 SECOND = [(EMPTY, []), (start("receive", peer=0), [1]), (DONE, [2]), (F[1], [3])]
 
 
-def stages(first: list[tuple[Form, list[int]]], second: list[tuple[Form, list[int]]]) -> StagesProof:
+def stages(first: Ops, second: Ops) -> StagesProof:
     """Both end with a broadcast of the last value of the second stage."""
     both = [first, second]
     made = [
@@ -78,9 +84,7 @@ def test_a_value_crosses_and_the_result_comes_back() -> None:
         ([(start("all_reduce"), [0]), (DONE, [1])], SECOND, "LK3007", "wait for each other"),
     ],
 )
-def test_other_stages_are_refused(
-    first: list[tuple[Form, list[int]]], second: list[tuple[Form, list[int]]], code: str, reason: str
-) -> None:
+def test_other_stages_are_refused(first: Ops, second: Ops, code: str, reason: str) -> None:
     with pytest.raises(VerifyError, match=reason) as error:
         stages(first, second)
     assert error.value.code == code
@@ -93,27 +97,24 @@ def test_crossings_in_another_order_are_told_apart() -> None:
     """Two values cross; a stage that receives them the other way round gets each for the other."""
     whole = program((F[0], [0]), (F[1], [0]), (F[0], [1]), (F[1], [2]), returned=[3, 4])
     send, receive = start("send", peer=1), start("receive", peer=0)
+    share = start("broadcast", root=1)
     first = program(
-        (F[0], [0]), (F[1], [0]), (send, [1], TOKEN), (send, [2], TOKEN), (EMPTY, []), (start("broadcast", root=1), [5]),
-        (DONE, [6]), (start("broadcast", root=1), [5]), (DONE, [8]), returned=[7, 9],
+        (F[0], [0]), (F[1], [0]), (send, [1], TOKEN), (send, [2], TOKEN), (EMPTY, []),
+        (share, [5]), (DONE, [6]), (share, [5]), (DONE, [8]), returned=[7, 9],
     )  # fmt: skip
     for order in (0, 1):
         second = program(
             (EMPTY, []), (receive, [1]), (DONE, [2]), (receive, [1]), (DONE, [4]),
             (F[0], [5 if order else 3]), (F[1], [3 if order else 5]),
-            (start("broadcast", root=1), [6]), (DONE, [8]), (start("broadcast", root=1), [7]), (DONE, [10]),
+            (share, [6]), (DONE, [8]), (share, [7]), (DONE, [10]),
             returned=[9, 11],
         )  # fmt: skip
         if order:
             with pytest.raises(VerifyError, match="other results"):
                 prove_stages(whole, [first, second], "pp", [[4]])
         else:
-            assert prove_stages(whole, [first, second], "pp", [[4]]).order == [
-                "0 -> 1",
-                "0 -> 1",
-                "1 -> all",
-                "1 -> all",
-            ]
+            proof = prove_stages(whole, [first, second], "pp", [[4]])
+            assert proof.order == ["0 -> 1", "0 -> 1", "1 -> all", "1 -> all"]
 
 
 def test_a_state_belongs_to_one_stage() -> None:

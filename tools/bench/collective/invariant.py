@@ -1,6 +1,6 @@
 """What the same bits on every mesh cost: a model with and without ``--invariant``, interleaved, on 1, 2, ... ranks.
 
-    python tools/bench/invariant.py --model llama --ranks 1 --ranks 2 --turns 7
+    python tools/bench/collective/invariant.py --model llama --ranks 1 --ranks 2 --turns 7
 
 Prints for each number of ranks the median, least and largest time of a run in milliseconds, without and with, and the
 ratio of the medians. First it runs the model on each mesh and says whether all gave the same bits.
@@ -12,29 +12,54 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import mesh
-import models
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
+from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
+from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.mesh.simulated import run_simulated
 from lowerkit.spmd.sharding import sharding_of
+from tests.support.models import benchmark_models
+
+PLANS = {
+    "gpt2": {"*.c_attn": "column", "*.attn.c_proj": "row", "*.c_fc": "column", "*.mlp.c_proj": "row"}
+    | dict.fromkeys(["*.wte", "*.lm_head"], "vocabulary"),
+    "llama": {"*.[qkv]_proj": "column", "*.gate_proj": "column", "*.up_proj": "column"}
+    | {"*.o_proj": "row", "*.down_proj": "row", "*.embed_tokens": "vocabulary", "*.lm_head": "vocabulary"},
+}
+
+
+def rank_process(
+    path: Path, store: Path, rank: int, ranks: int, threads: int, inputs: list[Any], parent: Connection
+) -> None:
+    """One rank: as often as the parent says runs the model, and tells the milliseconds of each run."""
+    session = join_mesh(path, DirectoryStore(store), rank, ranks, threads=threads)
+    session.run(*inputs)
+    parent.send("ready")
+    while runs := parent.recv():
+        found: list[float] = []
+        for _ in range(runs):
+            started = time.perf_counter()
+            session.run(*inputs)
+            found.append((time.perf_counter() - started) * 1e3)
+        parent.send(found)
 
 
 def compiled(name: str, inputs: Sequence[Any], ranks: int, invariant: bool, path: Path) -> str:
     """Compiles a full-size model for a mesh; returns what its line says."""
-    module, _ = models.full(name)
+    module, _ = benchmark_models().full(name)
     program = capture(module, tuple(inputs))
-    sharding = sharding_of(f"tp={ranks}", mesh.PLANS[name], program, invariant=invariant)
+    sharding = sharding_of(f"tp={ranks}", PLANS[name], program, invariant=invariant)
     made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
     made.save(path)
     return made.sharding.render() if made.sharding else ""
@@ -51,7 +76,7 @@ def timed(
         store.mkdir(mode=0o700)
         pipes = [context.Pipe() for _ in range(ranks)]
         workers = [
-            context.Process(target=mesh.rank_process, args=(path, store, rank, ranks, inputs, pipe[1], threads))
+            context.Process(target=rank_process, args=(path, store, rank, ranks, threads, inputs, pipe[1]))
             for rank, pipe in enumerate(pipes)
         ]
         for worker in workers:
@@ -68,16 +93,13 @@ def timed(
     for workers, pipes in fleets:
         for own in pipes:
             own.send(0)
-        for own in pipes:
-            own.recv()
-            own.send("end")
         for worker in workers:
             worker.join()
     return found
 
 
 @click.command()
-@click.option("--model", "name", type=click.Choice(list(mesh.PLANS)), default="llama", show_default=True)
+@click.option("--model", "name", type=click.Choice(list(PLANS)), default="llama", show_default=True)
 @click.option("--ranks", multiple=True, type=int, default=(1, 2), show_default=True)
 @click.option("--tokens", default=64, show_default=True, help="Length of the input; 1 is a step of decoding.")
 @click.option("--cores", default=2, show_default=True, help="Threads of all ranks together.")
@@ -85,7 +107,7 @@ def timed(
 @click.option("--runs", default=5, show_default=True, help="Runs of a turn.")
 def main(name: str, ranks: Sequence[int], tokens: int, cores: int, turns: int, runs: int) -> None:
     """Time a model with and without --invariant."""
-    example = [value[:, :tokens] for value in models.full(name)[1]]
+    example = [value[:, :tokens] for value in benchmark_models().full(name)[1]]
     inputs = [np.asarray(value) for value in example]
     bits: set[bytes] = set()
     with tempfile.TemporaryDirectory() as text:

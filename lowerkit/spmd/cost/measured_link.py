@@ -1,0 +1,83 @@
+"""A link as it was measured: out of what ``lowerkit comm tune --json`` printed.
+
+Vocabulary
+    a, B   latency and bandwidth
+    p, n   ranks, and bytes of the tensor
+
+The medians are of an all_reduce, which the runtime carries out in one shot where it is small, ``a + n(p-1)/B``, and in
+slices where it is large, ``2a + 2n(p-1)/(pB)``. The smallest and the largest size give two equations for a and 1/B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from lowerkit.errors import InputError
+from lowerkit.spmd.cost.machine import LinkModel
+
+_MOST_BYTES = 1 << 20
+_SCHEMA = "lowerkit.comm_tune"
+
+
+class _Trial(msgspec.Struct):
+    median_seconds: dict[int, float]
+    chosen: bool
+
+
+class _Ranks(msgspec.Struct):
+    trials: list[_Trial]
+
+
+class _Document(msgspec.Struct):
+    schema: str
+    ranks: dict[int, _Ranks]
+
+
+def read_link(path: Path) -> LinkModel:
+    """Reads a link from a file of ``lowerkit comm tune --json``, of the most ranks that were measured.
+
+    Raises:
+        InputError: LK1001, it cannot be read; LK1002, it is no such document, or its times give no link.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        hint = "write a link as --link 450GB/s,2us, or name a file of `lowerkit comm tune --json`"
+        raise InputError("LK1001", f"the link {path} cannot be read: {error.strerror}", hint=hint) from error
+    try:
+        document = msgspec.json.decode(data, type=_Document, strict=False)
+        if document.schema != _SCHEMA:
+            raise ValueError(f"its schema is {document.schema!r}")
+        ranks = max(document.ranks)
+        medians: dict[int, float] = {}
+        for trial in document.ranks[ranks].trials:
+            medians.update(trial.median_seconds if trial.chosen else {})
+        return link_of(medians, ranks)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "LK1002", f"{path} is no document of `lowerkit comm tune --json`: {error}", hint="run it for this machine"
+        ) from error
+
+
+def link_of(medians: Mapping[int, float], ranks: int) -> LinkModel:
+    """Returns the link that explains the times of an all_reduce between ``ranks`` ranks, seconds by bytes.
+
+    Raises:
+        ValueError: there are fewer than two sizes, or no latency and bandwidth above zero explain them.
+    """
+    if len(medians) < 2 or ranks < 2:
+        raise ValueError(f"a link takes two sizes between two ranks, found {len(medians)} sizes, {ranks} ranks")
+    small, large = min(medians), max(medians)
+    own, sliced = small * (ranks - 1), 2 * large * (ranks - 1) / ranks
+    # medians[small] = a + own / B; medians[large] = 2a + sliced / B
+    inverse = (medians[large] - 2 * medians[small]) / (sliced - 2 * own)
+    latency = medians[small] - own * inverse
+    if not (inverse > 0 and latency > 0):
+        raise ValueError(
+            f"no link explains {medians[small] * 1e6:.1f} us for {small} bytes, {medians[large] * 1e6:.1f} us for {large}"
+        )
+    return LinkModel(1 / inverse, latency)

@@ -1,0 +1,147 @@
+"""Models split among ranks, also along several axes and in stages: the certificate in the artifact is proved again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+import lowerkit
+from lowerkit.artifact.writer import CERTIFICATE_ENTRY
+from lowerkit.compiled import Compiled
+from lowerkit.errors import ParityError
+from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.spmd.certificate.binding import check_artifact, read_certificate
+from lowerkit.spmd.certificate.certificate import Certificate, CertificateReport, prove_again
+from tests.support.mesh.certified import changed
+from tests.support.models import benchmark_models
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x + self.down(nn.functional.gelu(self.up(x))), dim=-1)
+
+
+MLP = {"up": "column", "down": "row"}
+GPT2 = {
+    "*.c_attn": "column",
+    "*.attn.c_proj": "row",
+    "*.c_fc": "column",
+    "*.mlp.c_proj": "row",
+    "*.wte": "vocabulary",
+    "*.lm_head": "vocabulary",
+}
+LLAMA = {
+    "*.[qkv]_proj": "column",
+    "*.o_proj": "row",
+    "*.gate_proj": "column",
+    "*.up_proj": "column",
+    "*.down_proj": "row",
+    "*.embed_tokens": "vocabulary",
+    "*.lm_head": "vocabulary",
+}
+STAGES = {"*.layers.0*": 0, "*.layers.1*": 1, "*.lm_head": 1}
+
+
+def compiled(name: str, mesh: str, plan: Any, **options: Any) -> Compiled:
+    if name == "mlp":
+        return lowerkit.compile(Mlp().eval(), (torch.randn(4, 16),), mesh=mesh, shard=plan, **options)
+    module, inputs = benchmark_models().tiny(name)
+    return lowerkit.compile(module, inputs, mesh=mesh, shard=plan, **options)
+
+
+def proved(made: Compiled, path: Path) -> tuple[CertificateReport, Certificate]:
+    made.save(path)
+    report = check_artifact(path, required=True)
+    assert report is not None
+    opened = open_artifact(path)
+    try:
+        return report, read_certificate(opened.entry_bytes(CERTIFICATE_ENTRY).tobytes())
+    finally:
+        opened.close()
+
+
+CASES: list[tuple[str, str, Any, dict[str, int]]] = [
+    ("mlp", "tp=2", MLP, {"all_reduce": 1}),
+    ("mlp", "tp=4", MLP, {"all_reduce": 1}),
+    ("mlp", "dp=2,tp=2", {"dp": {"x": "batch"}, "tp": MLP}, {"all_reduce": 1, "all_gather": 1}),
+    ("gpt2", "tp=2", GPT2, {"all_reduce": 5, "all_gather": 1}),
+    ("llama", "tp=2", LLAMA, {"all_reduce": 5, "all_gather": 1}),
+    ("llama", "tp=4", LLAMA, {"all_reduce": 5, "all_gather": 5}),
+    ("llama", "dp=2,tp=2", {"dp": {"*ids": "batch"}, "tp": LLAMA}, {"all_reduce": 5, "all_gather": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "mesh", "plan", "kinds"), CASES)
+def test_what_the_ranks_compute_is_proved(
+    name: str, mesh: str, plan: Any, kinds: dict[str, int], tmp_path: Path
+) -> None:
+    report, certificate = proved(compiled(name, mesh, plan), tmp_path / "m.lk")
+    assert report.mesh == mesh
+    assert not report.rewritten
+    (place,) = certificate.meetings
+    assert Counter(meeting.kind for meeting in place.meetings) == kinds
+    assert report.collectives == sum(kinds.values())
+    assert all(meeting.place for meeting in place.meetings)
+
+
+def test_stages_are_proved(tmp_path: Path) -> None:
+    plan = {"dp": {"*ids": "batch"}, "pp": STAGES, "tp": LLAMA}
+    report, certificate = proved(compiled("llama", "dp=2,pp=2,tp=2", plan), tmp_path / "m.lk")
+    assert report.ranks == 8
+    assert certificate.stages is not None
+    assert [place.place for place in certificate.meetings] == [{"pp": 0}, {"pp": 1}]
+    assert certificate.stages.order[0] == "0 -> 1"
+    assert certificate.stages.order[-1] == "1 -> all"
+    kinds = [Counter(meeting.kind for meeting in place.meetings) for place in certificate.meetings]
+    assert kinds[0]["send"] == kinds[1]["receive"] > 0
+    assert {meeting.axis for place in certificate.meetings for meeting in place.meetings} == {"dp", "pp", "tp"}
+
+
+def test_a_symbolic_batch_and_length_are_proved(tmp_path: Path) -> None:
+    """The bytes of collectives are compared with the steps for all sizes."""
+    module, inputs = benchmark_models().tiny("llama")
+    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
+    made = lowerkit.compile(module, inputs, mesh="tp=2", shard=LLAMA, dynamic_shapes=(sizes,))
+    report, certificate = proved(made, tmp_path / "m.lk")
+    assert report.collectives == 6
+    first = certificate.meetings[0].meetings[0]
+    assert not isinstance(first.given, int)
+
+
+def test_each_op_that_is_left_out_is_missed(tmp_path: Path) -> None:
+    """A collective, a weight and a product of the program of the ranks become the op in front of them of their type."""
+    _, certificate = proved(compiled("llama", "tp=2", LLAMA), tmp_path / "m.lk")
+    graph = certificate.graphs[1]
+    refused = 0
+    for number, op in enumerate(graph.ops):
+        kind = graph.forms[op.form].name
+        if kind not in ("lk.collective_done", "lk.matmul", "lk.attention", "linalg.generic"):
+            continue
+        value = graph.starts[number]
+        same = [each for each in range(value) if graph.value_types[each] == graph.value_types[value]]
+        readers = [
+            (place, where)
+            for place, reader in enumerate(graph.ops)
+            for where, operand in enumerate(reader.operands)
+            if operand == value
+        ]
+        if not same or not readers:
+            continue
+        other = certificate
+        for place, where in readers:
+            other = changed(other, f"graphs.1.ops.{place}.1.{where}", same[-1])
+        with pytest.raises(ParityError):
+            prove_again(other)
+        refused += 1
+    assert refused >= 20
+    assert prove_again(msgspec.json.decode(msgspec.json.encode(certificate), type=Certificate)) == certificate.meetings
