@@ -231,11 +231,7 @@ class Session:
         return f"Session({str(self.path)!r}, {types}, target={self._program.label}, threads={self.threads})"
 
     def collect(self, *inputs: Any, **named: Any) -> list[Array]:
-        """Returns the arguments of :meth:`run` as arrays in the order of the signature; their shapes are not checked.
-
-        Raises:
-            RuntimeFault: LK8004, with every mismatch of dtype and rank.
-        """
+        """Returns the arguments of :meth:`run` as arrays in the order of the signature; shapes are not checked."""
         problems: list[str] = []
         flat = flatten_arguments(
             self._program.input_tree, [s.name for s in self.signature.inputs], inputs, named, problems

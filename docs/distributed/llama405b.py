@@ -56,6 +56,7 @@ class Attention(nn.Module):
             self.register_buffer("values", torch.zeros(1, sizes.key_heads, cache, sizes.head))
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns bf16[1, tokens, hidden], as ``x``."""
         query, key, value = (
             project(x).unflatten(-1, (-1, self.head)).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -80,6 +81,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(sizes.inner, sizes.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns what ``x`` is in shape."""
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -94,6 +96,7 @@ class Layer(nn.Module):
         self.mlp = Mlp(sizes)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns what ``x`` is in shape."""
         x = x + self.self_attn(self.input_layernorm(x), cosine, sine, positions, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -110,6 +113,7 @@ class Llama(nn.Module):
         self.half, self.cache = sizes.head // 2, cache
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Returns bf16[1, 1, vocabulary]."""
         rates = 500000.0 ** -(torch.arange(self.half, dtype=torch.float32) / self.half)
         angles = torch.outer(positions.to(torch.float32), rates)
         x = self.embed_tokens(ids)
@@ -133,16 +137,20 @@ def _made(sizes: Sizes, tokens: int, cache: int) -> tuple[nn.Module, tuple[Tenso
 
 
 def prefill() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """A prompt of 8192 tokens."""
     return _made(Sizes(), PROMPT, 0)
 
 
 def decode() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """One token beside a cache of 8192."""
     return _made(Sizes(), 1, CACHE)
 
 
 def tiny_prefill() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """A prompt of 12 tokens for a model of three layers."""
     return _made(TINY, 12, 0)
 
 
 def tiny_decode() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """One token beside a cache of 16 for a model of three layers."""
     return _made(TINY, 1, 16)

@@ -12,7 +12,14 @@ from lowerkit.cli.inspect_command import dim_values
 from lowerkit.cli.model_options import capture_model, model_options
 from lowerkit.cli.output import json_option, print_json, progress, quiet_option
 from lowerkit.cli.supervise import supervise_targets
-from lowerkit.cli.tables.plan import describe_machine, describe_mesh_cost, mesh_text, print_plan, smallest_text
+from lowerkit.cli.tables.plan import (
+    bytes_text,
+    describe_machine,
+    describe_mesh_cost,
+    mesh_text,
+    print_plan,
+    smallest_text,
+)
 from lowerkit.cli.target_options import allow_option, mesh_option, shard_option, target_option
 from lowerkit.errors import ResourceError, UnsupportedError, UsageError
 
@@ -23,6 +30,13 @@ if TYPE_CHECKING:
     from lowerkit.spmd.cost.mesh_plan import MeshCost
     from lowerkit.spmd.mesh import Mesh
 
+_NAMES = {
+    "weights": "weights",
+    "states": "states",
+    "activations": "activations",
+    "scratch": "scratch of kernels",
+    "arguments": "inputs and outputs",
+}
 _MOST_DEVICES = 1 << 16
 _MOST_SOUGHT = 4096
 """The smallest mesh is looked for up to this many devices."""
@@ -118,7 +132,7 @@ def command(
     meshes = [describe_mesh_cost(cost, device) for cost in costs]
     document = {
         "source": model,
-        "parameters": search.weight_bytes,
+        "weight_bytes": search.weight_bytes,
         "machine": describe_machine(device, shown_links),
         "compared": search.compared,
         "meshes": meshes,
@@ -129,8 +143,7 @@ def command(
     if as_json:
         print_json("plan", document)
     else:
-        print_plan(model, meshes, document)
-        click.echo(search.compared)
+        print_plan(model, document)
     if not any(each["fits"] for each in meshes):
         raise _too_large(model, meshes[-1], document["smallest"], device)
 
@@ -213,15 +226,11 @@ def _draw(cost: MeshCost, model: str, path: Path) -> None:
 def _too_large(model: str, mesh: dict[str, Any], smallest: dict[str, Any] | None, device: DeviceModel) -> ResourceError:
     memory = {name: size for name, size in mesh["memory"].items() if name != "communication"}
     largest = max(memory, key=lambda name: memory[name])
-    hint = (
-        f"the smallest mesh that fits: {smallest_text(smallest)}"
-        if smallest is not None
-        else (f"no mesh of up to {_MOST_SOUGHT} such devices holds it")
-    )
+    found = f"no mesh of up to {_MOST_SOUGHT} such devices holds it"
     return ResourceError(
         "LK7006",
-        f"{model} does not fit on {mesh_text(mesh)}: a rank needs {mesh['rank_bytes'] / 1e9:.2f} GB, a device has "
-        f"{device.memory / 1e9:.2f} GB; {largest.replace('_', ' ')} alone take {memory[largest] / 1e9:.2f} GB",
-        details=[f"{name.replace('_', ' ')}: {size / 1e9:.3f} GB" for name, size in memory.items()],
-        hint=hint,
+        f"{model} does not fit on {mesh_text(mesh)}: a rank needs {bytes_text(mesh['rank_bytes'])}, a device has "
+        f"{bytes_text(device.memory)}; {_NAMES[largest]} take {bytes_text(memory[largest])} of it",
+        details=[f"{_NAMES[name]}: {bytes_text(size)}" for name, size in memory.items()],
+        hint=found if smallest is None else f"the smallest mesh that fits: {smallest_text(smallest)}",
     )

@@ -44,7 +44,9 @@ class Gateway:
         """Answers one request of HTTP, a starlette Request, with a starlette Response."""
         from starlette.responses import Response
 
-        reply = await self.answer(request.method, request.url.path, dict(request.headers), request.body)
+        prefix = request.scope.get("root_path", "").rstrip("/")
+        path = request.url.path.removeprefix(prefix)
+        reply = await self.answer(request.method, path, dict(request.headers), request.body)
         body = b"" if request.method == "HEAD" else reply.body
         return Response(body, reply.status, reply.headers)
 
@@ -54,11 +56,10 @@ class Gateway:
         """Answers one request.
 
         Args:
-            method, path: of HTTP; the path counts from ``/v2`` on.
+            method, path: of HTTP; the path is that within the application.
             headers: with names in lower case.
             read_body: reads the body.
         """
-        path = path[path.find("/v2") :] if "/v2" in path else path
         try:
             return await self._routed(method, path, headers, read_body)
         except LowerkitError as error:

@@ -81,15 +81,20 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
     # The proof looks into how parts are cut of weights; a program without data is planned, and never run.
     proved = all(map(program.weights.has_data, program.weights))
     if plan.stages is not None and plan.stages.micro_batches > 1:
+        if proved:
+            recorder.before(program.module)
         split_batch(program.module, context, plan.stages.micro_batches)
+        if proved:
+            recorder.after(program.module, "", 1)
     if plan.invariant:
+        recorder.rewritten("the order of sums that --invariant fixes")
         require_known_targets([each.name for each in context.accelerators])
         mark_invariant(program.module)
     context.input_names = [spec.name for spec in program.signature.inputs]
     for axis in plan.axes:
         axis.report.clear()
         context.sharding = axis
-        timings += _fix_reductions(program, plan, axis, context, pipeline) if plan.invariant else []
+        timings += _fix_reductions(program, axis, context, pipeline) if plan.invariant else []
         if proved:
             recorder.before(program.module)
         timings += run_passes(program, [ShardProgram()], context, pipeline)
@@ -105,13 +110,12 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
 
 
 def _fix_reductions(
-    program: Program, plan: MeshPlan, axis: ShardingPlan, context: PassContext, pipeline: PipelineOptions
+    program: Program, axis: ShardingPlan, context: PassContext, pipeline: PipelineOptions
 ) -> list[PassTiming]:
     """Gives sums one order; notes in the report by how much that makes the program longer, by the cost model."""
-    sizes = dict(plan.mesh)
-    before = seconds_of(program.module, sizes)
+    before = seconds_of(program.module)
     timings = run_passes(program, [FixReductions()], context, pipeline)
-    axis.report.price = seconds_of(program.module, sizes) / before - 1 if before else 0.0
+    axis.report.price = seconds_of(program.module) / before - 1 if before else 0.0
     return timings
 
 

@@ -46,16 +46,21 @@ class Choices:
             )
 
     def entry(self, op: ir.Operation) -> PlanEntry | None:
-        """Returns the entry that names the module of an op, or one inside that owns a weight which the op reads.
+        """Returns the entry that names the module of an op, one inside that owns a weight which the op reads, or this.
 
         A weight that two modules share is that of whoever reads it.
         """
+        paths, names = self.named(op)
+        self.plan.report.modules.update(dict.fromkeys(path for path in paths if path))
+        return self.plan.entry_for([*paths, *names]) if names else None
+
+    def named(self, op: ir.Operation) -> tuple[list[str], list[str]]:
+        """Returns what a plan may call an op: paths of modules, outer ones first, and the weights that it reads."""
         module = describe(op).module_path
         symbols = [symbol for operand in op.operands if (symbol := weight_symbol(operand)) is not None]
-        owners = [root.rpartition(".")[0] for symbol in symbols for root in self._roots(symbol)]
-        paths = [module, *(owner for owner in owners if not module or owner.startswith(f"{module}."))]
-        self.plan.report.modules.update(dict.fromkeys(path for path in paths if path))
-        return self.plan.entry_for(paths) if symbols else None
+        names = [root for symbol in symbols for root in self._roots(symbol)]
+        owners = [name.rpartition(".")[0] for name in names]
+        return [module, *(owner for owner in owners if not module or owner.startswith(f"{module}."))], names
 
     def _roots(self, symbol: str) -> list[str]:
         parents = self._weights.parents(symbol)
@@ -79,8 +84,13 @@ class Choices:
         return found
 
     def fixed(self, op: ir.Operation, nest: Nest | None) -> Step | None:
-        """Returns what becomes of an op of which the plan says something; None for all others."""
+        """Returns what becomes of an op of which the plan says something; None for all others.
+
+        A product whose weight is to stay whole is ``whole``: it may still run on slices of what is no weight.
+        """
         entry = self.entry(op)
+        if entry is not None and entry.choice == "replicate" and op.name in PRODUCTS:
+            return Step("whole")
         if op.name == "lk.gather" and entry is not None and self._splits_table(op, entry):
             return Step("look_up")
         if entry is not None and entry.choice in _OF_WEIGHTS and op.name in PRODUCTS and nest is not None:

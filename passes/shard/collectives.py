@@ -1,7 +1,8 @@
 """From one way of holding a tensor to another, by the collective that it takes.
 
-Bytes, of a tensor of n bytes on p ranks: a sum of terms 2n(p - 1)/p for each rank, slices made whole n(p - 1)/p, terms
-summed into slices n(p - 1)/p. A start stands right behind what makes its operand, a done before its first reader.
+Bytes, of a tensor of n bytes on p ranks, that each rank sends: a reduction of terms 2n(p - 1)/p, slices made whole
+n(p - 1)/p, terms reduced into slices n(p - 1)/p, slices along another dimension n(p - 1)/p^2. A start stands right
+behind what makes its operand, a done before its first reader.
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ class Collectives:
             pending = self._start(_cut_first(term, split.axis, self.plan.ranks), "reduce_scatter", held.reduction)
         with ir.InsertionPoint(before), _location(term):
             return CollectiveDoneOp.build(pending)
+
+    def exchanged(self, part: ir.Value, held: Split, wanted: Split, before: ir.Operation) -> ir.Value:
+        """Returns this rank's slice along ``wanted.axis`` of the tensor whose slices along ``held.axis`` they hold."""
+        with _behind(part):
+            pending = self._start(_cut_first(part, wanted.axis, self.plan.ranks), "all_to_all")
+        with ir.InsertionPoint(before), _location(part):
+            return _join_first(CollectiveDoneOp.build(pending), held.axis)
 
     def _start(self, value: ir.Value, kind: str, reduction: str = "sum") -> ir.Value:
         owner = defining_op(value)

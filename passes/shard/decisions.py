@@ -6,7 +6,8 @@ Steps:
        run along the same loop. A value has a wish where all its readers agree;
     3. from the start to the end, op by op, so that operands are known: what the plan fixes; else the rules
        (:mod:`lowerkit.passes.shard.rules`), or on terms (:mod:`lowerkit.passes.shard.terms`);
-    4. a state is split as all that is written to it is, if it still is so when its reads are split: 3 again with it.
+    4. where that is asked for, a state is split as all that is written to it is, if it still is so when its reads are
+       split: 3 again with it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from lowerkit.passes.shard.terms import is_linear_in
 
 _DATA = frozenset({"arith.constant", "lk.weight", "tensor.empty"})
 
-_SPLITS_STATES = False
 _RUNS_WHOLE, _IS_DATA = Step("whole"), Step("data")
 
 
@@ -43,13 +43,15 @@ class Decisions:
         states: how each state is held that is not whole.
     """
 
-    def __init__(self, block: ir.Block, choices: Choices, inputs: Sequence[str]) -> None:
+    def __init__(
+        self, block: ir.Block, choices: Choices, inputs: Sequence[str], *, splits_states: bool = False
+    ) -> None:
         self.ops = operations(block)
         self.nests = [None if op.name in _DATA or op.name == "tensor.dim" else nest_of(op) for op in self.ops]
         self.steps: list[Step] = []
         self.held: dict[ir.Value, Sharding] = {}
         self.states: dict[str, Sharding] = {}
-        self._choices, self._ranks = choices, choices.plan.ranks
+        self._ranks, self._splits_states = choices.plan.ranks, splits_states
         self._invariant = bool(self.ops) and is_invariant(self.ops[0])
         self.arguments = choices.inputs(list(block.arguments), inputs)
         self._fixed = [choices.fixed(op, nest) for op, nest in zip(self.ops, self.nests, strict=True)]
@@ -68,12 +70,14 @@ class Decisions:
         kept_whole: set[str] = set()
         while True:
             self._decide()
+            if not self._splits_states:
+                return
             written = self._written()
             broken = {name for name, held in self.states.items() if written.get(name, held) != held}
             found = {
                 name: held
                 for name, held in written.items()
-                if isinstance(held, Split) and name not in self.states and name not in kept_whole and _SPLITS_STATES
+                if isinstance(held, Split) and name not in self.states and name not in kept_whole
             }
             if not broken and not found:
                 return
@@ -144,7 +148,12 @@ class Decisions:
         chosen = fixed.placed if fixed is not None else None
         if chosen is None and nest is not None:
             chosen = self._on_terms(op, given) or placed(
-                op, nest, given, self._ranks, [self._wanted.get(result) for result in op.results]
+                op,
+                nest,
+                given,
+                self._ranks,
+                [self._wanted.get(result) for result in op.results],
+                keeps_weight=fixed is not None,
             )
         if chosen is None or (self._invariant and _sums_floats(op, chosen)):
             return _RUNS_WHOLE  # where the sum of the ranks' terms is made would show in its bits

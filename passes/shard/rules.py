@@ -30,6 +30,8 @@ def placed(
     given: Sequence[Sharding],
     ranks: int,
     wanted: Sequence[Sharding | None] = (),
+    *,
+    keeps_weight: bool = False,
 ) -> Placed | None:
     """Returns how an op runs that no plan names; None where nothing of it is split.
 
@@ -39,13 +41,14 @@ def placed(
         given: how its operands are held.
         ranks: how many share.
         wanted: how readers want each result; None or nothing where that is not known.
+        keeps_weight: the weight of a product is to stay whole.
     """
     if all(isinstance(held, Whole) for held in given):
         return None
     best: tuple[float, Placed] | None = None
     for loop in _candidates(nest, given, wanted):
         found = nest.along(loop, ranks)
-        if found is None or not _keeps_weight(op, nest, loop):
+        if found is None or not _may_share(op, nest, loop, keeps_weight=keeps_weight):
             continue
         bytes_moved = _moved(op, given, found, ranks)
         if best is None or bytes_moved < best[0]:
@@ -71,11 +74,11 @@ def _candidates(nest: Nest, given: Sequence[Sharding], wanted: Sequence[Sharding
     return list(loops)
 
 
-def _keeps_weight(op: ir.Operation, nest: Nest, loop: int) -> bool:
-    """Whether a loop may be shared though a plan does not split the weight of a product: its sums are the plan's."""
+def _may_share(op: ir.Operation, nest: Nest, loop: int, *, keeps_weight: bool) -> bool:
+    """Whether a loop may be shared of a product whose weight no plan splits: sums over the weight may not."""
     if op.name not in PRODUCTS or weight_symbol(op.operands[1]) is None or nest.axis_in(1, loop) is None:
         return True
-    return nest.loops[loop].kind == "parallel" and nest.axis_in(0, loop) is not None
+    return not keeps_weight and nest.loops[loop].kind == "parallel" and nest.axis_in(0, loop) is not None
 
 
 def _moved(op: ir.Operation, given: Sequence[Sharding], found: Placed, ranks: int) -> float:

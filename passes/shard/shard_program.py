@@ -33,11 +33,16 @@ class ShardProgram(Pass):
 
     Precondition: stage canonical.
 
+    Attributes:
+        splits_states: a state to which slices are written is held in slices, and the report of the plan says along
+            which dimension: whoever declares states declares those of a rank then.
+
     Raises:
         UnsupportedError: LK4007, the plan splits what cannot be split; all of it at once.
     """
 
     name: ClassVar[str] = "shard-program"
+    splits_states: bool = False
 
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
@@ -45,5 +50,6 @@ class ShardProgram(Pass):
             return False
         block = main_block(module)
         with module.context, ir.Location.unknown():
-            Sharder(block, context.sharding, context.weights, context.input_names).run()
+            sharder = Sharder(block, context.sharding, context.weights, context.input_names)
+            sharder.run(splits_states=self.splits_states)
         return True

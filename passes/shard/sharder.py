@@ -29,7 +29,7 @@ from lowerkit.passes.shard.loops.nest import Nest, aligned
 from lowerkit.passes.shard.loops.table import PRODUCTS
 from lowerkit.passes.shard.parts import OwnParts, local_empty
 from lowerkit.passes.shard.plan import ShardingPlan
-from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Split, Whole
+from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Split, Whole, divides
 from lowerkit.passes.shard.vocabulary import own_look_up
 from lowerkit.passes.source_location import describe
 from lowerkit.program.weights import Shard, WeightStore
@@ -49,13 +49,16 @@ class Sharder:
         self.forms: dict[tuple[ir.Value, Sharding], ir.Value] = {}
         self.replaced: list[ir.Operation] = []
 
-    def run(self) -> None:
+    def run(self, *, splits_states: bool = False) -> None:
         """Transforms in place.
+
+        Args:
+            splits_states: states may be held in slices.
 
         Raises:
             UnsupportedError: LK4007, the plan splits what cannot be split.
         """
-        decisions = Decisions(self.block, self.choices, self.inputs)
+        decisions = Decisions(self.block, self.choices, self.inputs, splits_states=splits_states)
         self.choices.require_possible()
         self._report(decisions)
         if self.plan.ranks == 1:
@@ -223,6 +226,8 @@ class Sharder:
                 return self.collectives.scattered(self.forms[value, held], held, wanted, before)
             case Partial(), Whole():
                 return self.collectives.reduced(self.forms[value, held], held, before)
+            case Split(), Split() if (value, WHOLE) not in self.forms and divides(value, wanted.axis, self.plan.ranks):
+                return self.collectives.exchanged(self.forms[value, held], held, wanted, before)
             case Split(), Whole():
                 return self.collectives.gathered(self.forms[value, held], held, before)
             case _, Split():

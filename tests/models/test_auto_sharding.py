@@ -19,6 +19,7 @@ from lowerkit.parity.check import check_program
 from lowerkit.program.program import Program
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.spmd.auto.choose import AutoChoice, choose_plan
+from lowerkit.spmd.cost.machine import DeviceModel
 from lowerkit.spmd.mesh import Mesh
 from lowerkit.spmd.plan_file import entries_of, make_plan
 from tests.support.mesh.experts import mixture
@@ -27,7 +28,8 @@ from tests.support.models import benchmark_models, decoders
 
 @cache
 def program(name: str) -> Program:
-    return capture(*(mixture() if name == "mixture" else benchmark_models().tiny(name)))
+    module, inputs = mixture() if name == "mixture" else benchmark_models().tiny(name)
+    return capture(module, inputs)
 
 
 def passed(name: str, mesh: str) -> AutoChoice:
@@ -57,9 +59,22 @@ def test_others_on_meshes(name: str, mesh: str) -> None:
     passed(name, mesh)
 
 
+def test_micro_batches_keep_stages_busy() -> None:
+    slow = DeviceModel(flops=1e9, bandwidth=1e12, memory=1 << 30)
+    choice = choose_plan(program("resnet50"), Mesh.parse("pp=2"), slow)
+    assert choice.plan.stages is not None
+    assert choice.plan.stages.micro_batches == 2
+    assert check_program(program("resnet50").copy(), sharding=choice.plan, per_op=False).passed
+
+
 def test_experts() -> None:
     choice = passed("mixture", "ep=2,tp=2")
     assert set(choice.entries["ep"].values()) == {"expert"}
+
+
+def test_weights_of_one_module_have_choices_of_their_own() -> None:
+    entries = choose_plan(program("mixture"), Mesh.parse("tp=2")).entries["tp"]
+    assert entries == {"*.up": "column", "*.down": "row"}
 
 
 def test_key_heads_that_are_fewer_than_the_ranks() -> None:

@@ -21,6 +21,13 @@ from lowerkit.parity.check import check
 _RANKS = 2
 
 
+def world() -> dist.ProcessGroup:
+    """The default group."""
+    found = dist.group.WORLD
+    assert found is not None
+    return found
+
+
 @pytest.fixture(autouse=True)
 def fake_group() -> Generator[None]:
     """A default group of two ranks that communicates nothing: enough to capture."""
@@ -38,7 +45,7 @@ class Reduced(nn.Module):
         self.reduction = reduction
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.all_reduce(self.linear(x), self.reduction, dist.group.WORLD) * 0.5
+        return functional.all_reduce(self.linear(x), self.reduction, world()) * 0.5
 
 
 def wanted(module: Reduced, x: torch.Tensor, factor: float) -> Any:
@@ -57,11 +64,11 @@ def test_reductions_of_ranks_that_are_given_the_same(reduction: str, factor: flo
 
 class Moved(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        world = dist.group.WORLD
-        gathered = functional.all_gather_tensor(x, 1, world)
-        scattered = functional.reduce_scatter_tensor(x, "sum", 0, world)
-        turned = functional.all_to_all_single(x, None, None, world)
-        return gathered, scattered, turned, functional.broadcast(x, 1, world)
+        group = world()
+        gathered = functional.all_gather_tensor(x, 1, group)
+        scattered = functional.reduce_scatter_tensor(x, "sum", 0, group)
+        turned = functional.all_to_all_single(x, None, None, group)
+        return gathered, scattered, turned, functional.broadcast(x, 1, group)
 
 
 def test_moves_between_ranks() -> None:
@@ -81,7 +88,7 @@ def test_moves_between_ranks() -> None:
 def test_an_exported_program_in_a_process_without_groups(tmp_path: Path) -> None:
     class Gathered(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.all_gather_tensor(x, 0, dist.group.WORLD)
+            return functional.all_gather_tensor(x, 0, world())
 
     torch.export.save(torch.export.export(Gathered(), (torch.randn(3, 4),)), tmp_path / "gathered.pt2")
     torch.export.save(torch.export.export(Reduced("sum"), (torch.randn(3, 4),)), tmp_path / "reduced.pt2")

@@ -141,6 +141,28 @@ def test_a_step_of_decoding(name: str) -> None:
     assert len(found) == 1
 
 
+class Branches(nn.Module):
+    """Products inside of branches: functions of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x[0, 0] > 0, lambda y: self.one(y) * 2, lambda y: torch.relu(self.other(y)), (x,))
+
+
+def test_products_in_branches() -> None:
+    torch.manual_seed(0)
+    module, x = Branches().eval(), torch.randn(3, 16)
+    made = [compiled(module, x, mesh, {"one": "row", "other": "row"}) for mesh in ("tp=1", "tp=2")]
+    for sign in (1, -1):
+        values = torch.cat([sign * x[:1].abs(), x[1:]])
+        first, second = (run(each, values) for each in made)
+        assert first.tobytes() == second.tobytes()
+        np.testing.assert_allclose(first, module(values).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_rows_that_are_known_at_run_time() -> None:
     module, x = make("mlp", 3)
     sizes = {0: torch.export.Dim("rows", max=64)}

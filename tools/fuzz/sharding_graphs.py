@@ -120,7 +120,7 @@ def _graph(maker: Maker, steps: int) -> Graph:
         function.attributes["function_type"] = ir.TypeAttr.get(kind)
         assert module.operation.verify()
         text = module.operation.get_asm(enable_debug_info=True)
-    inputs = [data.standard_normal(shape).astype(np.float32) for shape in shapes]
+    inputs: list[Array] = [data.standard_normal(shape).astype(np.float32) for shape in shapes]
     inputs.append(data.integers(0, 6, rows, np.int64))
     for name, array in maker.weights.items():
         if array.dtype == np.int8:

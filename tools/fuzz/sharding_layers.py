@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from lowerkit.dialect import (
@@ -76,7 +78,7 @@ def convolution(maker: Maker) -> ir.Value | None:
 
 
 def spread(maker: Maker) -> ir.Value | None:
-    value = maker.value(lambda shape: len(shape) == 4 and np.prod(shape) <= MOST_ELEMENTS / 8)
+    value = maker.value(lambda shape: len(shape) == 4 and prod(shape) <= MOST_ELEMENTS / 8)
     if value is None:
         return None
     channels = shape_of(value)[1]
@@ -177,7 +179,7 @@ def looked_up(maker: Maker) -> ir.Value | None:
 
 def picked(maker: Maker) -> ir.Value | None:
     assert maker.ids is not None, "the ids are the last argument"
-    value = maker.value(lambda shape: len(shape) in (2, 3) and max(shape) >= 6 and np.prod(shape) <= MOST_ELEMENTS / 8)
+    value = maker.value(lambda shape: len(shape) in (2, 3) and max(shape) >= 6 and prod(shape) <= MOST_ELEMENTS / 8)
     if value is None:
         return None
     axis = maker.rng.choice([place for place, extent in enumerate(shape_of(value)) if extent >= 6])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+from math import prod
 
 from lowerkit.dialect import CumulativeOp, ReduceOp, SortOp
 from lowerkit.mlir import arith, ir, math, tensor
@@ -96,7 +96,7 @@ def sliced(maker: Maker) -> ir.Value | None:
 
 
 def joined(maker: Maker) -> ir.Value | None:
-    value = maker.value(lambda shape: bool(shape) and 2 * np.prod(shape) <= MOST_ELEMENTS)
+    value = maker.value(lambda shape: bool(shape) and 2 * prod(shape) <= MOST_ELEMENTS)
     if value is None:
         return None
     shape = shape_of(value)

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from lowerkit.spmd.cost.machine import DeviceModel, LinkModel
     from lowerkit.spmd.cost.mesh_plan import MeshCost
 
-_GB = 1e9
-_COLUMNS = (
-    "devices", "mesh", "weights", "states", "activations", "of these comm.", "in and out", "GB a rank", "fits",
-    "TFLOP a rank", "compute ms", "waiting ms", "step ms",
-)  # fmt: skip
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_FLOPS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+PARTS = ("weights", "states", "activations", "communication", "scratch", "arguments")
+"""Of the memory of a rank; communication is a part of the activations."""
+
+Units = Sequence[tuple[float, str]]
 
 
 def describe_mesh_cost(cost: MeshCost, device: DeviceModel) -> dict[str, Any]:
@@ -35,8 +37,9 @@ def describe_mesh_cost(cost: MeshCost, device: DeviceModel) -> dict[str, Any]:
             "weights": memory.weights,
             "states": memory.states,
             "activations": memory.activations,
+            "scratch": memory.scratch,
             "communication": memory.communication,
-            "inputs_and_outputs": memory.arguments,
+            "arguments": memory.arguments,
         },
         "flops": cost.flops,
         "bytes": cost.moved,
@@ -67,25 +70,49 @@ def describe_machine(device: DeviceModel, links: Mapping[str, LinkModel]) -> dic
     }
 
 
-def print_plan(model: str, meshes: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> None:
+def print_plan(model: str, document: Mapping[str, Any]) -> None:
     """Prints the meshes of a ``plan`` document, then the collectives of each, then the smallest that fits."""
-    machine = document["machine"]
-    click.echo(
-        f"{model}: {document['parameters'] / 1e9:.1f} GB of weights; devices of {machine['memory'] / _GB:.1f} GB, "
-        f"{machine['flops'] / 1e12:.0f} TFLOP/s, {machine['bandwidth'] / 1e12:.2f} TB/s"
+    machine, meshes = document["machine"], document["meshes"]
+    links = "; ".join(
+        f"links{f' of {axis}' if axis else ''} of {amount(link['bandwidth'], _BYTES)}/s, "
+        f"{amount(link['latency'], _SECONDS)}"
+        for axis, link in machine["links"].items()
     )
-    print_table("bytes of the fullest rank in GB", _COLUMNS, [_row(mesh) for mesh in meshes])
-    columns = ["mesh", "collective", "axis", "ranks", "count", "GB a rank", "ms", "waiting ms"]
+    click.echo(
+        f"{model}: {amount(document['weight_bytes'], _BYTES)} of weights; devices of "
+        f"{amount(machine['memory'], _BYTES)}, {amount(machine['flops'], _FLOPS)}/s, "
+        f"{amount(machine['bandwidth'], _BYTES)}/s; {links}"
+    )
+    size, bytes_name = _unit(max(mesh["rank_bytes"] for mesh in meshes), _BYTES)
+    work, flops_name = _unit(max(mesh["flops"] for mesh in meshes), _FLOPS)
+    time, time_name = _unit(max(mesh["seconds"]["step"] for mesh in meshes), _SECONDS)
+    columns = [
+        "devices", "mesh", "weights", "states", "activations", "of these comm.", "scratch", "in and out", "in all",
+        "fits", flops_name, f"compute {time_name}", f"waiting {time_name}", f"step {time_name}",
+    ]  # fmt: skip
+    rows: list[list[object]] = [
+        [
+            mesh["devices"], mesh_text(mesh), *(mesh["memory"][part] / size for part in PARTS),
+            mesh["rank_bytes"] / size, "yes" if mesh["fits"] else "no", mesh["flops"] / work,
+            *(mesh["seconds"][part] / time for part in ("compute", "waiting", "step")),
+        ]
+        for mesh in meshes
+    ]  # fmt: skip
+    print_table(f"a rank of the fullest stage, {bytes_name}", columns, rows)
     rows = [
-        [mesh_text(mesh), each["kind"], each["axis"], each["ranks"], each["count"], each["bytes"] / _GB,
-         each["seconds"] * 1e3, each["waiting"] * 1e3]
+        [
+            mesh_text(mesh), each["kind"], each["axis"], each["ranks"], each["count"], each["bytes"] / size,
+            each["seconds"] / time, each["waiting"] / time,
+        ]
         for mesh in meshes for each in mesh["collectives"]
     ]  # fmt: skip
     if rows:
+        columns = ["mesh", "collective", "axis", "ranks", "count", bytes_name, time_name, f"waiting {time_name}"]
         print_table("collectives of a rank", columns, rows)
     smallest = document["smallest"]
     if smallest is not None:
         click.echo(f"the smallest mesh that fits: {smallest_text(smallest)}")
+    click.echo(document["compared"])
 
 
 def mesh_text(mesh: Mapping[str, Any]) -> str:
@@ -96,18 +123,19 @@ def mesh_text(mesh: Mapping[str, Any]) -> str:
 def smallest_text(mesh: Mapping[str, Any]) -> str:
     """Returns a mesh with its devices and the memory of a rank."""
     count = "1 device" if mesh["devices"] == 1 else f"{mesh['devices']} devices"
-    return f"{mesh_text(mesh)} ({count}), {mesh['rank_bytes'] / _GB:.1f} GB a rank"
+    return f"{mesh_text(mesh)} ({count}), {amount(mesh['rank_bytes'], _BYTES)} a rank"
 
 
-def _row(mesh: Mapping[str, Any]) -> list[object]:
-    memory, seconds = mesh["memory"], mesh["seconds"]
-    parts = ("weights", "states", "activations", "communication", "inputs_and_outputs")
-    return [
-        mesh["devices"],
-        mesh_text(mesh),
-        *(memory[part] / _GB for part in parts),
-        mesh["rank_bytes"] / _GB,
-        "yes" if mesh["fits"] else "no",
-        mesh["flops"] / 1e12,
-        *(seconds[name] * 1e3 for name in ("compute", "waiting", "step")),
-    ]
+def bytes_text(count: float) -> str:
+    """Returns bytes with their unit."""
+    return amount(count, _BYTES)
+
+
+def amount(value: float, units: Units) -> str:
+    """Returns a quantity with the largest unit of which there is one."""
+    size, name = _unit(value, units)
+    return f"{value / size:.4g} {name}"
+
+
+def _unit(value: float, units: Units) -> tuple[float, str]:
+    return next((unit for unit in units if value >= unit[0]), units[-1])

@@ -89,7 +89,7 @@ def choose_plan(
         reasons += found.reasons
     cost, stages = trial.estimate, None
     if pipeline is not None:
-        stages = choose_stages(pipeline, draft, trial)
+        stages = choose_stages(pipeline, draft, trial, plans)
         if stages is None:
             raise _nothing(pipeline, draft)
         reasons += stages.reasons

@@ -11,7 +11,7 @@ from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.auto.draft import Draft
 from lowerkit.spmd.auto.reasons import why_split, why_whole
 from lowerkit.spmd.auto.roles import Role, module_roles, roles_of
-from lowerkit.spmd.auto.search import Search, with_choice
+from lowerkit.spmd.auto.search import Search, is_as_cheap, with_choice
 from lowerkit.spmd.auto.trial import Trial
 
 
@@ -23,11 +23,13 @@ class Kind:
         choices: that it takes.
         roles: what these are for, by the draft and the program as it is split along the axes before.
         flips: what can be split may stay whole where that is cheaper; else all of it is split.
+        sparse: entries that change nothing are left out, as what others split goes on behind them.
     """
 
     choices: tuple[Choice, ...]
     roles: Callable[[Draft, Trial], list[Role]]
     flips: bool = True
+    sparse: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ KINDS = {
     "tp": Kind(("column", "row", "vocabulary"), _weights),
     "dp": Kind(("batch",), _inputs, flips=False),
     "ep": Kind(("expert",), _weights),
-    "sp": Kind(("sequence",), _modules),
+    "sp": Kind(("sequence",), _modules, sparse=True),
 }
 """By the name of an axis, without digits behind it."""
 
@@ -90,7 +92,7 @@ def choose_along(axis: MeshAxis, draft: Draft, trial: Trial) -> AxisChoice | Non
 
 
 def _choose(axis: MeshAxis, kind: Kind, draft: Draft, trial: Trial) -> AxisChoice | None:
-    search = Search(trial, axis, kind.roles(draft, trial), kind.choices)
+    search = Search(trial, axis, kind.roles(draft, trial), kind.choices, kind.sparse)
     assignment = search.run(flips=kind.flips)
     chosen = search.trial(assignment)
     if not assignment or chosen is None:
@@ -112,5 +114,6 @@ def _reasons(search: Search, assignment: dict[Role, Choice]) -> Sequence[str]:
             tried = [(search.estimate(with_choice(assignment, role, other)), other) for other in possible]
             known = [(each, other) for each, other in tried if each is not None]
             split, choice = min(known, key=lambda entry: entry[0].order, default=(None, possible[0]))
-            lines.append(why_whole(role.label, own, split, choice))
+            if split is None or not is_as_cheap(split, own):
+                lines.append(why_whole(role.label, own, split, choice))
     return lines

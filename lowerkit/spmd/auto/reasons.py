@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lowerkit.spmd.auto.trial import Estimate
 
+_WITHOUT_WEIGHTS = ("batch", "sequence")
+
 
 def why_split(label: str, choice: str, ranks: int, own: Estimate, whole: Estimate | None) -> str:
     """Says what a choice is better in than the same weights whole on every rank.
@@ -18,7 +20,7 @@ def why_split(label: str, choice: str, ranks: int, own: Estimate, whole: Estimat
     if whole is None:
         return f"({label}) {choice}: the rest of the plan needs it"
     held = (whole.weight_bytes - own.weight_bytes) / (ranks - 1)
-    weights = f", {amount(held)}/rank" if held > 0 else ""
+    weights = f", {amount(held)}/rank" if held > 0 and choice not in _WITHOUT_WEIGHTS else ""
     return f"({label}) {choice}: {_collectives(own, whole)}, {_time(own, whole)}{weights}"
 
 

@@ -5,9 +5,9 @@ Vocabulary
               outputs
     pattern   of a role: names its modules and no other one, as short as can be: ``*.q_proj``
 
-Steps: collapse the numbers of a path to ``*``. Where modules of one pattern are not of one role, such as the two
-products of ``mlp.0`` and ``mlp.2``, numbers are written out: those of as few places of the path as can be. A number at
-the end of a path is written out always: it numbers steps, not layers.
+Steps: collapse the numbers of a path to ``*``. Where modules of one pattern are not of one role, numbers are written
+out: those of as few places of the path as can be. A number at the end of a path is written out where others are missing
+beside it, as in ``mlp.0`` and ``mlp.2``: it numbers steps, not layers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class Role:
 def roles_of(module: ir.Module, weights: WeightStore, counts: Counts) -> list[Role]:
     """Returns the roles of a canonical program in the order in which it reads their weights."""
     tasks, paths = _tasks(module, weights)
+    lists = _lists(counts.whole(tasks))
     families: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for path in tasks:
-        families[_collapsed(path, ())].append(path)
-    groups = [group for family in families.values() for group in _uniform(family, tasks)]
+        families[_collapsed(path, _numbers(path, lists))].append(path)
+    groups = [group for family in families.values() for group in _uniform(family, tasks, lists)]
     order = {path: number for number, path in enumerate(tasks)}
     groups.sort(key=lambda group: order[group[0]])
     whole = counts.whole(paths)
@@ -74,26 +75,33 @@ def module_roles(modules: Iterable[str], module: ir.Module, counts: Counts) -> l
     there = {describe(op).module_path for op in _all_operations(module)}
     paths = [path for path in modules if path and counts.stand_in(path) in there]
     short = [path for path in paths if path in there]
+    lists = _lists(paths)
     families: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for path in short:
-        families[_collapsed(path, ())].append(path)
+        families[_collapsed(path, _numbers(path, lists))].append(path)
     return [_role(group, short, paths, counts) for group in families.values()]
 
 
 def _tasks(module: ir.Module, weights: WeightStore) -> tuple[dict[str, set[Task]], list[str]]:
-    """Returns what the weights of each module are read by, and the paths of all modules."""
-    plan = ShardingPlan("", 1)
-    choices = Choices(plan, weights)
-    tasks: defaultdict[str, set[Task]] = defaultdict(set)
+    """Returns what the weights of each module are read by, and the paths of all modules.
+
+    Of a module with several weights, each has a task of its own, by the weight's name.
+    """
+    choices = Choices(ShardingPlan("", 1), weights)
+    found: list[tuple[str, str, Task]] = []
     paths: dict[str, None] = {}
     for op in _all_operations(module):
-        plan.report.modules.clear()
-        choices.entry(op)
-        paths |= plan.report.modules
+        modules, names = choices.named(op)
+        own = [path for path in modules if path]
+        paths |= dict.fromkeys(own)
         read = [value for value in op.operands if weight_symbol(value) is not None and len(shape_of(value)) > 1]
-        if read and op.name.startswith("lk.") and plan.report.modules:
-            tasks[list(plan.report.modules)[-1]].add((op.name, _outputs(op, read[0])))
-    return tasks, list(paths)
+        if read and own and op.name.startswith("lk."):
+            found.append((own[-1], names[0], (op.name, _outputs(op, read[0]))))
+    several = {path for path, name, _ in found if any(other != name for own, other, _ in found if own == path)}
+    tasks: defaultdict[str, set[Task]] = defaultdict(set)
+    for path, name, task in found:
+        tasks[name if path in several else path].add(task)
+    return tasks, [*paths, *(name for path, name, _ in found if path in several)]
 
 
 def _all_operations(module: ir.Module) -> list[ir.Operation]:
@@ -105,26 +113,38 @@ def _outputs(op: ir.Operation, weight: ir.Value) -> int:
     return shape_of(weight)[0] if "conv" in op.name else shape_of(op.results[0])[-1]
 
 
-def _numbers(path: str) -> list[int]:
+def _lists(paths: Iterable[str]) -> set[str]:
+    """Returns the paths below which modules are numbered without a gap, two of them at least."""
+    numbers: defaultdict[str, set[int]] = defaultdict(set)
+    for path in paths:
+        parent, _, name = path.rpartition(".")
+        if name.isdecimal():
+            numbers[parent].add(int(name))
+    return {parent for parent, found in numbers.items() if found == set(range(max(len(found), 2)))}
+
+
+def _numbers(path: str, lists: set[str]) -> list[int]:
     """Returns the places of the numbers of a path that may be collapsed."""
-    return [place for place, name in enumerate(path.split(".")[:-1]) if name.isdecimal()]
+    names = path.split(".")
+    last = len(names) - 1
+    listed = path.rpartition(".")[0] in lists
+    return [place for place, name in enumerate(names) if name.isdecimal() and (place < last or listed)]
 
 
-def _collapsed(path: str, written: Iterable[int]) -> tuple[str, ...]:
-    """Returns the parts of a path, ``*`` in the place of its numbers but for those of the places ``written``."""
-    collapse = set(_numbers(path)) - set(written)
-    return tuple("*" if place in collapse else name for place, name in enumerate(path.split(".")))
+def _collapsed(path: str, places: Iterable[int]) -> tuple[str, ...]:
+    """Returns the parts of a path, ``*`` in the place of its numbers at ``places``."""
+    return tuple("*" if place in places else name for place, name in enumerate(path.split(".")))
 
 
-def _uniform(family: Sequence[str], tasks: Mapping[str, set[Task]]) -> list[list[str]]:
+def _uniform(family: Sequence[str], tasks: Mapping[str, set[Task]], lists: set[str]) -> list[list[str]]:
     """Returns the modules of one collapsed path as groups with one task, by the fewest places of numbers."""
-    places = _numbers(family[0])
+    places = _numbers(family[0], lists)
     for count in range(len(places) + 1):
         found: list[list[list[str]]] = []
         for written in combinations(reversed(places), count):
             groups: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
             for path in family:
-                groups[_collapsed(path, written)].append(path)
+                groups[_collapsed(path, set(places) - set(written))].append(path)
             if all(tasks[path] == tasks[group[0]] for group in groups.values() for path in group):
                 found.append(list(groups.values()))
         if found:

@@ -15,6 +15,7 @@ Cheaper is what takes less time times bytes of weights a rank; ties go to fewer 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -28,6 +29,7 @@ Assignment: TypeAlias = Mapping[Role, Choice]
 ROOM = 1.25
 """Weights a rank may hold, as a multiple of those it holds with everything split that can be."""
 _MOST_ROUNDS = 3
+_SAME = 1e-9
 
 
 @dataclass
@@ -39,12 +41,14 @@ class Search:
         axis: along which it is split now.
         roles: in program order.
         choices: that may be taken, in the order of preference.
+        sparse: leaves out what changes nothing.
     """
 
     base: Trial
     axis: MeshAxis
     roles: Sequence[Role]
     choices: Sequence[Choice]
+    sparse: bool = False
     _known: dict[tuple[Choice | None, ...], Trial | None] = field(
         default_factory=dict[tuple["Choice | None", ...], "Trial | None"]
     )
@@ -112,7 +116,10 @@ class Search:
             for role in self.roles:
                 for other in self._others(assignment, role):
                     found = self.estimate(other)
-                    if found is not None and found.weight_bytes <= most_bytes and found.order < best.order:
+                    if found is None or found.weight_bytes > most_bytes:
+                        continue
+                    fewer = self.sparse and len(other) < len(assignment)
+                    if found.order < best.order or (fewer and is_as_cheap(found, best)):
                         assignment, best = other, found
             if assignment == before:
                 break
@@ -123,6 +130,11 @@ class Search:
         others = [with_choice(assignment, role, choice) for choice in self._possible[role] if choice != own]
         whole: dict[Role, Choice] = {each: choice for each, choice in assignment.items() if each != role}
         return [*others, whole] if own is not None and whole else others  # something is split always
+
+
+def is_as_cheap(one: Estimate, other: Estimate) -> bool:
+    """Whether two plans differ in nothing but the order in which times are added up."""
+    return one.collectives == other.collectives and math.isclose(one.order[0], other.order[0], rel_tol=_SAME)
 
 
 def with_choice(assignment: Assignment, role: Role, choice: Choice) -> dict[Role, Choice]:

@@ -10,15 +10,17 @@ message each wherever one stage ends. The fastest number is taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lowerkit.passes.shard.micro_batches import AXIS
+from lowerkit.errors import UnsupportedError
+from lowerkit.passes.shard.micro_batches import AXIS, split_batch
 from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan, StageEntry, StagePlan
 from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.auto.draft import Draft
 from lowerkit.spmd.auto.reasons import amount, duration
 from lowerkit.spmd.auto.stages import Chain, balanced, chain_of
-from lowerkit.spmd.auto.trial import Trial
+from lowerkit.spmd.auto.trial import Trial, copy_of
 
 _NUMBERS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -50,15 +52,20 @@ class _Cut:
     seconds: float
 
 
-def choose_stages(axis: MeshAxis, draft: Draft, trial: Trial) -> StageChoice | None:
+def choose_stages(axis: MeshAxis, draft: Draft, trial: Trial, plans: Sequence[ShardingPlan]) -> StageChoice | None:
     """Returns the stages along an axis; None where the model has fewer parts than there are ranks.
 
     Args:
         axis: of the stages.
         draft: what is cut.
         trial: as it is split along the other axes.
+        plans: of these.
     """
-    cuts = [_cut(axis, draft, own, number) for number in _NUMBERS if (own := _micro_batch(trial, number)) is not None]
+    cuts = [
+        _cut(axis, draft, (trial, own), number)
+        for number in _NUMBERS
+        if (own := _micro_batch(draft, trial, plans, number)) is not None
+    ]
     best = min((cut for cut in cuts if cut is not None), key=lambda cut: cut.seconds, default=None)
     if best is None:
         return None
@@ -68,15 +75,37 @@ def choose_stages(axis: MeshAxis, draft: Draft, trial: Trial) -> StageChoice | N
     return StageChoice(plan, best.seconds, max(best.held), tuple(_reasons(axis, best)))
 
 
-def _micro_batch(trial: Trial, number: int) -> Trial | None:
+def _micro_batch(draft: Draft, trial: Trial, plans: Sequence[ShardingPlan], number: int) -> Trial | None:
+    """Returns what a rank does for one of ``number`` micro-batches; None where there cannot be so many."""
     if number == 1:
         return trial
+    if not _can_run_apart(draft.trial, plans, number):
+        return None
     machine = replace(trial.machine, mesh={**trial.machine.mesh, AXIS: number})
     return replace(trial, machine=machine).split(ShardingPlan(AXIS, number, (PlanEntry("*", "batch"),)))
 
 
-def _cut(axis: MeshAxis, draft: Draft, trial: Trial, micro_batches: int) -> _Cut | None:
-    chain = chain_of(draft.paths, trial.loads(without=AXIS), trial.counts)
+def _can_run_apart(whole: Trial, plans: Sequence[ShardingPlan], number: int) -> bool:
+    """Whether the program runs in micro-batches, and is split as planned then: they come before the axes."""
+    module, context = copy_of(whole.module), replace(whole.context, weights=whole.weights.fork())
+    try:
+        split_batch(module, context, number)
+    except UnsupportedError as error:
+        if error.code != "LK4007":
+            raise
+        return False
+    own: Trial | None = replace(whole, module=module, context=context)
+    for plan in plans:
+        own = None if own is None else own.split(ShardingPlan(plan.axis, plan.ranks, plan.entries))
+    return own is not None
+
+
+def _cut(axis: MeshAxis, draft: Draft, trials: tuple[Trial, Trial], micro_batches: int) -> _Cut | None:
+    """Cuts the chain by the times of a micro-batch, the second trial, and by the weights of the whole batch."""
+    whole, trial = trials
+    weights = {path: held for path, (_, held) in whole.loads().items()}
+    loads = {path: (seconds, weights.get(path, 0)) for path, (seconds, _) in trial.loads(without=AXIS).items()}
+    chain = chain_of(draft.paths, loads, trial.counts)
     if len(chain.loads) < axis.size:
         return None
     stages = balanced(chain.loads, axis.size, trial.machine.device.memory)

@@ -31,7 +31,6 @@ from lowerkit.spmd.certificate.certificate import (
     CertificateReport,
     PlaceMeetings,
     ProgramDigest,
-    is_rewritten,
     prove_again,
     shapes_of_inputs,
 )
@@ -119,7 +118,7 @@ def check_certificate(data: bytes, manifest: Manifest) -> CertificateReport:
         collectives=max(len(place.meetings) for place in certificate.meetings),
         ranks=mesh_size(certificate.mesh),
         mesh=mesh_label(manifest.programs[0]),
-        rewritten=is_rewritten(certificate),
+        rewritten=certificate.rewritten,
     )
 
 

@@ -2,7 +2,7 @@
 
 Vocabulary
     step    the split along one axis: of the program before, and the one after, which is the program before of the next.
-            Between two steps the program may have been rewritten for one device; that is not part of the proof
+            A step along no axis, of one rank, is a program that was written in another way for one device
     place   where ranks are along the pipeline axis: those of one place run one program
 
 It holds the programs, what each value of a rank is of a value before, by which lemma, and the collectives in their
@@ -93,6 +93,7 @@ class Certificate(msgspec.Struct, frozen=True):
         stages: the cut behind them; None where there is one stage.
         meetings: the collectives of the final programs, by place.
         shared: the weights of which a rank has a part, and the axes along which.
+        rewritten: what was done to the program for one device in front of a step, which is not proved.
         programs: of the artifact; filled in when it is written.
         version: of this structure.
     """
@@ -104,6 +105,7 @@ class Certificate(msgspec.Struct, frozen=True):
     stages: StageStep | None
     meetings: list[PlaceMeetings]
     shared: dict[str, list[str]] = {}
+    rewritten: list[str] = []
     programs: list[ProgramDigest] = []
     version: int = VERSION
 
@@ -121,14 +123,14 @@ class CertificateReport(msgspec.Struct, frozen=True):
         collectives: that a rank issues, the most of all places.
         ranks: of the mesh.
         mesh: ``dp=2,tp=4``.
-        rewritten: whether the program was rewritten between two axes, which is not part of the proof.
+        rewritten: what was done to the program for one device, which is not part of the proof.
     """
 
     ops: int
     collectives: int
     ranks: int
     mesh: str
-    rewritten: bool
+    rewritten: list[str]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of ``--json``."""
@@ -138,7 +140,7 @@ class CertificateReport(msgspec.Struct, frozen=True):
         """Returns the line for people."""
         noun = "collective" if self.collectives == 1 else "collectives"
         line = f"certificate: {self.ops} ops proved, {self.collectives} {noun} in one order on {self.ranks} ranks"
-        return f"{line} ({self.mesh})" + ("; rewritten for one device between two axes" if self.rewritten else "")
+        return f"{line} ({self.mesh})" + (f"; not proved: {', '.join(self.rewritten)}" if self.rewritten else "")
 
 
 def shapes_of_inputs(signature: Signature) -> list[list[Any]]:
@@ -182,9 +184,11 @@ def _prove(certificate: Certificate) -> list[PlaceMeetings]:
     last = 0
     proof: Proof | None = None
     for step in certificate.axes:
-        used.append(step.axis)
-        if sizes.get(step.axis) != step.ranks:
+        used += [step.axis] if step.axis else []
+        if sizes.get(step.axis, 0 if step.axis else 1) != step.ranks:
             _refuse(f"it proves {step.axis}={step.ranks}, the mesh has {sizes.get(step.axis, 0)} ranks there")
+        if proof is not None and step.before != last and not certificate.rewritten:
+            _refuse(f"the split along {step.axis!r} begins with another program than the one before ended with")
         before, after = certificate.graphs[step.before], certificate.graphs[step.after]
         proof = prove(before, after, step.axis, step.ranks, step.facts, certificate.shapes)
         _compare(f"the lemmas of {step.axis}", step.lemmas, proof.lemmas)
@@ -222,12 +226,6 @@ def _compare(what: str, stated: Sequence[Any], proved: Sequence[Any]) -> None:
     for number, (one, other) in enumerate(zip(stated, proved, strict=True)):
         if one != other:
             _refuse(f"{what} say {one!r} of number {number}, proved is {other!r}")
-
-
-def is_rewritten(certificate: Certificate) -> bool:
-    """Whether some step begins with another program than the one before it ended with."""
-    pairs = zip(certificate.axes, certificate.axes[1:], strict=False)
-    return any(later.before != earlier.after for earlier, later in pairs)
 
 
 def _refuse(reason: str) -> NoReturn:

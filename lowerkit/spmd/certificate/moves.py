@@ -7,10 +7,10 @@ other way round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lowerkit.spmd.certificate.graph import OPEN, Form, shape_of
-from lowerkit.spmd.certificate.indices import Index, Ranges, bounds, number, substitute, variable
+from lowerkit.spmd.certificate.indices import Floor, Index, Ranges, bounds, number, substitute, total, variable
 from lowerkit.spmd.certificate.loop_nests.nest import Shapes, decode, single_turns
 from lowerkit.spmd.certificate.loop_nests.table import nest_of
 from lowerkit.spmd.certificate.matching import fail
@@ -55,6 +55,35 @@ def moved(form: Form, shapes: Shapes, view: View, kind: str, ranks: int) -> View
     for axis, place in enumerate(nest.results[0]):
         turns.update(decode(variable(f"i{axis}"), place, nest.extents, ranges))
     return View(view.base, _replaced(_replaced(view.index, inside, ranges), turns, ranges), view.terms)
+
+
+def concatenated(views: Sequence[View], axis: int, size: int) -> View:
+    """Returns what tensors of ``size`` along ``axis`` are, one behind the other, that are neighbours of one value.
+
+    Raises:
+        Unproved: they are not: element j of tensor k must be what element ``k * size + j`` of a single view is.
+    """
+    first = views[0]
+    if any(view.base != first.base or view.terms or len(view.index) != len(first.index) for view in views):
+        fail("it joins what are no parts of one value")
+    own, index = variable(f"i{axis}"), list[Index]()
+    for dimension, start in enumerate(first.index):
+        steps = [total((view.index[dimension], 1), (start, -1)) for view in views]
+        if any(step.terms for step in steps):
+            fail("it joins parts that are held in different ways")
+        apart = steps[1].constant if len(steps) > 1 else 0
+        along = sum(factor for atom, factor in start.terms if atom == f"i{axis}")
+        inside = size == 1 or (along * size == apart and start.variables.isdisjoint(_beyond(start, axis)))
+        if not inside or [step.constant for step in steps] != [number * apart for number in range(len(steps))]:
+            fail("it joins parts that are no neighbours")
+        index.append(total((start, 1), (own, apart)) if size == 1 else start)
+    return View(first.base, tuple(index))
+
+
+def _beyond(index: Index, axis: int) -> set[str]:
+    """Returns the element along ``axis`` where a floor depends on it: there it is no plain sum."""
+    inside = {name for atom, _ in index.terms if isinstance(atom, Floor) for name in atom.of.variables}
+    return inside & {f"i{axis}"}
 
 
 def taken(view: View, axis: int, places: Index, count: int, size: int, ranges: Ranges) -> View:

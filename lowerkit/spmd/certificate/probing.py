@@ -31,11 +31,15 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
     Raises:
         VerifyError: LK3006, a weight is neither slices of one before nor a table that a proof can state.
     """
-    types = {**weight_types(after), **weight_types(before)}
+    there = weight_types(before)
+    types = {**weight_types(after), **there}
     known: dict[Any, int | None] = {}
     found: list[Fact] = []
-    for symbol in weight_types(after):
+    for symbol, kind in weight_types(after).items():
         shard = store.shard(symbol)
+        if shard is None and symbol not in there and _is_numbers(kind) and not _reads_data(store, symbol):
+            found.append(_rows(symbol, store.get(symbol)[np.newaxis], Shard(((axis, 1),)), 1))
+            continue
         if shard is None or (axis, ranks) not in shard.axes:
             if shard is not None and axis in dict(shard.axes):
                 raise _unproved(symbol, f"it has {dict(shard.axes)[axis]} parts for {ranks} ranks of {axis!r}")
@@ -60,6 +64,16 @@ def weight_types(graph: Graph) -> dict[str, str]:
             if form.name == "lk.weight":
                 found[form.attributes["symbol"]] = part.types[op.results[0]]
     return found
+
+
+def _is_numbers(kind: str) -> bool:
+    return element_of(kind).startswith("i") and len(shape_of(kind) or ()) < 2
+
+
+def _reads_data(store: WeightStore, symbol: str) -> bool:
+    """Whether a weight is made of the data of a model; others are made of what a pass knows."""
+    parents = store.parents(symbol)
+    return store.derivation(symbol) is None or any(_reads_data(store, parent) for parent in parents)
 
 
 def _slices(store: WeightStore, symbol: str, kind: str | None, axis: str, known: dict[Any, int | None]) -> Slices:
@@ -106,7 +120,7 @@ def _axis_of(store: WeightStore, symbol: str, shape: Sequence[int], stored: Sequ
         size = -(-extent // ranks)
         cut = (*leading, ranks, *shape[:axis], size, *shape[axis + 1 :])
         if all(part.shape == cut for part in parts) and all(
-            np.array_equal(part, _expected(dimension, len(leading), axis, cut, extent))
+            bool((part == _expected(dimension, len(leading), axis, cut, extent, part.dtype)).all())
             for dimension, part in enumerate(parts)
         ):
             return axis
@@ -124,8 +138,10 @@ def _along(values: Array, dimension: int, rank: int) -> Array:
     return values.reshape([-1 if place == dimension else 1 for place in range(rank)])
 
 
-def _expected(dimension: int, leading: int, axis: int, cut: tuple[int, ...], extent: int) -> Array:
-    """Returns the places along a dimension that the slices hold, 0 where they are padded."""
+def _expected(
+    dimension: int, leading: int, axis: int, cut: tuple[int, ...], extent: int, dtype: np.dtype[Any]
+) -> Array:
+    """Returns the places along a dimension that the slices hold, 0 where they are padded; it broadcasts to ``cut``."""
     rank = len(cut)
     own = leading + 1 + axis
     first = _along(np.arange(cut[leading]) * cut[own], leading, rank)
@@ -135,7 +151,8 @@ def _expected(dimension: int, leading: int, axis: int, cut: tuple[int, ...], ext
     else:
         position = dimension if dimension < leading else dimension + 1
         places = _along(np.arange(1, cut[position] + 1), position, rank)
-    return np.broadcast_to(np.where(along < extent, places, 0), cut)
+    places = places.astype(dtype)
+    return places if cut[leading] * cut[own] == extent else np.where(along < extent, places, dtype.type(0))
 
 
 def _rows(symbol: str, data: Array, shard: Shard, ranks: int) -> Rows:

@@ -30,7 +30,7 @@ from lowerkit.spmd.certificate.graph import Form, Graph
 from lowerkit.spmd.certificate.lookups import elementwise, shared_look_up
 from lowerkit.spmd.certificate.matching import Matcher, Pair, Unproved, fail
 from lowerkit.spmd.certificate.meetings import Meeting, Sizes, in_order, meeting_of
-from lowerkit.spmd.certificate.moves import MOVES, met, moved, ranges_of
+from lowerkit.spmd.certificate.moves import MOVES, concatenated, met, moved, ranges_of
 from lowerkit.spmd.certificate.own_data import own_weight, taken_rows
 from lowerkit.spmd.certificate.refusals import other_result, unproved_op
 from lowerkit.spmd.certificate.relations import (
@@ -250,6 +250,12 @@ class _Prover:
             return "extent", [self._extent(given, number)]
         if form.name in MOVES and isinstance(first, View):
             return "move", [moved(form, shapes, first, kind, self.ranks)]
+        if form.name == "tensor.concat" and all(isinstance(each, View) for each in given):
+            axis, views = form.attributes["dim"], [each for each in given if isinstance(each, View)]
+            sizes = {shape[axis] for shape in shapes.operands}
+            if len(sizes) != 1:
+                fail("it joins parts of several sizes")
+            return "move", [concatenated(views, axis, min(sizes))]
         if form.name == "lk.gather" and isinstance(first, View) and isinstance(given[1], Formula):
             table = extents_of(first, self.after.value_types[self.after.ops[number].operands[0]], self.classes)
             lemma, relation = taken_rows(form, first, given[1], table or (), ranges_of(kind, self.ranks))

@@ -48,6 +48,7 @@ class Recorder:
         self._graphs: list[Graph] = []
         self._axes: list[AxisStep] = []
         self._places: list[PlaceMeetings] = [PlaceMeetings({}, [])]
+        self._rewritten: list[str] = []
         self._before = -1
 
     def before(self, module: ir.Module) -> None:
@@ -69,6 +70,10 @@ class Recorder:
         proof = prove(before, after, axis, ranks, facts, self._inputs)
         self._keep(axis, ranks, after, facts, proof)
 
+    def rewritten(self, how: str) -> None:
+        """Notes what is done to the program for one device, which is not proved."""
+        self._rewritten.append(how)
+
     def _require_zeros(self, before: Graph, after: Graph, ranks: int) -> None:
         """A proof knows of a state of which each rank has a slice that it starts from zeros."""
         for symbol in split_states(before, after, ranks):
@@ -85,7 +90,8 @@ class Recorder:
         symbols = dict.fromkeys(symbol for graph in self._graphs[-1:] for symbol in weight_types(graph))
         shards = {symbol: self._weights.shard(symbol) for symbol in symbols}
         shared = {symbol: [name for name, _ in shard.axes] for symbol, shard in shards.items() if shard is not None}
-        return Certificate(list(mesh), self._inputs, self._graphs, self._axes, None, self._places, shared)
+        parts = (self._inputs, self._graphs, self._axes, None, self._places, shared, self._rewritten)
+        return Certificate(list(mesh), *parts)
 
     def _add(self, graph: Graph) -> int:
         return add_graph(self._graphs, graph)

@@ -5,7 +5,8 @@ Vocabulary
     p, n   ranks, and bytes of the tensor
 
 The medians are of an all_reduce, which the runtime carries out in one shot where it is small, ``a + n(p-1)/B``, and in
-slices where it is large, ``2a + 2n(p-1)/(pB)``. The smallest and the largest size give two equations for a and 1/B.
+slices where it is large, ``2a + 2n(p-1)/(pB)``; two ranks move as much either way, and one shot is taken to be what
+they do. The smallest and the largest size give two equations for a and 1/B.
 """
 
 from __future__ import annotations
@@ -72,12 +73,11 @@ def link_of(medians: Mapping[int, float], ranks: int) -> LinkModel:
     if len(medians) < 2 or ranks < 2:
         raise ValueError(f"a link takes two sizes between two ranks, found {len(medians)} sizes, {ranks} ranks")
     small, large = min(medians), max(medians)
-    own, sliced = small * (ranks - 1), 2 * large * (ranks - 1) / ranks
-    # medians[small] = a + own / B; medians[large] = 2a + sliced / B
-    inverse = (medians[large] - 2 * medians[small]) / (sliced - 2 * own)
+    own, sliced, phases = small * (ranks - 1), 2 * large * (ranks - 1) / ranks, 1 if ranks == 2 else 2
+    # medians[small] = a + own / B; medians[large] = phases * a + sliced / B
+    inverse = (medians[large] - phases * medians[small]) / (sliced - phases * own)
     latency = medians[small] - own * inverse
     if not (inverse > 0 and latency > 0):
-        raise ValueError(
-            f"no link explains {medians[small] * 1e6:.1f} us for {small} bytes, {medians[large] * 1e6:.1f} us for {large}"
-        )
+        shown = ", ".join(f"{medians[size] * 1e6:.1f} us for {size} bytes" for size in (small, large))
+        raise ValueError(f"no link explains {shown}")
     return LinkModel(1 / inverse, latency)

@@ -1,9 +1,11 @@
 """The memory of one rank, as the runtime allocates it for a compiled program.
 
 Vocabulary
-    weights        the tensors that the rank reads, of those that ranks share its own part
+    weights        the tensors that the rank reads, of those that ranks share its own part; not the first values of
+                   states, which stand beside them in a file and are read once
     states         what outlives a run, such as caches: every state of the signature
-    activations    the arena: values of a run, placed by liveness, and scratch of one thread
+    activations    the arena: values of a run, placed by liveness
+    scratch        what kernels need beside them, of one thread
     communication  of the arena, the most that operands and results of collectives take at once: ranks of a host see
                    into it, so it is not copied; it is not added again
     arguments      inputs and outputs
@@ -23,32 +25,24 @@ from lowerkit.runtimes.memory_plan import arena_lives, weight_places
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank; the module says what is what."""
+    """Bytes of one rank; the module says what is what.
+
+    Attributes:
+        weights, states, activations, scratch, arguments: what adds up to the total.
+        communication: a part of the activations.
+    """
 
     weights: int
     states: int
     activations: int
+    scratch: int
     communication: int
     arguments: int
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.states + self.activations + self.arguments
-
-    @property
-    def largest(self) -> str:
-        """The name of the part that takes the most."""
-        return max(self.parts(), key=self.parts().__getitem__)
-
-    def parts(self) -> dict[str, int]:
-        """Returns what adds up to the total, by name."""
-        return {
-            "weights": self.weights,
-            "states": self.states,
-            "activations": self.activations,
-            "inputs and outputs": self.arguments,
-        }
+        return self.weights + self.states + self.activations + self.scratch + self.arguments
 
 
 def memory_of(program: ProgramSpec, dims: Mapping[str, int]) -> RankMemory:
@@ -67,7 +61,8 @@ def memory_of(program: ProgramSpec, dims: Mapping[str, int]) -> RankMemory:
     return RankMemory(
         weights=sum(weights.values()),
         states=_bytes(signature.states, dims),
-        activations=bound.arena_size + sum(bound.device_arenas.values()) + bound.scratch_stride,
+        activations=bound.arena_size + sum(bound.device_arenas.values()),
+        scratch=bound.scratch_stride,
         communication=_communication(program, dims),
         arguments=_bytes([*signature.inputs, *signature.outputs], dims),
     )

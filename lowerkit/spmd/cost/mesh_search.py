@@ -100,7 +100,7 @@ class MeshSearch:
         return self._plan(found)
 
     def best(self, devices: int) -> MeshCost | None:
-        """Returns the fastest mesh of ``devices`` that fits, else the one that needs least; None where there is none."""
+        """Returns the fastest mesh that fits, else the one that needs least; None where nothing can be split."""
         estimates = [found for mesh in self._meshes(devices) if (found := self.estimate(mesh)) is not None]
         if not estimates:
             return None

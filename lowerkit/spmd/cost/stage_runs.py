@@ -55,7 +55,8 @@ def run_stages(stages: Sequence[Sequence[Piece]], axis: str = "") -> list[StageR
     wire = _Wire(len(stages), axis)
     runners = [_Runner(number, pieces, wire) for number, pieces in enumerate(stages)]
     while any(not runner.ended for runner in runners):
-        if not any([runner.go_on() for runner in runners]):
+        moved = [runner.go_on() for runner in runners]  # each has its turn
+        if not any(moved):
             waiting = next(runner for runner in runners if not runner.ended)
             raise ValueError(f"stage {waiting.number} waits for ever in step {waiting.at.name!r}")
     return [runner.run for runner in runners]

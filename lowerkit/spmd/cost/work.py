@@ -21,10 +21,19 @@ from lowerkit.passes.rewriting import DYNAMIC
 from lowerkit.passes.source_location import describe
 
 _NO_WORK = frozenset(
-    {"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.dim", "tensor.empty", "tensor.extract",
-     "tensor.from_elements", "lk.weight", "lk.state_read", "lk.state_write", "lk.collective_start", "lk.collective_done",
-     "lk.cond", "lk.while", "lk.yield"}
-)  # fmt: skip
+    {
+        *(
+            "tensor.expand_shape",
+            "tensor.collapse_shape",
+            "tensor.cast",
+            "tensor.dim",
+            "tensor.empty",
+            "tensor.extract",
+        ),
+        *("tensor.from_elements", "lk.weight", "lk.state_read", "lk.state_write", "lk.collective_start"),
+        *("lk.collective_done", "lk.cond", "lk.while", "lk.yield"),
+    }
+)
 _INTO_A_PART = frozenset({"tensor.insert_slice", "lk.scatter"})
 """Ops that change a part of a tensor, in place where nobody reads it as it was."""
 _FREE = frozenset({"arith.constant", "arith.index_cast", "arith.extf", "arith.truncf", "linalg.index", "linalg.yield"})

@@ -71,7 +71,7 @@ int of_booleans(int reduction) {
 void reduce(void *target, const void *const *sources, const double *factors, int source_count, int64_t count, int dtype,
             int reduction) {
   if (source_count == 1 && !factors) {
-    if (target != sources[0]) std::memmove(target, sources[0], size_t(count * kDtypeBytes[dtype]));
+    if (count && target != sources[0]) std::memmove(target, sources[0], size_t(count * kDtypeBytes[dtype]));
     return;
   }
   if (dtype == LK_BOOL) return chosen(target, sources, nullptr, source_count, count, LK_U8, of_booleans(reduction));

@@ -1,4 +1,7 @@
-"""Ranks of a compiled model that fail each other: each fault over each transport, and what the judge sees."""
+"""Ranks of a compiled model that fail each other: each fault over each transport, and what the judge sees.
+
+All cells: tools/fault_matrix_models.py.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return compile_artifacts(tmp_path_factory.mktemp("artifacts"))
 
 
+def quick() -> list[Cell]:
+    """Returns one cell for each fault and transport; the meshes take turns."""
+    return [cell for number, cell in enumerate(cells()) if number % 2 == number // 2 % 2 ^ number // 4 % 2]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", list(cells()), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", quick(), ids=lambda cell: cell.name)
 def test_ranks_end_in_time_name_the_culprit_and_go_on(cell: Cell, made: Artifacts) -> None:
     assert not run(cell, made).problems
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -22,6 +24,7 @@ from lowerkit.serving import LowerkitPredictor, deployment
 from tests.support.mesh.processes import await_value
 from tests.support.scale_out.artifacts import numbers, write_counter, write_fixed, write_rows
 from tests.support.scale_out.cluster import Answer, Cluster, cluster
+from tests.support.scale_out.page import ON_RAY, block, write_files
 
 pytest.importorskip("ray", reason="pip install 'lowerkit[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -168,13 +171,13 @@ def test_what_is_too_much_is_sent_away(served: Cluster, tmp_path: Path) -> None:
 
     path = write_fixed(tmp_path / "gated.lk")
     application = deployment(path, max_queued=2, max_bytes=1000, loader=load_gated)
-    serve.run(application, name="gated", route_prefix="/gated")
+    serve.run(application, name="gated", route_prefix="/v2gated")
     try:
         x = numbers(1)[0]
         with ThreadPoolExecutor(12) as clients:
             asked: list[Future[Answer]] = []
             for _ in range(12):
-                asked.append(clients.submit(served.ask, "/gated/v2/models/gated/infer", inference(x, x)))
+                asked.append(clients.submit(served.ask, "/v2gated/v2/models/gated/infer", inference(x, x)))
                 time.sleep(0.2)  # a request that a replica is about to take counts as one that waits
             path.with_suffix(".go").touch()
             answers = [one.result(60) for one in asked]
@@ -184,9 +187,9 @@ def test_what_is_too_much_is_sent_away(served: Cluster, tmp_path: Path) -> None:
             assert answer.headers["Retry-After"] == "1" and answer.document["code"] == "LK7005"
             assert "2 requests wait for the model 'gated', and no more may" in answer.document["error"]
         assert all(np.array_equal(output(answer), x + x) for answer in answers if answer not in refused)
-        large = served.ask("/gated/v2/models/gated/infer", bytes(1001))
+        large = served.ask("/v2gated/v2/models/gated/infer", bytes(1001))
         assert large.status == 413 and "the server takes 1000" in large.document["error"]
-        batching = served.ask("/gated/v2/models/gated").document["parameters"]["batching"]
+        batching = served.ask("/v2gated/v2/models/gated").document["parameters"]["batching"]
         assert batching.startswith("no: no input has a symbolic first dim")
     finally:
         serve.delete("gated")
@@ -212,6 +215,20 @@ def test_a_data_set_and_one_copy_of_the_weights(served: Cluster, tmp_path: Path)
         assert np.array_equal(row["y"], x[int(row["number"])] + z[int(row["number"])])
     kilobytes = [tuple(map(int, file.read_text().split())) for file in tmp_path.glob("*.kb")]
     assert len(kilobytes) == 2 and all(present >= 8 << 10 and own == 0 for present, own in kilobytes), kilobytes
+
+
+def test_blocks_of_the_page(served: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/scale-out.md: the blocks that need Ray, in its order; test_page.py runs the others."""
+    from ray import serve
+
+    serve.delete("rows")  # the page deploys where it was
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    compiling = [sys.executable, "-m", *block("compile").splitlines()[0].split()]
+    subprocess.run(compiling, check=True, capture_output=True, timeout=120)
+    for name in ON_RAY:
+        text = block(name).replace("127.0.0.1:8000", f"127.0.0.1:{served.port}").replace('"model.lk"', "str(ARTIFACT)")
+        exec(compile(text, name, "exec"), {"ARTIFACT": tmp_path / "model.lk"})
 
 
 def test_what_cannot_be_deployed_is_refused_at_once(tmp_path: Path) -> None:

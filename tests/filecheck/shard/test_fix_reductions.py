@@ -14,7 +14,9 @@ from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.dialect.interpreter.mesh import interpret_mesh
 from lowerkit.errors import UnsupportedError
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.canonicalize.fold_constants import FoldConstants
 from lowerkit.passes.shard.fix_reductions import FixReductions
+from lowerkit.passes.shard.invariance import mark_invariant
 from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan
 from lowerkit.passes.shard.shard_program import ShardProgram
 from lowerkit.program.weights import Shard, WeightStore
@@ -181,6 +183,28 @@ def test_a_sum_of_activations_is_made_of_the_whole() -> None:
             FixReductions().run(module, PassContext(store, sharding=plan))
         ShardProgram().run(module, PassContext(store, sharding=plan))
         assert [each.kind for each in plan.report.collectives] == expected
+
+
+@pytest.mark.parametrize(("body", "folds"), [("math.exp %a : f32", False), ("arith.mulf %a, %a : f32", True)])
+def test_functions_of_weights_are_left_to_kernels(body: str, folds: bool) -> None:
+    """Computed ahead of time they have other bits, and a part may be small enough for that where the whole is not."""
+    text = f"""func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+      %w = "lk.weight"() {{symbol = "w"}} : () -> tensor<4xf32>
+      %e = tensor.empty() : tensor<4xf32>
+      %y = linalg.generic {{indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
+          iterator_types = ["parallel"]}} ins(%w : tensor<4xf32>) outs(%e : tensor<4xf32>) {{
+        ^bb0(%a: f32, %o: f32):
+          %r = {body}
+          linalg.yield %r : f32
+      }} -> tensor<4xf32>
+      return %y : tensor<4xf32>
+    }}"""
+    for invariant in (False, True):
+        module, store = parse_module(text, new_context()), WeightStore()
+        store.add("w", values((4,), "f32"))
+        if invariant:
+            mark_invariant(module)
+        assert FoldConstants().run(module, PassContext(store)) == (folds or not invariant)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ def random(shape: str, dtype: str) -> np.ndarray[Any, Any]:
     sizes = [int(size) for size in shape.split("x") if size]
     if dtype in ("i64", "i8"):
         return np.random.default_rng().integers(-12, 12, sizes, {"i64": np.int64, "i8": np.int8}[dtype])
+    if dtype == "i32":
+        return np.random.default_rng().integers(1, 9, sizes, np.int32)
     return np.random.default_rng().standard_normal(sizes).astype(np.float32)
 
 
@@ -46,22 +48,22 @@ def stored_weights(text: str) -> WeightStore:
     return store
 
 
-def sharded(text: str, plan: Plan, ranks: int = 2) -> tuple[str, ShardingPlan]:
+def sharded(text: str, plan: Plan, ranks: int = 2, inputs: Sequence[str] = ()) -> tuple[str, ShardingPlan]:
     """Shards a program, runs all ranks in numpy on fresh values, and compares each with the program as it was."""
     module = parse_module(MAPS + text, new_context())
     store = stored_weights(text)
-    inputs = [random(*found) for found in _ARGUMENT.findall(text.partition("->")[0])]
-    wanted = interpret(module, inputs, store.get)
+    values = [random(*found) for found in _ARGUMENT.findall(text.partition("->")[0])]
+    wanted = interpret(module, values, store.get)
     entries = tuple(PlanEntry(pattern, choice) for pattern, choice in plan.items())
     sharding = ShardingPlan("tp", ranks, entries)
-    assert ShardProgram().run(module, PassContext(store, sharding=sharding))
+    assert ShardProgram().run(module, PassContext(store, sharding=sharding, input_names=inputs))
     assert module.operation.verify()
 
     def part(name: str, rank: int) -> Any:
         data = store.get(name)
         return data if store.shard(name) is None else data[rank]
 
-    for found in interpret_mesh(module, inputs, part, ranks):
+    for found in interpret_mesh(module, values, part, ranks):
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
     return str(module), sharding

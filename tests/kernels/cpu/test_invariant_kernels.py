@@ -114,20 +114,20 @@ def test_products_that_are_not_invariant_hang_on_their_columns() -> None:
 def test_rows_of_unknown_number_with_batches() -> None:
     """A product of batches, each with its weight, whose rows are unknown until run time."""
     text = (
-        "func.func @region(%a: tensor<2x4x?x3x24xf32>, %b: tensor<2x4x1x24x10xf32>) -> tensor<2x4x?x3x10xf32> {\n"
+        "func.func @region(%a: tensor<2x4x?x3x24xf32>, %b: tensor<2x4x1x24x96xf32>) -> tensor<2x4x?x3x96xf32> {\n"
         '%0 = "lk.matmul"(%a, %b) {transpose_lhs = false, transpose_rhs = false, accumulate = f32} '
-        ": (tensor<2x4x?x3x24xf32>, tensor<2x4x1x24x10xf32>) -> tensor<2x4x?x3x10xf32>\n"
-        "return %0 : tensor<2x4x?x3x10xf32>\n}"
+        ": (tensor<2x4x?x3x24xf32>, tensor<2x4x1x24x96xf32>) -> tensor<2x4x?x3x96xf32>\n"
+        "return %0 : tensor<2x4x?x3x96xf32>\n}"
     )
     view = RegionView.from_text(text, "matmul", ["", "w"]).as_invariant()
-    plan = MatmulFamily().plan(view, cpu_features(ENDS[-1]))
+    plan = MatmulFamily().plan(view, cpu_features(ENDS[0]))
     assert isinstance(plan, DeviceCode), plan
     generator = np.random.default_rng(2)
-    b = random_array(generator, (2, 4, 1, 24, 10), "f32")
+    b = random_array(generator, (2, 4, 1, 24, 96), "f32")
     for rows in (1, 5, 40):
         a = random_array(generator, (2, 4, rows, 3, 24), "f32")
-        (found,) = run_plan(plan, [a, b], [((2, 4, rows, 3, 10), "f32")], ENDS[-1], [rows, rows], ranges=3)
-        assert_same(found, product(a, b, "f32", ENDS[-1], weight=True, flip=False), rows)
+        (found,) = run_plan(plan, [a, b], [((2, 4, rows, 3, 96), "f32")], ENDS[0], [rows, rows], ranges=3)
+        assert_same(found, product(a, b, "f32", ENDS[0], weight=True, flip=False), rows)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +197,57 @@ def test_rows(name: str, length: int) -> None:
     for rows in (1, 4):
         found = run(op, attributes, [x[:rows], *extra], (rows, length), "f32", ENDS[-1])
         assert_same(found, whole[:rows], rows)
+
+
+CONVOLUTIONS = {
+    "windows": (16, 96, 3, 1),
+    "pixels": (64, 32, 1, 1),
+    "groups": (32, 32, 3, 4),
+    "channels": (16, 16, 3, 16),
+}
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str, element: str) -> None:
+    """Output channels, groups and images beside each other."""
+    channels, outputs, kernel_size, groups = CONVOLUTIONS[name]
+    generator, pad, side = np.random.default_rng(6), kernel_size // 2, 7
+    x = random_array(generator, (2, side, side, channels), element)
+    filters = random_array(generator, (outputs, channels // groups, kernel_size, kernel_size), element)
+
+    def convolved(image: Array, part: Array, own: int) -> Array:
+        attributes = (
+            "accumulate = f32, channels_last = true, dilation = array<i64: 1, 1>, strides = array<i64: 1, 1>, "
+            f"groups = {own} : i64, padding = array<i64: {pad}, {pad}, {pad}, {pad}>"
+        )
+        shape = (len(image), side, side, len(part))
+        return run("conv", attributes, [image, part], shape, element, ENDS[-1], ["", "w"])
+
+    whole = convolved(x, filters, groups)
+    assert_same(convolved(x[1:], filters, groups), whole[1:], "one image")
+    for parts in (2, 4):
+        here = outputs // parts
+        own, image = (1, x) if groups == 1 else (groups // parts, x[..., : channels // parts])
+        assert_same(convolved(image, filters[:here], own), whole[..., :here], f"one of {parts} parts")
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_group_norms(channels_last: bool) -> None:
+    generator = np.random.default_rng(7)
+    x = random_array(generator, (2, 50, 32) if channels_last else (2, 32, 50), "f32")
+    affine = [random_array(generator, (32,), "f32") for _ in range(2)]
+
+    def normed(part: Array, groups: int) -> Array:
+        own = [each[: 4 * groups] for each in affine]
+        attributes = f"{AFFINE}groups = {groups} : i64, epsilon = 1.0e-5 : f64, "
+        attributes += f"channels_last = {str(channels_last).lower()}"
+        return run("group_norm", attributes, [part, *own], part.shape, "f32", ENDS[-1])
+
+    whole = normed(x, 8)
+    for groups in (4, 2, 1):
+        part = (..., slice(4 * groups)) if channels_last else (slice(None), slice(4 * groups))
+        assert_same(normed(x[part], groups), whole[part], groups)
 
 
 @pytest.mark.parametrize("length", [40, 2500])

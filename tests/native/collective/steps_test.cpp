@@ -3,8 +3,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 #include <thread>
 #include <vector>
 
@@ -17,9 +20,9 @@ constexpr int64_t kSecond = 1000000000;
 const int64_t kCounts[] = {0, 1, 37, 5000, 200000};
 
 struct Dims {
-  int64_t values[6];
-  Dims(int64_t phase, int64_t operation, int64_t count, int64_t ranks)
-      : values{phase, operation, LK_I32, LK_SUM, count, ranks} {}
+  int64_t values[7];
+  Dims(int64_t phase, int64_t operation, int64_t count, int64_t ranks, int64_t root = 0)
+      : values{phase, operation, LK_I32, LK_SUM, count, ranks, root} {}
 };
 
 int64_t call(lk_step *step, const Dims &dims, void *input, void *output) {
@@ -29,33 +32,54 @@ int64_t call(lk_step *step, const Dims &dims, void *input, void *output) {
 
 std::vector<int32_t> filled(int64_t count, int32_t value) { return std::vector<int32_t>(size_t(count), value); }
 
-// Input and output of an operation at `rank`, and whether the output is right.
+bool among(int64_t operation, std::initializer_list<int64_t> operations) {
+  return std::find(operations.begin(), operations.end(), operation) != operations.end();
+}
+
+// Input and output of an operation at `rank`, and whether the output is right. The last rank is the root.
 struct Case {
-  Case(int64_t operation, int rank, int ranks, int64_t count) : operation(operation), rank(rank), ranks(ranks) {
+  Case(int64_t operation, int rank, int ranks, int64_t count)
+      : operation(operation), rank(rank), ranks(ranks), count(count) {
     const int64_t whole = count * ranks;
-    input = filled(operation == LK_REDUCE_SCATTER ? whole : count, 0);
+    input = filled(among(operation, {LK_REDUCE_SCATTER, LK_ALL_TO_ALL}) ? whole : count, 0);
     for (size_t i = 0; i < input.size(); ++i) input[i] = value(rank, int64_t(i));
-    output = filled(operation == LK_ALL_GATHER ? whole : count, -1);
+    output = filled(among(operation, {LK_ALL_GATHER, LK_ALL_TO_ALL}) ? whole : count, -1);
   }
   static int32_t value(int rank, int64_t at) { return int32_t(at * 7 + rank * 1000); }
-  bool right() const {
-    const int64_t count = operation == LK_ALL_GATHER ? int64_t(input.size()) : int64_t(output.size());
-    for (size_t i = 0; i < output.size(); ++i) {
-      const int64_t at = int64_t(i);
-      int32_t expected = 0;
-      if (operation == LK_ALL_GATHER) {
-        expected = value(int(at / count), at % count);
-      } else {
-        const int64_t place = operation == LK_REDUCE_SCATTER ? rank * count + at : at;
-        for (int peer = 0; peer < ranks; ++peer) expected += value(peer, place);
-      }
-      if (output[i] != expected) return false;
+  int32_t sum(int64_t at) const {
+    int32_t total = 0;
+    for (int peer = 0; peer < ranks; ++peer) total += value(peer, at);
+    return total;
+  }
+  int32_t expected(int64_t at) const {
+    switch (operation) {
+      case LK_ALL_GATHER:
+        return value(int(at / count), at % count);
+      case LK_ALL_TO_ALL:
+        return value(int(at / count), rank * count + at % count);
+      case LK_REDUCE_SCATTER:
+        return sum(rank * count + at);
+      case LK_BROADCAST:
+        return value(ranks - 1, at);
+      case LK_REDUCE:
+        return rank == ranks - 1 ? sum(at) : 0;
+      default:
+        return sum(at);
     }
+  }
+  bool right() const {
+    for (size_t i = 0; i < output.size(); ++i)
+      if (output[i] != expected(int64_t(i))) return false;
     return true;
+  }
+  int64_t run(lk_step *step, int64_t phase) {
+    const bool rooted = among(operation, {LK_BROADCAST, LK_REDUCE});
+    return call(step, {phase, operation, count, ranks, rooted ? ranks - 1 : 0}, input.data(), output.data());
   }
   const int64_t operation;
   const int rank;
   const int ranks;
+  const int64_t count;
   std::vector<int32_t> input, output;
 };
 
@@ -65,16 +89,15 @@ void every_operation(int ranks, int hosts) {
     lk_step *step = nullptr;
     CHECK(lk_step_create(group, &step) == LK_OK);
     for (int64_t count : kCounts)
-      for (int64_t operation : {LK_ALL_REDUCE, LK_ALL_GATHER, LK_REDUCE_SCATTER}) {
+      for (int64_t operation :
+           {LK_ALL_REDUCE, LK_ALL_GATHER, LK_REDUCE_SCATTER, LK_ALL_TO_ALL, LK_BROADCAST, LK_REDUCE}) {
         CHECK(lk_step_begin(step) == LK_OK);
         Case once(operation, rank, ranks, count), first(operation, rank, ranks, count),
             second(operation, rank, ranks, count);
-        CHECK(call(step, {LK_STEP_RUN, operation, count, ranks}, once.input.data(), once.output.data()) == LK_OK);
+        CHECK(once.run(step, LK_STEP_RUN) == LK_OK);
         CHECK(once.right());
-        for (Case *each : {&first, &second})
-          CHECK(call(step, {LK_STEP_START, operation, count, ranks}, each->input.data(), each->output.data()) == LK_OK);
-        for (Case *each : {&second, &first})
-          CHECK(call(step, {LK_STEP_DONE, operation, count, ranks}, each->input.data(), each->output.data()) == LK_OK);
+        for (Case *each : {&first, &second}) CHECK(each->run(step, LK_STEP_START) == LK_OK);
+        for (Case *each : {&second, &first}) CHECK(each->run(step, LK_STEP_DONE) == LK_OK);
         CHECK(first.right() && second.right());
       }
     lk_step_release(step);
@@ -86,6 +109,82 @@ TEST(every_operation_in_every_phase) {
   every_operation(3, 1);
   every_operation(4, 2);
   every_operation(2, 0);
+}
+
+// Two messages from each rank to the next are under way; the ends of the second come first.
+void messages(int ranks, int hosts) {
+  Ranks groups(ranks, 60 * kSecond, {}, hosts);
+  groups.run([&](int rank, lk_group *group) {
+    lk_step *step = nullptr;
+    CHECK(lk_step_create(group, &step) == LK_OK);
+    const int after = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    for (int64_t count : kCounts) {
+      std::vector<int32_t> sent[2], received[2];
+      int32_t token = 0;
+      for (int i : {0, 1}) {
+        sent[i] = filled(count, 10 * rank + i);
+        received[i] = filled(count, -1);
+      }
+      auto send = [&](int64_t phase, int i) {
+        return call(step, {phase, LK_SEND, count, ranks, after}, sent[i].data(), &token);
+      };
+      auto receive = [&](int64_t phase, int i) {
+        return call(step, {phase, LK_RECEIVE, count, ranks, before}, received[i].data(), received[i].data());
+      };
+      for (int i : {0, 1}) CHECK(send(LK_STEP_START, i) == LK_OK);
+      if (rank % 2) {
+        for (int i : {0, 1}) CHECK(receive(LK_STEP_RUN, i) == LK_OK);
+      } else {
+        for (int i : {0, 1}) CHECK(receive(LK_STEP_START, i) == LK_OK);
+        for (int i : {1, 0}) CHECK(receive(LK_STEP_DONE, i) == LK_OK);
+      }
+      for (int i : {1, 0}) CHECK(send(LK_STEP_DONE, i) == LK_OK);
+      CHECK(token == 0);
+      for (int i : {0, 1}) CHECK(received[i] == filled(count, 10 * before + i));
+    }
+    lk_step_release(step);
+  });
+}
+
+TEST(messages_in_their_order) {
+  messages(2, 1);
+  messages(3, 1);
+  messages(4, 2);
+  messages(2, 0);
+}
+
+TEST(messages_of_another_size) {
+  for (const int64_t expected : {5, 20}) {
+    Ranks groups(2);
+    groups.run([&](int rank, lk_group *group) {
+      lk_step *step = nullptr;
+      CHECK(lk_step_create(group, &step) == LK_OK);
+      std::vector<int32_t> data = filled(20, 1);
+      if (rank == 0) {
+        call(step, {LK_STEP_RUN, LK_SEND, 10, 2, 1}, data.data(), nullptr);
+      } else {
+        CHECK(call(step, {LK_STEP_RUN, LK_RECEIVE, expected, 2, 0}, data.data(), data.data()) == LK_DESYNC);
+        CHECK(std::strstr(lk_last_error(), "rank 0") && std::strstr(lk_last_error(), "40"));
+      }
+      lk_step_release(step);
+    });
+  }
+}
+
+// What another rank told is known without an operation.
+TEST(a_group_that_another_rank_aborted) {
+  for (const int hosts : {1, 2}) {
+    Ranks groups(2, 60 * kSecond, {}, hosts);
+    CHECK(lk_group_look(groups.group(1)) == LK_OK);
+    lk_group_abort(groups.group(0), "enough");
+    lk_status status = LK_OK;
+    for (int turn = 0; turn < 1000 && status == LK_OK; ++turn) {
+      status = lk_group_look(groups.group(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    CHECK(status == LK_ABORTED);
+    CHECK(std::strstr(lk_last_error(), "enough"));
+  }
 }
 
 TEST(what_no_step_can_be) {
@@ -198,6 +297,43 @@ TEST(an_arena_that_takes_the_place_of_another) {
           right = right && output[at] == 3 * int32_t(at * 7 + 1000 + round);
         CHECK(right);
       }
+    }
+    lk_step_release(step);
+  });
+  for (int descriptor : memory) close(descriptor);
+}
+
+// A group with the same ranks in the opposite order, and one that has an arena of its own before.
+TEST(an_arena_of_another_group) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kBytes = int64_t(1) << 21;
+  Ranks whole(kRanks), reversed(kRanks);
+  int memory[2];
+  for (int &descriptor : memory) {
+    descriptor = memfd_create("arena", MFD_CLOEXEC);
+    REQUIRE(ftruncate(descriptor, kRanks * kBytes) == 0, "arena");
+  }
+  const int32_t ranks[kRanks] = {2, 1, 0};
+  whole.run([&](int rank, lk_group *group) {
+    lk_group *other = reversed.group(kRanks - 1 - rank);
+    CHECK(lk_group_share_arena(other, group, ranks) == LK_INVALID);
+    void *own = nullptr, *replaced = nullptr;
+    CHECK(lk_group_attach_arena(other, memory[1], kBytes, &replaced) == LK_OK);
+    CHECK(lk_group_attach_arena(group, memory[0], kBytes, &own) == LK_OK);
+    const int32_t none[kRanks] = {0, 1, 7};
+    CHECK(lk_group_share_arena(other, group, none) == LK_INVALID);
+    CHECK(std::strstr(lk_last_error(), "rank 7"));
+    CHECK(lk_group_share_arena(other, group, ranks) == LK_OK);
+    lk_step *step = nullptr;
+    CHECK(lk_step_create(other, &step) == LK_OK);
+    const int64_t count = kBytes / 8;
+    auto *input = static_cast<int32_t *>(own), *output = input + count;
+    for (int round = 0; round < 3; ++round) {
+      for (int64_t at = 0; at < count; ++at) input[at] = Case::value(rank, at) + round;
+      CHECK(call(step, {LK_STEP_RUN, LK_ALL_REDUCE, count, kRanks}, input, output) == LK_OK);
+      bool right = true;
+      for (int64_t at = 0; at < count; ++at) right = right && output[at] == 3 * int32_t(at * 7 + 1000 + round);
+      CHECK(right);
     }
     lk_step_release(step);
   });

@@ -24,6 +24,7 @@ from lowerkit.runtimes.session import Session, load
 from tests.support.faults.rank import holdings
 from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
 from tests.support.mesh.faults.network import LEFT, OTHER_MESH, Artifacts
+from tests.support.processes import await_files
 
 _WARM_UP_RUNS = 3
 _STRIKE_SECONDS = 0.05
@@ -106,6 +107,9 @@ def _run(
     group = Group.join(store, "runs", rank, cell.size, replace(reach, timeout=JOIN_SECONDS), timeout=cell.timeout)
     session = load(made.of_mesh[cell.mesh], threads=1, group=group)
     rights.append(_is_right(session, made))
+    # A rank that is ahead would end the group while another is still in the last collective of the run before.
+    (folder / f"ready{rank}").touch()
+    await_files(*(folder / f"ready{other}" for other in range(cell.size)))
     started = time.monotonic()
     try:
         _suffer(session, rank, cell, made, folder)

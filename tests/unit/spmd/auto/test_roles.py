@@ -41,7 +41,12 @@ def test_layers_share_roles_with_short_patterns() -> None:
     assert found[0].members == ("net.layers.0.up", "net.layers.1.up")
 
 
-def test_a_number_at_the_end_is_written_out() -> None:
+def test_a_list_of_products_is_one_role() -> None:
+    assert patterns(roles({f"experts.{number}": 4 for number in range(3)})) == [("experts.*",)]
+    assert patterns(roles({"steps.0": 8, "steps.1": 4})) == [("steps.0",), ("steps.1",)]
+
+
+def test_a_number_at_the_end_is_written_out_where_others_are_missing() -> None:
     found = roles({f"layers.{layer}.mlp.{step}": 4 for layer in (0, 1) for step in (0, 2)})
     assert patterns(found) == [("*.mlp.0",), ("*.mlp.2",)]
 

@@ -107,6 +107,23 @@ def test_stages_are_proved(tmp_path: Path) -> None:
     assert {meeting.axis for place in certificate.meetings for meeting in place.meetings} == {"dp", "pp", "tp"}
 
 
+def test_micro_batches_are_proved(tmp_path: Path) -> None:
+    """The program is written once for each part of the batch, which is a step of the proof."""
+    plan = {"pp": {"up": 0, "down": 1, "micro-batches": 2}}
+    report, certificate = proved(compiled("mlp", "pp=2", plan), tmp_path / "m.lk")
+    assert [(step.axis, step.ranks) for step in certificate.axes] == [("", 1)]
+    assert "take" in certificate.axes[0].lemmas
+    assert certificate.stages is not None
+    assert certificate.stages.order == ["0 -> 1", "0 -> 1", "1 -> all"]
+    assert report.collectives == 3
+
+
+def test_an_order_of_sums_is_not_said_to_be_proved(tmp_path: Path) -> None:
+    report, _ = proved(compiled("mlp", "tp=2", MLP, invariant=True), tmp_path / "m.lk")
+    assert report.rewritten == ["the order of sums that --invariant fixes"]
+    assert report.render().endswith("(tp=2); not proved: the order of sums that --invariant fixes")
+
+
 def test_a_symbolic_batch_and_length_are_proved(tmp_path: Path) -> None:
     """The bytes of collectives are compared with the steps for all sizes."""
     module, inputs = benchmark_models().tiny("llama")

@@ -1,0 +1,37 @@
+"""The examples of meshes in docs/distributed do what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs/distributed"
+_DEADLINE = 180.0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["pipeline.py"], "4 stages, 4 micro-batches: largest error"),
+        (["experts.py"], "1 all_to_all"),
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "other_mesh.py"], "tp=4: 2 of 2 products"),
+    ],
+    ids=["pipeline", "experts", "other mesh"],
+)
+def test_an_example(command: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=EXAMPLES,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert "largest error" in done.stdout
