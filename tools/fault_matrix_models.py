@@ -49,7 +49,9 @@ def main(pattern: str, repeat: int, write: bool) -> None:
 
 def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
     """Returns the page: a row for each fault, a column for each transport, seconds in the cells."""
-    columns = [(mesh, transport) for mesh in cells.MESHES for transport in cells.TRANSPORTS]
+    columns: list[tuple[str, cells.Transport]] = [
+        (mesh, transport) for mesh in cells.MESHES for transport in cells.TRANSPORTS
+    ]
     lines = [
         "# Fault matrix of compiled models",
         "",

@@ -42,6 +42,9 @@ TINY = Sizes(layers=3, hidden=64, heads=8, key_heads=2, inner=96, vocabulary=128
 class Attention(nn.Module):
     """Grouped heads, rotated; with a cache of ``cache`` tokens or, for 0, on the prompt alone."""
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, sizes: Sizes, cache: int) -> None:
         super().__init__()
         self.head = sizes.head
@@ -110,11 +113,11 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(Layer(sizes, cache) for _ in range(sizes.layers))
         self.norm = nn.RMSNorm(sizes.hidden, eps=1e-5)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
-        self.half, self.cache = sizes.head // 2, cache
+        self.pairs, self.cache = sizes.head // 2, cache
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Returns bf16[1, 1, vocabulary]."""
-        rates = 500000.0 ** -(torch.arange(self.half, dtype=torch.float32) / self.half)
+        rates = 500000.0 ** -(torch.arange(self.pairs, dtype=torch.float32) / self.pairs)
         angles = torch.outer(positions.to(torch.float32), rates)
         x = self.embed_tokens(ids)
         turns = torch.cat([angles, angles], dim=-1)

@@ -105,7 +105,7 @@ def command(
     supervise_targets(target)
 
     from lowerkit.compiler import CompileOptions, lower_program
-    from lowerkit.spmd.cost.mesh_search import MeshSearch
+    from lowerkit.spmd.auto.mesh_search import MeshSearch
     from lowerkit.spmd.mesh import Mesh
     from lowerkit.spmd.sharding import sharding_of
 
@@ -130,7 +130,7 @@ def command(
         show("looking for the smallest mesh")
         smallest = search.smallest(_MOST_SOUGHT)
     meshes = [describe_mesh_cost(cost, device) for cost in costs]
-    document = {
+    document: dict[str, Any] = {
         "source": model,
         "weight_bytes": search.weight_bytes,
         "machine": describe_machine(device, shown_links),

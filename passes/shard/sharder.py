@@ -105,7 +105,8 @@ class Sharder:
         first = decisions.ops[0]
         for argument, held in decisions.arguments.items():
             assert isinstance(held, Split), "inputs are split along a dimension"
-            with ir.InsertionPoint(first), first.location:
+            # In no module: the first op may belong to a stage of a pipeline, and each stage cuts what it reads.
+            with ir.InsertionPoint(first), ir.Location.unknown():
                 part = self.parts.of(argument, held)
             self.forms[argument, WHOLE] = argument
             self._define(argument, held, part)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from lowerkit.mlir import ir
 from lowerkit.passes.elementwise import as_elementwise
 from lowerkit.passes.rewriting import constant_of, operations
+from lowerkit.passes.shard.loops.structured import number_of
 
 _VIEWS = frozenset(
     {
@@ -40,8 +41,7 @@ def is_linear_in(op: ir.Operation, numbers: Collection[int]) -> bool:
 
 def _pads_with_zero(op: ir.Operation) -> bool:
     ended = operations(op.regions[0].blocks[0])[-1]
-    value = constant_of(ended.operands[0])
-    return isinstance(value, (ir.FloatAttr, ir.IntegerAttr)) and value.value == 0
+    return number_of(constant_of(ended.operands[0])) == 0
 
 
 def _is_linear_body(op: ir.Operation, numbers: Collection[int]) -> bool:

@@ -136,12 +136,10 @@ def capture_exported(
         raise
     except (NotImplementedError, TypeError, AssertionError, RuntimeError, KeyError, ValueError, ir.MLIRError) as error:
         raise CaptureError(
-            "LK2001",
-            f"the graph could not be imported: {first_line(error)}",
-            hint="report this model: a bug of lowerkit",
+            "LK2001", f"the graph could not be imported: {first_line(error)}", hint="report this: a bug of lowerkit"
         ) from error
     example = exported.example_inputs if eager_module is None else None
-    positional, named = example if example is not None else ((), {})
+    positional, named = example or ((), {})
     eager = None
     if example is not None:
         # The module is made when it is called: that imports TorchDynamo, and compiling alone does not need it.

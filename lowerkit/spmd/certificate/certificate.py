@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from lowerkit.errors import LowerkitError, ParityError
+from lowerkit.errors import LowerkitError, ParityError, UsageError
 from lowerkit.runtimes.expressions import Expr, normalize
 from lowerkit.runtimes.manifest import Signature
 from lowerkit.runtimes.mesh.structs import MeshAxis
@@ -163,6 +163,7 @@ def prove_again(certificate: Certificate) -> list[PlaceMeetings]:
 
     Raises:
         ParityError: LK6004, something does not hold, or the parts do not belong together.
+        UsageError: LK1007, z3 is not installed, and a proof needs it.
     """
     if certificate.version != VERSION:
         _refuse(f"it has version {certificate.version}, this lowerkit reads {VERSION}")
@@ -170,7 +171,7 @@ def prove_again(certificate: Certificate) -> list[PlaceMeetings]:
         for graph in certificate.graphs:
             graph.require_sound()
         return _prove(certificate)
-    except ParityError:
+    except (ParityError, UsageError):
         raise
     except LowerkitError as error:
         raise ParityError("LK6004", f"the certificate does not hold: {error.message}", details=error.details) from error

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from lowerkit.codegen.step_place import portable_location
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import captured_values, main_block, operations
 from lowerkit.passes.source_location import describe
@@ -92,7 +94,7 @@ class _Reader:
         operands = [self.values[value] for value in (*op.operands, *captured)]
         form = _form(op, captured)
         number = ir.IntegerAttr(op.attributes[NUMBER]).value if NUMBER in op.attributes else -1
-        place = self.places.number(str(describe(op)))
+        place = self.places.number(_place(op))
         return Op(
             self.forms.number(form, msgspec.json.encode(form, order="sorted")),
             operands,
@@ -100,6 +102,12 @@ class _Reader:
             place,
             number,
         )
+
+
+def _place(op: ir.Operation) -> str:
+    """Returns where an op comes from, the same on every machine."""
+    found = describe(op)
+    return str(replace(found, file=portable_location(f"{found.file}:0").removesuffix(":0")))
 
 
 def _type(kind: ir.Type) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from lowerkit.errors import VerifyError
+from lowerkit.errors import UsageError
 
 Integer: TypeAlias = Any
 """An integer, or an integer term of z3; ``a / b`` of terms is the floor for a positive ``b``."""
@@ -35,7 +35,7 @@ class Solver:
             condition: makes the condition, given what makes the term of a variable.
 
         Raises:
-            VerifyError: LK3006, z3 is not installed.
+            UsageError: LK1007, z3 is not installed.
         """
         z3 = load_z3()
         terms = {name: z3.Int(name) for name in counts}
@@ -60,12 +60,12 @@ def load_z3() -> Any:
     """Returns the module z3.
 
     Raises:
-        VerifyError: LK3006, it is not installed.
+        UsageError: LK1007, it is not installed.
     """
     try:
         import z3
     except ImportError as error:
-        raise VerifyError(
-            "LK3006", "index arithmetic of the proof needs z3, which is not installed", hint="pip install z3-solver"
+        raise UsageError(
+            "LK1007", "index arithmetic of a proof needs z3, which is not installed", hint="pip install z3-solver"
         ) from error
     return z3

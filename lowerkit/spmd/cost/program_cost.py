@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import defining_op, main_block, operations, users
@@ -136,7 +137,7 @@ def cost_of(
         UnsupportedError: LK4002, a symbolic extent and no ``dynamic``.
         ValueError: a collective is of a kind that has no algorithm, or along an axis that the mesh lacks.
     """
-    sizes = dict(axes) if isinstance(axes, Mapping) else {axis.name: axis.size for axis in axes}
+    sizes = _sizes(axes)
     links = link if isinstance(link, Links) else Links(link)
     run = _Run(sizes, device, links, count or (lambda _: 1), WorkCounter(dynamic))
     block = main_block(module)
@@ -149,6 +150,12 @@ def cost_of(
         run.peak(block),
         run.clock.now,
     )
+
+
+def _sizes(axes: Iterable[MeshAxis] | Mapping[str, int]) -> Mapping[str, int]:
+    if isinstance(axes, Mapping):
+        return cast("Mapping[str, int]", axes)
+    return {axis.name: axis.size for axis in axes}
 
 
 class _Run:

@@ -117,15 +117,15 @@ def _combine(op: ir.Operation, block: ir.Block, count: int) -> Kind:
 def _is_neutral(value: ir.Value, kind: Kind) -> bool:
     """Whether a destination holds what changes no result: each rank starts from it."""
     owner = defining_op(value)
-    scalar = None if owner is None or owner.name != "linalg.fill" else constant_of(owner.operands[0])
-    if isinstance(scalar, (ir.FloatAttr, ir.IntegerAttr)):
-        number = float(scalar.value)
-    else:
-        constant = constant_of(value)
-        if constant is None or not isinstance(constant, ir.DenseElementsAttr) or not constant.is_splat:
-            return False
-        splat = constant.get_splat_value()
-        if not isinstance(splat, (ir.FloatAttr, ir.IntegerAttr)):
-            return False
-        number = float(splat.value)
+    number = None if owner is None or owner.name != "linalg.fill" else number_of(constant_of(owner.operands[0]))
+    constant = constant_of(value)
+    if isinstance(constant, ir.DenseElementsAttr) and constant.is_splat:
+        number = number_of(constant.get_splat_value())
     return number == {"sum": 0.0, "product": 1.0, "max": -np.inf, "min": np.inf}[kind]
+
+
+def number_of(attribute: ir.Attribute | None) -> float | None:
+    """Returns the number that an attribute is; None for what is none."""
+    if isinstance(attribute, ir.FloatAttr):
+        return ir.FloatAttr(attribute).value
+    return float(ir.IntegerAttr(attribute).value) if isinstance(attribute, ir.IntegerAttr) else None

@@ -92,6 +92,9 @@ def test_what_the_ranks_compute_is_proved(
     assert Counter(meeting.kind for meeting in place.meetings) == kinds
     assert report.collectives == sum(kinds.values())
     assert all(meeting.place for meeting in place.meetings)
+    places = {place for graph in certificate.graphs for place in graph.places}
+    assert any(".py:" in place for place in places)
+    assert not any(place.startswith("/") for place in places), "nothing is said of the machine"
 
 
 def test_stages_are_proved(tmp_path: Path) -> None:

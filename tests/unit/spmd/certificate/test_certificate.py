@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import msgspec
 import pytest
 
-from lowerkit.errors import ParityError
+from lowerkit.errors import ParityError, UsageError
 from lowerkit.spmd.certificate.certificate import Certificate, prove_again
 from tests.support.mesh.certified import certified, changed
 from tests.support.mesh.split_programs import GATHERED_PLAN, LOOK_UP, LOOK_UP_PLAN, MLP_PLAN, PROGRAMS
@@ -137,3 +138,11 @@ def test_the_proof_does_not_hang_on_the_number_of_ranks() -> None:
     assert kinds[0] == kinds[1] == ["all_reduce", "all_gather", "all_gather"]
     assert many.meetings[0].meetings[0].given == 5 * 4 * 4
     assert max(seconds.values()) < 5, seconds  # a second is more than it takes; the machine may be busy
+
+
+def test_a_proof_that_needs_z3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = certified(LOOK_UP, LOOK_UP_PLAN, {"tp": 2})
+    monkeypatch.setitem(sys.modules, "z3", None)
+    with pytest.raises(UsageError, match="needs z3, which is not installed"):
+        prove_again(certificate)
+    assert prove_again(certified(MLP, MLP_PLAN, {"tp": 2}))  # normal forms decide

@@ -138,7 +138,7 @@ class MeshSearch:
         seconds, weights = cost.seconds, cost.weight_bytes
         if pipeline is not None:
             own = replace(trial, machine=replace(trial.machine, mesh=sizes))
-            stages = choose_stages(pipeline, self._draft, own)
+            stages = choose_stages(pipeline, self._draft, own, plans)
             if stages is None:
                 return None
             seconds, weights = stages.seconds, stages.weight_bytes

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lowerkit.passes.shard.shardings import WHOLE, Sharding, Split
 
-_SPEC = importlib.util.spec_from_file_location("sharding_rules", Path(__file__).parents[2] / "tools/sharding_rules.py")
+_SPEC = importlib.util.spec_from_file_location("sharding_rules", Path(__file__).parents[3] / "tools/sharding_rules.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 TOOL: Any = importlib.util.module_from_spec(_SPEC)
