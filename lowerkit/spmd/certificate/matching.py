@@ -198,7 +198,9 @@ class _Turns:
             )
         if relation.base != wanted:
             return  # one scalar, wherever it is read
-        inside = {f"i{axis}": index for axis, index in enumerate(self.own.operands[operand])}
+        single = single_turns(self.own.extents)
+        places = (substitute(index, single, self.ranges) for index in self.own.operands[operand])
+        inside = {f"i{axis}": index for axis, index in enumerate(places)}
         for index, place in zip(relation.index, self.before.operands[operand], strict=True):
             self._equations.append((operand, substitute(index, inside, self.ranges), place))
 

@@ -119,7 +119,7 @@ def _is_neutral(value: ir.Value, kind: Kind) -> bool:
     owner = defining_op(value)
     number = None if owner is None or owner.name != "linalg.fill" else number_of(constant_of(owner.operands[0]))
     constant = constant_of(value)
-    if isinstance(constant, ir.DenseElementsAttr) and constant.is_splat:
+    if constant is not None and isinstance(constant, ir.DenseElementsAttr) and constant.is_splat:
         number = number_of(constant.get_splat_value())
     return number == {"sum": 0.0, "product": 1.0, "max": -np.inf, "min": np.inf}[kind]
 

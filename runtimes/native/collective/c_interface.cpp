@@ -144,7 +144,11 @@ void lk_group_destroy(lk_group *group) {
 }
 
 void lk_group_abort(lk_group *group, const char *reason) {
-  if (!is_forked(group)) group->group.abort(reason);
+  if (is_forked(group)) return;
+  try {
+    group->group.abort(reason);
+  } catch (const RankDied &) {  // it tells nobody any more
+  }
 }
 
 int32_t lk_group_aborted(lk_group *group, char *reason, size_t capacity) {

@@ -197,7 +197,8 @@ void Group::in_turn(Body body) {
 }
 
 void Group::look() {
-  if (messenger_) messenger_->progress();
+  // In a simulation what is here at a moment is the machine's affair: there ranks learn of it where they wait.
+  if (messenger_ && !network_) messenger_->progress();
   if (board_) board_->check_failure();
   membership_.check();
 }
