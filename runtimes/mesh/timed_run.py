@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from lowerkit.runtimes.cpu.requirements import choose_program
 from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, JUMP_KERNEL, MAIN_PROGRAM
 from lowerkit.runtimes.mesh.fit import ranks_of
 from lowerkit.runtimes.mesh.groups import axis_groups
+from lowerkit.runtimes.mesh.run_time import Network, RankTime, StepTime, TimedRun
 from lowerkit.runtimes.mesh.simulated import first_failure
 from lowerkit.runtimes.mesh.step_seconds import MeasuredSeconds, StepSeconds, computes
 from lowerkit.runtimes.run_faults import endless
@@ -46,78 +46,6 @@ _MOST_TURNS = 1 << 20
 """Of the loops of a run: each is a call from here."""
 _MEASURED_RUNS = 7
 _WARM_UP_RUNS = 2
-
-
-@dataclass(frozen=True)
-class Network:
-    """What joins the ranks; see :func:`~lowerkit.runtimes.collective.simulation.simulation.simulate`.
-
-    Attributes:
-        latency, jitter: seconds.
-        bandwidth: bytes per second of each way from one rank to another; 0: no limit.
-        loss: probability that a message never arrives.
-        death: rank -> how many messages of the run it sends before it dies.
-        seed: of jitter and loss.
-        timeout: seconds on the clock that ranks wait for each other in one collective.
-    """
-
-    latency: float = 0.0
-    bandwidth: float = 0.0
-    jitter: float = 0.0
-    loss: float = 0.0
-    death: Mapping[int, int] = field(default_factory=dict[int, int])
-    seed: int = 1
-    timeout: float = 300.0
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """What one step took in a run.
-
-    Attributes:
-        name, kind, location: of the step.
-        axis: that a collective is along; empty for other steps.
-        seconds: on the clock; of a collective what the rank waited in it.
-    """
-
-    name: str
-    kind: str
-    location: str
-    axis: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class RankTime:
-    """What one rank's run took; seconds on the clock.
-
-    Attributes:
-        seconds: from the moment at which all ranks begin to its own end.
-        compute: of its steps.
-        waited: the rest: it did not compute.
-        messages, bytes: that it sent, headers included.
-        steps: all that it ran, in order; of a loop each turn.
-    """
-
-    seconds: float
-    compute: float
-    waited: float
-    messages: int
-    bytes: int
-    steps: Sequence[StepTime]
-
-
-@dataclass(frozen=True)
-class TimedRun:
-    """Outputs by rank in the order of the signature, and what each rank's run took."""
-
-    outputs: list[list[Array]]
-    ranks: list[RankTime]
-
-    @property
-    def seconds(self) -> float:
-        """Until the last rank has its outputs."""
-        return max(rank.seconds for rank in self.ranks)
 
 
 def time_run(

@@ -12,8 +12,8 @@ from lowerkit.errors import UsageError
 if TYPE_CHECKING:
     from lowerkit.cli.running.request import RunRequest
     from lowerkit.runtimes.manifest import ProgramSpec
+    from lowerkit.runtimes.mesh.run_time import RankTime, TimedRun
     from lowerkit.runtimes.mesh.step_seconds import StepSeconds
-    from lowerkit.runtimes.mesh.timed_run import RankTime, TimedRun
 
 
 def give_timed(request: RunRequest, program: ProgramSpec, inputs: Sequence[Any], size: int, threads: int) -> None:

@@ -15,8 +15,8 @@ import click
 from lowerkit.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from lowerkit.runtimes.mesh.run_time import Network
     from lowerkit.runtimes.mesh.step_seconds import StepSeconds
-    from lowerkit.runtimes.mesh.timed_run import Network
 
 _KILL = re.compile(r"(\d+)@(\d+)")
 
@@ -52,7 +52,7 @@ class SimulationOptions:
         Raises:
             UsageError: LK1009, an option is malformed.
         """
-        from lowerkit.runtimes.mesh.timed_run import Network
+        from lowerkit.runtimes.mesh.run_time import Network
         from lowerkit.spmd.cost.machine import LinkModel
         from lowerkit.spmd.cost.quantities import parse_seconds
 

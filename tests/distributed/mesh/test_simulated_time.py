@@ -17,8 +17,9 @@ from lowerkit.runtimes.artifact_reader import Artifact, open_artifact
 from lowerkit.runtimes.collective.failures import CollectiveFault
 from lowerkit.runtimes.manifest import JUMP_KERNEL, Buffer, CollectiveCall, MeshAxis, Signature, Step, TensorSpec
 from lowerkit.runtimes.mesh import timed_run
+from lowerkit.runtimes.mesh.run_time import Network, TimedRun
 from lowerkit.runtimes.mesh.step_seconds import GivenSeconds, MeasuredSeconds, ModelledSeconds
-from lowerkit.runtimes.mesh.timed_run import Network, TimedRun, time_run
+from lowerkit.runtimes.mesh.timed_run import time_run
 from tests.support.handmade_code import f32
 from tests.support.mesh.artifacts import COLUMNS, expected, mesh_manifest, write_counting, write_mesh
 from tests.support.mesh.collective_programs import (

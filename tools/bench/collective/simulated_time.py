@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import workers
 
+from lowerkit.runtimes.mesh.run_time import Network
 from lowerkit.runtimes.mesh.step_seconds import MeasuredSeconds
-from lowerkit.runtimes.mesh.timed_run import Network, measured_steps, time_run
+from lowerkit.runtimes.mesh.timed_run import measured_steps, time_run
 
 FEW = 16
 """Bytes."""
