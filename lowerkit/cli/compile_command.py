@@ -130,7 +130,7 @@ def command(
             compiled.save(output)
             remarks, summary = compiled.remarks, compiled.summary()
             offload = [each.render() for each in compiled.offload]
-            offload += [compiled.sharding.render()] if compiled.sharding else []
+            offload += [compiled.sharding.render(), *compiled.sharding.reasons] if compiled.sharding else []
     finished = time.perf_counter()
     for line in offload:
         note(line, quiet)

@@ -77,7 +77,7 @@ class _Parts:
             if not self._is_meeting(op) and values & met:
                 met.update(op.results)
         copies: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self.parts)]
-        body = [op for op in ops if op.results and any(result in apart for result in op.results)]
+        body = [op for op in ops if any(result in apart for result in op.results) or _checks(op, apart)]
         body = [op for op in body if not self._is_meeting(op)]
         meetings = [op for op in ops if op.name == "lk.collective_start"]
         anchor = meetings[0] if meetings else list(self.block.operations)[-1].operation
@@ -89,6 +89,9 @@ class _Parts:
             for op in body:
                 with ir.InsertionPoint(anchor), op.location:
                     self._copy(op, number, mapping)
+        for op in body:
+            if _checks(op, apart):
+                op.erase()
         for op in meetings:
             done = next(iter(op.results[0].uses)).owner.operation
             own = [mapping.get(op.operands[0], op.operands[0]) for mapping in copies]
@@ -108,7 +111,7 @@ class _Parts:
             if own or any(operand in apart for operand in op.operands):
                 if op.name != "lk.collective_done":
                     apart.update(op.results)
-                if has_effects(op):
+                if has_effects(op) and not _checks(op, apart):
                     raise UnsupportedError(
                         "LK4007",
                         f"{describe(op)} has an effect: it cannot run once for each of {self.parts} micro-batches",
@@ -120,7 +123,7 @@ class _Parts:
         return op.name in ("lk.collective_start", "lk.collective_done")
 
     def _copy(self, op: ir.Operation, number: int, mapping: dict[ir.Value, ir.Value]) -> None:
-        symbol = weight_symbol(op.results[0])
+        symbol = weight_symbol(op.results[0]) if len(op.results) else None
         if symbol is None:
             clone_op(op, mapping)
             return
@@ -146,6 +149,11 @@ class _Parts:
             f"it cannot run in {self.parts} micro-batches",
             hint="leave out micro-batches of the plan",
         )
+
+
+def _checks(op: ir.Operation, apart: set[ir.Value]) -> bool:
+    """Whether an op ends the run where what the parts have apart is wrong: each part is checked by itself."""
+    return op.name == "lk.check_indices" and any(operand in apart for operand in op.operands)
 
 
 def _row(number: int, data: Array) -> Array:

@@ -135,3 +135,10 @@ def test_a_batch_that_does_not_divide_and_an_op_that_needs_all_of_it() -> None:
         lowerkit.compile(
             Normalized().eval(), [torch.randn(4, 4)], mesh="pp=2", shard={"one": 0, "two": 1, "micro-batches": 2}
         )
+
+
+def test_token_ids_are_checked_in_each_micro_batch() -> None:
+    module, (ids,) = benchmark_models().tiny("llama")
+    stages = {"*.layers.0*": 0, "*.embed_tokens": 0, "*.layers.1*": 1, "*.lm_head": 1, "*.norm": 1, "micro-batches": 2}
+    report = check_program(capture(module, (ids,)), sharding=sharding_of("pp=2", stages))
+    assert report.passed, [row.verdict.reason for row in report.outputs]

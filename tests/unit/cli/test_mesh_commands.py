@@ -77,7 +77,7 @@ def test_a_model_is_compiled_verified_run_and_checked(model: Path, lowerkit_comm
     assert outcome.code == 0, outcome.err
     assert "tp=2: 2 of 2 products and tables split, 1 all_reduce" in outcome.err
     facts = json.loads(outcome.out)["mesh"]
-    assert (facts["axis"], facts["ranks"], facts["split"], facts["whole"]) == ("tp", 2, ["0", "2"], [])
+    assert (facts["mesh"], facts["ranks"], facts["split"], facts["whole"]) == ("tp=2", 2, ["0", "2"], [])
     verified = lowerkit_command("verify", "two.lk")
     assert verified.code == 0, verified.err
     assert "as stored (bitwise" in verified.out

@@ -1,0 +1,56 @@
+"""Graphs are traced again only where something has to be, and then once: each round is as long as the export."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from lowerkit.capture.capture import capture
+
+
+class Powers(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.pow(2).mean(-1, keepdim=True) ** 1.5
+
+
+class Cache(nn.Module):
+    kept: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(4, 3))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return self.kept.index_copy_(0, place, x) * 2
+
+
+def rounds(monkeypatch: pytest.MonkeyPatch, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> int:
+    count = 0
+    traced = ExportedProgram.run_decompositions
+
+    def counted(self: ExportedProgram, *arguments: object, **named: object) -> ExportedProgram:
+        nonlocal count
+        count += 1
+        return traced(self, *arguments, **named)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", counted)
+    capture(module.eval(), inputs)
+    return count
+
+
+def test_powers_of_floats_are_not_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rounds(monkeypatch, Powers(), (torch.randn(2, 3),)) == 0
+
+
+def test_powers_of_integers_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cubes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x**3
+
+    assert rounds(monkeypatch, Cubes(), (torch.arange(4),)) == 1
+
+
+def test_a_state_that_changes_in_place_takes_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rounds(monkeypatch, Cache(), (torch.ones(1, 3), torch.tensor([2]))) == 1
