@@ -154,7 +154,7 @@ def command(
 def describe(summary: dict[str, Any]) -> str:
     """Returns the summary of a compilation in a line for people."""
     return (
-        f"{summary['steps']} steps, {summary['kernels']} kernels for {', '.join(summary['targets'])}, "
+        f"{summary['steps']} steps, {summary['kernels']} kernels for {', '.join(dict.fromkeys(summary['targets']))}, "
         f"weights {summary['weight_bytes'] / 1e6:.1f} MB, code {summary['code_bytes'] / 1e3:.0f} kB"
     )
 
