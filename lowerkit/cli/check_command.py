@@ -22,7 +22,7 @@ from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
 from lowerkit.parity.permission import statements
-from lowerkit.parity.report.report import Report, Row
+from lowerkit.parity.report.report import ONE_DEVICE, Report, Row
 
 
 @click.command("check")
@@ -147,7 +147,8 @@ def _sentence(row: Row) -> str:
         return f"the export differs from eager at {row.name}{at}: {row.verdict.reason}"
     if row.kind == "capture":
         return f"what was captured differs from the export at {row.name}{at}: {row.verdict.reason}"
-    return f"{row.name} differs from eager{at}: {row.verdict.reason}"
+    other = ONE_DEVICE if row.kind == ONE_DEVICE else "eager"
+    return f"{row.name} differs from {other}{at}: {row.verdict.reason}"
 
 
 def write_page(report: Report, path: Path) -> None:
@@ -211,7 +212,11 @@ def _title(report: Report) -> str:
     """Says what was compared and how much of it holds; what was not compared is not called right."""
     parts = [_share(report.ops, "ops hold gate A")] if report.ops else []
     if not report.ops:
-        parts.append(f"no op was compared, {_share(report.outputs, 'outputs hold')}")
+        outputs = [row for row in report.outputs if row.kind != ONE_DEVICE]
+        parts.append(f"no op was compared, {_share(outputs, 'outputs hold')}")
+        if outputs != report.outputs:
+            ranks = [row for row in report.outputs if row.kind == ONE_DEVICE]
+            parts.append(_share(ranks, "outputs of the ranks are those of one device"))
     if len(report.sizes) > 1:
         parts.append(f"at {len(report.sizes)} sizes ({'; '.join(report.sizes)})")
     if report.captures:

@@ -47,6 +47,8 @@ def describe_collective(program: ProgramSpec, step: Step, values: Mapping[str, i
         "dtype": call.dtype,
         "reduction": call.reduction,
         "phase": call.phase,
+        "root": call.root if call.operation in ("broadcast", "reduce") else None,
+        "peer": call.peer if call.operation in ("send", "receive") else None,
         "bytes": brought,
     }
 

@@ -29,6 +29,8 @@ def test_inspect_shows_axes_parts_and_collectives(ranks: int, tmp_path: Path, lo
         "dtype": "f32",
         "reduction": "sum",
         "phase": "run",
+        "root": None,
+        "peer": None,
         "bytes": row,
     }
     assert second["collective"] == expected
