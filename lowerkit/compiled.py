@@ -189,7 +189,7 @@ class Compiled:
             return None
         from lowerkit.spmd.certificate.binding import certificate_bytes
 
-        return certificate_bytes(self.program.certificate, self.parts.manifest)
+        return certificate_bytes(self.program.certificate, self.parts.manifest, self.program.weights)
 
     def _read(self, read: Callable[[], Array]) -> Array:
         """Reads a weight, and makes sure that the files of the model are those that were captured."""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from lowerkit.errors import RuntimeFault, UsageError
 from lowerkit.parity.compare.comparison import Comparison
-from lowerkit.parity.gates import judge_quantized
-from lowerkit.parity.report.report import Report, Row
+from lowerkit.parity.report.report import Report
 from lowerkit.parity.subgraphs import bodies_of, compare_bodies
 from lowerkit.parity.symbolic_sizes import sizes_of, text_of
 
 if TYPE_CHECKING:
-    from lowerkit.compiler import CompileOptions
     from lowerkit.parity.taps import Tap
     from lowerkit.passes.shard.plan import MeshPlan
     from lowerkit.program.program import Program
@@ -140,17 +138,19 @@ def check_program(
         why = "the model has symbolic dims" if program.signature.dims else "the program is for a mesh"
         report.skipped.append(f"the ops inside of branches and loops: {why}")
     if per_op:
+        from lowerkit.parity.integer.quantized_check import check_quantized
         from lowerkit.parity.integer.source_framework_check import holds_quantization
         from lowerkit.parity.taps import add_taps
 
-        lower_program(program, "canonical", options, on_progress)
+        lower_program(program, "canonical", replace(options, sharding=None), on_progress)
         # What rounds to stored integers, not what holds integers: a cast to int8 is no quantization.
         if holds_quantization(program):
             if bisect:
                 report.skipped.append("the bisection: stages are not compared for a quantized model")
             if hard:
                 report.skipped.append("special values: they are not compared for a quantized model")
-            return _check_quantized(program, options, report, on_progress)
+            check_quantized(program, options, report, on_progress)
+            return report
         lower_program(program, "fused", options, on_progress)
         fused = program.copy() if unlowered is not None else None
         taps, left_out = add_taps(program)
@@ -200,41 +200,32 @@ def _own_caches(model: Program) -> AbstractContextManager[None]:
 def _check_stages(program: Program, sharding: MeshPlan, *, hard: bool, **arguments: Any) -> Report:
     """Checks the ops of a program before it is cut into the stages of a pipeline, and the outputs of the stages."""
     uncut = check_program(program.copy(), sharding=sharding.without_stages(), **arguments)
+    if uncut.integers:
+        return _check_quantized_stages(program, sharding, uncut, hard=hard, **arguments)
     report = check_program(program, sharding=sharding, per_op=False, hard=hard, **arguments)
     report.ops = uncut.ops
     report.skipped = list(dict.fromkeys([*uncut.skipped, *report.skipped]))
     return report
 
 
-def _check_quantized(
-    program: Program, options: CompileOptions, report: Report, on_progress: Callable[[str], None] | None
+def _check_quantized_stages(
+    program: Program,
+    sharding: MeshPlan,
+    uncut: Report,
+    *,
+    target: str,
+    device: str | None,
+    hard: bool,
+    allow: Sequence[str],
+    on_progress: Callable[[str], None] | None,
 ) -> Report:
-    """Checks a program at stage ``canonical`` that rounds to stored integers: region by region, and its outputs."""
-    from lowerkit.compiler import compile_program, lower_program
-    from lowerkit.parity.integer.interpreter_check import check_integers
-    from lowerkit.parity.integer.source_framework_check import check_owner
+    """Checks the outputs of the stages of a quantized model; ``uncut`` has its regions and ops."""
+    from lowerkit.compiler import CompileOptions
+    from lowerkit.parity.integer.quantized_check import check_outputs
 
-    inputs, eager = program.example_inputs, program.eager
-    assert inputs is not None, "the caller checked"
-    assert eager is not None, "the caller checked"
-    show = on_progress or (lambda _text: None)
-    if program.signature.dims:
-        report.skipped.append("the regions of a quantized model with symbolic dims, and all sizes but the example's")
-    else:
-        show("comparing with the owner")
-        report.owners, missing = check_owner(program, inputs)
-        report.skipped += missing
-    lower_program(program, "fused", options, on_progress)
-    if not program.signature.dims:
-        show("comparing with the int64 interpreter")
-        report.integers = check_integers(program, inputs, options)
-    compiled = compile_program(program, options, on_progress)
-    show("running")
-    ours = compiled.runner.run(*inputs)
-    show("running eager")
-    checked = [*report.integers, *report.owners] if report.owners else []
-    report.outputs = [
-        Row(spec.name, "output", "", spec.dtype, actual.shape, judge_quantized(actual, expected, checked))
-        for spec, actual, expected in zip(program.signature.outputs, ours, eager(*inputs), strict=False)
-    ]
-    return report
+    options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device, sharding=sharding)
+    if hard:
+        uncut.skipped.append("special values: they are not compared for a quantized model")
+    check_outputs(program, program.copy(), options, uncut, on_progress)
+    uncut.skipped = list(dict.fromkeys(uncut.skipped))
+    return uncut

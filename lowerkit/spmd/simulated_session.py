@@ -50,6 +50,20 @@ class SimulatedSession:
             LowerkitError: what the first rank raised by itself.
             ParityError: LK6001, two ranks gave different bits.
         """
+        results = self.run_ranks(*inputs, **named)
+        for rank, other in enumerate(results):
+            for spec, one, two in zip(self.signature.outputs, results[0], other, strict=True):
+                if one.tobytes() != two.tobytes():
+                    both = " and ".join(rank_with_place(self.program.mesh, each) for each in (0, rank))
+                    raise ParityError("LK6001", f"{both} of the mesh give different bits in {spec.name!r}")
+        return results[0]
+
+    def run_ranks(self, *inputs: Any, **named: Any) -> list[list[Array]]:
+        """Runs the model once on all ranks; returns by rank what it gave, whether the others gave the same or not.
+
+        Raises:
+            LowerkitError: what the first rank raised by itself.
+        """
         arguments = (self._artifact, self._threads, "structure")
         with simulated_sessions(*arguments, device=self._device) as (simulation, sessions):
             outcomes = simulation.run(lambda group: sessions[group.rank].run(*inputs, **named))
@@ -57,12 +71,7 @@ class SimulatedSession:
         results = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         if len(results) < len(outcomes):
             raise first_failure(outcomes)
-        for rank, other in enumerate(results):
-            for spec, one, two in zip(self.signature.outputs, results[0], other, strict=True):
-                if one.tobytes() != two.tobytes():
-                    both = " and ".join(rank_with_place(self.program.mesh, each) for each in (0, rank))
-                    raise ParityError("LK6001", f"{both} of the mesh give different bits in {spec.name!r}")
-        return results[0]
+        return results
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Runs the model once, as :meth:`run`; the arrays that it returns are nested as the model's own results."""

@@ -235,7 +235,7 @@ def test_quick_start_of_the_readme(
         document = json.loads(output.out)
         schema = document.pop("schema").removeprefix("lowerkit.")
         row = table_rows(read("docs/json.md"), schema)[schema].partition("|")[2]
-        row = row.partition("; with `--compile-to`")[0].partition("; a row is")[0]
+        row = row.partition("; with `--")[0].partition("; a row is")[0]
         while row != (flat := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}", "", row)):
             row = flat
         row = re.sub(r"\([^()]*\)", "", row)

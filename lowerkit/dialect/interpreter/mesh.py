@@ -11,14 +11,16 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from lowerkit.dialect.interpreter.interpreter import Interpreter, Pending, executable_copy
+from lowerkit.dialect.interpreter.interpreter import Combine, Interpreter, Pending, executable_copy
 from lowerkit.dialect.ops import CollectiveStartOp
 from lowerkit.dialect.ops.collective import MESSAGES
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
+
+T = TypeVar("T")
 
 
 def interpret_mesh(
@@ -39,24 +41,42 @@ def interpret_mesh(
     ranks = mesh if isinstance(mesh, int) else math.prod(mesh.values())
     modules: list[Any] = list(module) if isinstance(module, Sequence) else [module] * ranks
     copies = {id(each): executable_copy(each) for each in modules}
+
+    def run(rank: int, combine: Combine) -> list[Array]:
+        copy, functions = copies[id(modules[rank])]
+        with copy.context:
+            return Interpreter(functions, lambda name: weights(name, rank), None, combine).call(
+                functions["main"], inputs
+            )
+
+    return on_all_ranks(mesh, run)
+
+
+def on_all_ranks(mesh: int | Mapping[str, int], run: Callable[[int, Combine], T]) -> list[T]:
+    """Runs a function for every rank of a mesh, each in a thread of its own; returns the results by rank.
+
+    Args:
+        mesh: as for :func:`interpret_mesh`.
+        run: is given the rank, and what its interpreter begins collectives with.
+
+    Raises:
+        LowerkitError: what the first rank in order raised.
+        VerifyError: as :func:`interpret_mesh`.
+    """
+    ranks = mesh if isinstance(mesh, int) else math.prod(mesh.values())
     meeting = _Meeting(ranks, None if isinstance(mesh, int) else mesh)
-    results: list[list[Array]] = [[] for _ in range(ranks)]
+    results: dict[int, T] = {}
     errors: list[BaseException | None] = [None] * ranks
 
-    def run(rank: int) -> None:
+    def begin(rank: int) -> None:
         try:
-            copy, functions = copies[id(modules[rank])]
-            interpreter = Interpreter(
-                functions, lambda name: weights(name, rank), None, lambda op, value: meeting.start(op, value, rank)
-            )
-            with copy.context:
-                results[rank] = interpreter.call(functions["main"], inputs)
+            results[rank] = run(rank, lambda op, value: meeting.start(op, value, rank))
         except BaseException as error:
             errors[rank] = error
         finally:
             meeting.leave(failed=errors[rank] is not None)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -64,7 +84,7 @@ def interpret_mesh(
     failed = [error for error in errors if error is not None]
     if failed:
         raise next((error for error in failed if not isinstance(error, _OthersLeft)), failed[0])
-    return results
+    return [results[rank] for rank in range(ranks)]
 
 
 class _OthersLeft(Exception):

@@ -9,33 +9,42 @@ Vocabulary
 Every result of every unit becomes an output. Walking the program once, each unit is interpreted on what the code
 before it really gave it, so that an error is its own. Units of floats are held to the interpreter by
 their SQNR. Whether the interpreter means what the model's owner means is the part of :mod:`source_framework_check`.
+
+The ranks of a mesh are walked side by side, each on its parts of the weights and on what its own units gave; what they
+compute together is interpreted on what all of them gave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lowerkit.compiler import CompileOptions, compile_program
-from lowerkit.dialect.interpreter.interpreter import Interpreter
+from lowerkit.dialect.interpreter.interpreter import Combine, Interpreter, executable_copy
+from lowerkit.dialect.interpreter.mesh import on_all_ranks
 from lowerkit.dialect.types import signless
-from lowerkit.mlir import func, ir, run_pipeline, walk
+from lowerkit.mlir import func, ir, walk
 from lowerkit.parity.integer.rows import IntegerRow, difference
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.taps import last_op
 from lowerkit.program.locations import last_part, origin_of
 from lowerkit.program.program import Program
+from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature, TensorSpec
+from lowerkit.runtimes.mesh.places import place_of, rank_with_place
+from lowerkit.spmd.simulated_session import SimulatedSession
 
 Array = np.ndarray[Any, Any]
 
 _INTEGER_PRODUCTS = ("lk.integer_matmul", "lk.integer_conv")
 _EXACT = ("arith.", "tensor.", "linalg.generic", "linalg.yield", "linalg.fill", "linalg.transpose", "lk.yield")
-_EXACT_OPS = frozenset({"math.roundeven", "math.floor", "math.ceil", "math.absf", *_INTEGER_PRODUCTS})
-_NO_COMPUTATION = frozenset({"lk.region", "lk.weight", "func.func", "func.return"})
+_EXACT_OPS = frozenset({"math.roundeven", "math.floor", "math.ceil", "math.absf", "lk.gather", *_INTEGER_PRODUCTS})
+_NO_COMPUTATION = frozenset({"lk.region", "lk.call", "lk.weight", "func.func", "func.return", "builtin.module"})
+_COLLECTIVES = frozenset({"lk.collective_start", "lk.collective_done"})
 _ROUNDING = ("lk.quantize", "lk.requant")
 _LOWEST = (-128, -127, -32768, -32767)
 
@@ -49,14 +58,52 @@ def check_integers(program: Program, inputs: Sequence[Array], options: CompileOp
         options: how the kernels to be checked are compiled.
 
     Returns:
-        A row for each result of each unit, in program order.
+        A row for each result of each unit, in program order; on a mesh that of the rank with the largest error, which
+        the row of a failure names.
     """
     count = len(program.signature.outputs)
-    given = compile_program(_with_all_results(program), options).session.run(*inputs)[count:]
-    with program.context:
-        module = ir.Module.parse(program.module.operation.get_asm(enable_debug_info=True))
-        run_pipeline(module, "builtin.module(linalg-generalize-named-ops)")
-    return _Walk(program, given).run(module, inputs)
+    runner = compile_program(_with_all_results(program), options).runner
+    given = runner.run_ranks(*inputs) if isinstance(runner, SimulatedSession) else [runner.run(*inputs)]
+    module, functions = executable_copy(program.module)
+
+    def walk_rank(rank: int, combine: Combine | None) -> list[IntegerRow]:
+        place = place_of(program.mesh, rank)
+        states = {spec.name: _part(program.weights, spec.name, place) for spec in program.signature.states}
+        interpreter = Interpreter(functions, lambda name: _part(program.weights, name, place), states, combine)
+        with module.context:
+            return _Walk(interpreter, given[rank][count:]).run(inputs)
+
+    if not program.mesh:
+        return walk_rank(0, None)
+    by_rank = on_all_ranks({axis.name: axis.size for axis in program.mesh}, walk_rank)
+    names = [rank_with_place(program.mesh, rank) for rank in range(len(by_rank))]
+    return [_worst(rows, names) for rows in zip(*by_rank, strict=True)]
+
+
+def computes_exactly(program: Program) -> bool:
+    """Whether all that a fused program computes has one value: integer ops and single IEEE operations alone.
+
+    Collectives are not looked at: a sum of floats over ranks is none of these.
+    """
+    return _is_exact(program.module.operation)
+
+
+def _part(weights: WeightStore, name: str, place: Mapping[str, int]) -> Array:
+    """Returns what the rank at ``place`` has of a weight."""
+    shard = weights.shard(name)
+    return weights.get(name) if shard is None else shard.part(weights.get(name), place)
+
+
+def _worst(rows: Sequence[IntegerRow], ranks: Sequence[str]) -> IntegerRow:
+    """Returns the row of the rank with the largest error; a failing one has the rank in its name."""
+
+    def badness(rank: int) -> tuple[bool, int, int, float]:
+        row = rows[rank]
+        return not row.passed, row.largest, row.differing, -(math.inf if row.sqnr_db is None else row.sqnr_db)
+
+    worst = max(range(len(rows)), key=badness)
+    row = rows[worst]
+    return row if row.passed else replace(row, name=f"{row.name} ({ranks[worst]})")
 
 
 def _is_unit(op: ir.Operation) -> bool:
@@ -71,7 +118,7 @@ def _with_all_results(program: Program) -> Program:
     """Returns a copy whose further outputs are all results of all units, in order."""
     with program.context:
         module = ir.Module.parse(program.module.operation.get_asm(enable_debug_info=True))
-    copy = replace(program, module=module)
+    copy = replace(program, module=module, certificate=None)  # which speaks of the program without these outputs
     main = copy.main.opview
     assert isinstance(main, func.FuncOp)
     terminator = list(main.entry_block.operations)[-1].operation
@@ -99,7 +146,7 @@ def _stored(value: ir.Value) -> bool:
 def _names(body: ir.Operation) -> set[str]:
     found: set[str] = set()
     walk(body, lambda op: found.add(op.name))
-    return found - _NO_COMPUTATION
+    return found - _NO_COMPUTATION - _COLLECTIVES
 
 
 def _is_exact(body: ir.Operation) -> bool:
@@ -117,18 +164,14 @@ def _is_exact(body: ir.Operation) -> bool:
 class _Walk:
     """Runs the top level of a program on given results of its units, and interprets each of these."""
 
-    def __init__(self, program: Program, given: Sequence[Array]) -> None:
+    def __init__(self, interpreter: Interpreter, given: Sequence[Array]) -> None:
         self.given = iter(given)
-        states = {spec.name: program.weights.get(spec.name) for spec in program.signature.states}
-        self.functions: dict[str, ir.Operation] = {}
-        self.interpreter = Interpreter(self.functions, program.weights.get, states)
+        self.interpreter = interpreter
         self.rows: list[IntegerRow] = []
 
-    def run(self, module: ir.Module, inputs: Sequence[Array]) -> list[IntegerRow]:
+    def run(self, inputs: Sequence[Array]) -> list[IntegerRow]:
         """Walks ``@main``; its named linalg ops have been generalized."""
-        functions = [op.operation for op in module.body.operations]
-        self.functions.update({ir.StringAttr(op.attributes["sym_name"]).value: op for op in functions})
-        block = self.functions["main"].regions[0].blocks[0]
+        block = self.interpreter.functions["main"].regions[0].blocks[0]
         values: dict[ir.Value, Any] = {
             argument: signless(array) for argument, array in zip(block.arguments, inputs, strict=True)
         }
@@ -146,7 +189,7 @@ class _Walk:
         given = [next(self.given) for _ in unit.results]
         values.update(zip(unit.results, given, strict=True))
         kind = ir.StringAttr(unit.attributes["kind" if unit.name == "lk.region" else "callee"]).value
-        body = unit if unit.name == "lk.region" else self.functions[kind]
+        body = unit if unit.name == "lk.region" else self.interpreter.functions[kind]
         exact, unsigned, roundings = _is_exact(body), _holds_unsigned(body), _roundings(body)
         for place, result in enumerate(unit.results):
             source = origin_of(last_part(last_op(body, place).location))

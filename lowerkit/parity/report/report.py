@@ -11,13 +11,17 @@ from lowerkit.parity.gates import Verdict
 from lowerkit.parity.integer.rows import IntegerRow, OwnerRow
 from lowerkit.parity.permission import statements
 
+ONE_DEVICE = "one device"
+"""The kind of the rows that hold the outputs of a quantized model on a mesh to those of one device."""
+
 
 @dataclass(frozen=True)
 class Row:
     """One compared value: an op (``node``, ``kind``, the user's line) or an output of the model.
 
     ``kind`` is ``export`` where torch's export is compared with eager, and ``capture`` where what capture made of the
-    export is; ``inputs`` says of a model with symbolic dims at which sizes, and which special values were given.
+    export is; :data:`ONE_DEVICE` where ranks are compared with one device in place of eager. ``inputs`` says of a model
+    with symbolic dims at which sizes, and which special values were given.
     """
 
     name: str

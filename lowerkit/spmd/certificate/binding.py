@@ -6,7 +6,8 @@ Steps:
        and the bytes of both buffers for all dims;
     3. those that all ranks issue in every run lie in no part of the steps that is jumped over or run again; a branch
        or a loop is decided by what all ranks have, so that they issue those of its body together, or not at all;
-    4. weights that ranks share are those whose parts were proved, along the same axes.
+    4. weights that ranks share are those whose parts were proved, along the same axes, and what later stages compute of
+       these (:mod:`.derived`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -34,20 +35,31 @@ from lowerkit.spmd.certificate.certificate import (
     prove_again,
     shapes_of_inputs,
 )
+from lowerkit.spmd.certificate.derived import SharedAxes, sources_of, stored_weights
 from lowerkit.spmd.certificate.meetings import Meeting
+
+if TYPE_CHECKING:
+    from lowerkit.program.weights import WeightStore
 
 _LARGEST = 1 << 28
 _POINTS = 5
 
 
-def certificate_bytes(certificate: Certificate, manifest: Manifest) -> bytes:
+def certificate_bytes(certificate: Certificate, manifest: Manifest, store: WeightStore | None = None) -> bytes:
     """Returns a certificate as the entry of the artifact that ``manifest`` describes.
+
+    Args:
+        certificate: of the program.
+        manifest: of the artifact.
+        store: of the weights, which says what later stages have derived; None: the certificate says so already.
 
     Raises:
         ParityError: LK6004, the steps do not issue the collectives that were proved.
     """
     programs = [_digest(program) for program in manifest.programs]
     bound = replace(certificate, programs=programs)
+    if store is not None:
+        bound = replace(bound, derived=sources_of(certificate, stored_weights(manifest), store))
     _require_bound(bound, manifest)
     return msgspec.json.encode(bound, order="deterministic")
 
@@ -141,6 +153,7 @@ def _require_bound(certificate: Certificate, manifest: Manifest) -> None:
     programs = manifest.programs
     if [_digest(program) for program in programs] != certificate.programs:
         _refuse("it is that of other programs than the artifact holds")
+    shared = SharedAxes(certificate)
     for program in programs:
         if program.mesh != certificate.mesh:
             _refuse(f"it is for other axes than {mesh_label(program) or 'one device'}")
@@ -150,7 +163,7 @@ def _require_bound(certificate: Certificate, manifest: Manifest) -> None:
         if shapes_of_inputs(program.signature) != [list(shape) for shape in certificate.shapes]:
             _refuse("it is for inputs of other shapes")
         _require_same(program, stated[0])
-        _require_parts(certificate, program)
+        _require_parts(shared, program)
 
 
 def _require_same(program: ProgramSpec, meetings: Sequence[Meeting]) -> None:
@@ -221,14 +234,12 @@ def _same_size(program: ProgramSpec, own: Expr, proved: object) -> bool:
     return True
 
 
-def _require_parts(certificate: Certificate, program: ProgramSpec) -> None:
-    """A stored weight is named by that of the program, a bar, and how it is laid out."""
-    shared = certificate.shared
+def _require_parts(shared: SharedAxes, program: ProgramSpec) -> None:
     for buffer in program.buffers:
         if buffer.kind != "weight":
             continue
         name = buffer.weight.partition("|")[0]
-        axes = shared.get(name, [])
+        axes = shared.of(name)
         if buffer.shard != ",".join(axes):
             _refuse(f"the weight {name!r} is shared along {buffer.shard or 'no axis'}, proved is {axes or 'no axis'}")
 

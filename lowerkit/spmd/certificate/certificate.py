@@ -20,7 +20,7 @@ from lowerkit.errors import LowerkitError, ParityError, UsageError
 from lowerkit.runtimes.expressions import Expr, normalize
 from lowerkit.runtimes.manifest import Signature
 from lowerkit.runtimes.mesh.structs import MeshAxis
-from lowerkit.spmd.certificate.facts import Fact
+from lowerkit.spmd.certificate.facts import Cut, Fact
 from lowerkit.spmd.certificate.graph import Graph
 from lowerkit.spmd.certificate.meetings import Meeting
 from lowerkit.spmd.certificate.prover import Proof, prove
@@ -35,7 +35,7 @@ class AxisStep(msgspec.Struct, frozen=True):
     Attributes:
         axis, ranks: of the mesh.
         before, after: into the list of programs.
-        facts: of the weights that depend on the rank.
+        facts: of the weights that the split makes.
         lemmas: of each op after.
         relations: of each value after.
     """
@@ -94,7 +94,9 @@ class Certificate(msgspec.Struct, frozen=True):
         meetings: the collectives of the final programs, by place.
         shared: the weights of which a rank has a part, and the axes along which.
         rewritten: what was done to the program for one device in front of a step, which is not proved.
-        programs: of the artifact; filled in when it is written.
+        derived: the weights that later stages compute, and of which ones (see :mod:`.derived`); filled in when it is
+            written.
+        programs: of the artifact; likewise.
         version: of this structure.
     """
 
@@ -106,6 +108,7 @@ class Certificate(msgspec.Struct, frozen=True):
     meetings: list[PlaceMeetings]
     shared: dict[str, list[str]] = {}
     rewritten: list[str] = []
+    derived: dict[str, list[str]] = {}
     programs: list[ProgramDigest] = []
     version: int = VERSION
 
@@ -199,6 +202,9 @@ def _prove(certificate: Certificate) -> list[PlaceMeetings]:
         ]
         if missing:
             _refuse(f"the weight {missing[0]!r} is not said to be shared along {step.axis!r}")
+        own = [fact.symbol for fact in step.facts if isinstance(fact, Cut) and certificate.shared.get(fact.symbol)]
+        if own:
+            _refuse(f"the weight {own[0]!r} is said to be the same for all ranks, and to be shared")
         last = step.after
     if certificate.stages is not None:
         used.append(certificate.stages.axis)

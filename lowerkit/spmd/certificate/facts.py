@@ -1,7 +1,8 @@
-"""What is known, without their data, of weights that depend on the rank: statements that were checked when made.
+"""What is known, without their data, of weights that a split makes: statements that were checked when made.
 
 Vocabulary
     slices   of a weight before: rank r has slice r along a dimension, zeros behind the end where it does not divide
+    cut      of a weight before: a block of it, the same for all ranks
     rows     a small table of integers: rank r has row r, and its element j is ``(rank * r + step * j + start) / by``
 """
 
@@ -28,6 +29,22 @@ class Slices(msgspec.Struct, frozen=True, tag="slices"):
     axis: int
 
 
+class Cut(msgspec.Struct, frozen=True, tag="cut"):
+    """A weight that is a block of a weight before: neighbouring elements along each dimension.
+
+    Attributes:
+        symbol: its name.
+        source: the name of the weight before.
+        kind: the type of the weight before.
+        starts: for each dimension, where the block begins.
+    """
+
+    symbol: str
+    source: str
+    kind: str
+    starts: list[int]
+
+
 class Rows(msgspec.Struct, frozen=True, tag="rows"):
     """A table of which each rank has a row.
 
@@ -50,4 +67,4 @@ class Rows(msgspec.Struct, frozen=True, tag="rows"):
         return quotient(line, self.by, ranges)
 
 
-Fact = Slices | Rows
+Fact = Slices | Cut | Rows

@@ -132,6 +132,17 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         """The program itself, by the name ``""``, and each of its functions, in the order of their names."""
         return [("", self), *sorted(self.functions.items())]
 
+    @property
+    def weights(self) -> dict[str, str]:
+        """The weights that the program and its functions read, with their types."""
+        found: dict[str, str] = {}
+        for _, part in self.parts:
+            for op in part.ops:
+                form = part.forms[op.form]
+                if form.name == "lk.weight":
+                    found[str(form.attributes["symbol"])] = part.types[op.results[0]]
+        return found
+
 
 def without_numbers(graph: Graph) -> Graph:
     """Returns a program whose ops are said to be none of a program before."""

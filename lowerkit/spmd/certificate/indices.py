@@ -175,6 +175,22 @@ def equal(one: Index, other: Index, ranges: Ranges, solver: Solver) -> bool:
     return solver.never({name: ranges.get(name) for name in names}, differ)
 
 
+def within(index: Index, extent: int, ranges: Ranges, solver: Solver) -> bool:
+    """Whether an index is at least 0 and below an extent for all values of its variables; False also if undecided."""
+    low, high = bounds(index, ranges)
+    if low is not None and high is not None and 0 <= low <= high < extent:
+        return True
+    if not any(isinstance(atom, Floor) for atom, _ in index.terms):
+        return False  # the bounds of a sum of variables are reached
+
+    def inside(variables: Callable[[str], Integer]) -> Integer:
+        return _integer(index, variables)
+
+    counts = {name: ranges.get(name) for name in sorted(index.variables)}
+    below = solver.never(counts, lambda variables: inside(variables) < 0)
+    return below and solver.never(counts, lambda variables: inside(variables) >= extent)
+
+
 def _integer(index: Index, variables: Callable[[str], Integer]) -> Integer:
     result: Integer = index.constant
     for atom, factor in index.terms:

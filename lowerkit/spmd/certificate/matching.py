@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
+from lowerkit.spmd.certificate.effects import Stretch
 from lowerkit.spmd.certificate.graph import OPEN, Form, Graph, element_of, shape_of
-from lowerkit.spmd.certificate.indices import Index, equal, substitute, total, variable
+from lowerkit.spmd.certificate.indices import Index, equal, number, substitute, total, variable, within
 from lowerkit.spmd.certificate.linear import is_linear
 from lowerkit.spmd.certificate.loop_nests.nest import Nest, decode, single_turns
 from lowerkit.spmd.certificate.loop_nests.table import LOCAL_ATTRIBUTES, nest_of
@@ -71,32 +72,26 @@ class Matcher:
         Raises:
             Unproved: it cannot be shown.
         """
-        one, other = self._forms(pair)
-        whole = shapes_of(pair.before, pair.there)
-        own, before = nest_of(one, shapes_of(pair.own, pair.here), whole), nest_of(other, whole, whole)
-        if own is None or before is None or own.kinds != before.kinds:
-            fail(f"{one.name} may run on whole operands alone")
-        proof = _Turns(self, pair, own, before)
-        proof.carry()
+        form, proof = self._turns(pair)
         reduction = proof.reduction()
-        linear = proof.terms(one)
+        linear = proof.terms(form)
         if reduction and linear:
             fail(f"terms of a {linear} are cut again along a reduction")
-        return [self._result(pair, proof, which, reduction or linear) for which in range(len(own.results))]
+        return [self._result(pair, proof, which, reduction or linear) for which in range(len(proof.own.results))]
 
-    def covers(self, pair: Pair) -> bool:
-        """Whether the ranks together run all turns of the op before: what it checks of its operands is checked."""
-        whole = shapes_of(pair.before, pair.there)
-        one, other = self._forms(pair)
-        own, before = nest_of(one, shapes_of(pair.own, pair.here), whole), nest_of(other, whole, whole)
-        if own is None or before is None:
-            return False
-        proof = _Turns(self, pair, own, before)
-        proof.carry()
-        cut = [name for name in own.kinds if not proof.runs_whole(name)]
-        return len(cut) <= 1 and all(map(proof.is_cut, cut))
+    def stretch(self, pair: Pair) -> Stretch:
+        """Returns which turns of the op before the ranks together run: all, or neighbouring ones of one loop.
 
-    def _forms(self, pair: Pair) -> tuple[Form, Form]:
+        Raises:
+            Unproved: it cannot be shown, or they are others.
+        """
+        _, proof = self._turns(pair)
+        cut = [name for name in proof.own.kinds if not proof.runs_whole(name)]
+        if len(cut) > 1:
+            fail(f"it runs a part of the turns of loops {' and '.join(cut)}")
+        return Stretch() if not cut or proof.is_cut(cut[0]) else proof.stretch(cut[0])
+
+    def _turns(self, pair: Pair) -> tuple[Form, _Turns]:
         one, other = (
             graph.forms[graph.ops[at].form] for graph, at in ((pair.own, pair.here), (pair.before, pair.there))
         )
@@ -116,7 +111,13 @@ class Matcher:
         ]
         if types[0] != types[1]:
             fail(f"its element types are {', '.join(types[0])}, before {', '.join(types[1])}")
-        return one, other
+        whole = shapes_of(pair.before, pair.there)
+        nests = nest_of(one, shapes_of(pair.own, pair.here), whole), nest_of(other, whole, whole)
+        if nests[0] is None or nests[1] is None or nests[0].kinds != nests[1].kinds:
+            fail(f"{one.name} may run on whole operands alone")
+        proof = _Turns(self, pair, nests[0], nests[1])
+        proof.carry()
+        return one, proof
 
     def _result(self, pair: Pair, proof: _Turns, which: int, terms: str) -> View:
         place, before = proof.own.results[which], proof.before.results[which]
@@ -227,10 +228,20 @@ class _Turns:
             if kind == "parallel":
                 if turn.variables & inner:
                     fail(f"loop {name} is carried to {turn}, which depends on what is combined")
+                self._require_range(name)
             elif not self.runs_whole(name) and (kind == "opaque" or not self.is_cut(name)):
                 fail(f"loop {name} ({kind}) is carried to {turn}: it must run over all that it ran over before")
             if self.own.extents[name] == OPEN and turn != variable(name):
                 fail(f"an open loop is carried to {turn}")
+
+    def _require_range(self, name: str) -> None:
+        """A turn that there was not before must give an element beyond the end, as padding does, and no other one."""
+        turn, extent = self.carried[name], self.before.extents[name]
+        if extent == OPEN or within(turn, extent, self.ranges, self.matcher.solver):
+            return
+        read = [index for place in self.before.results for index in place if name in index.variables]
+        if any(index != variable(name) for index in read) or len(read) < len(self.before.results):
+            fail(f"loop {name} is carried to {turn}, beyond its {extent} turns")
 
     def runs_whole(self, name: str) -> bool:
         """Whether each rank runs all turns of a loop."""
@@ -243,6 +254,14 @@ class _Turns:
         slices = total((variable(RANK), size), (variable(name), 1))
         whole = size > 0 and size * ranks == self.before.extents[name]
         return whole and equal(self.carried[name], slices, self.ranges, self.matcher.solver)
+
+    def stretch(self, name: str) -> Stretch:
+        """Returns the turns of a loop that all ranks run, which must be neighbours."""
+        size, extent = self.own.extents[name], self.before.extents[name]
+        first = total((self.carried[name], 1), (number(0) if size == 1 else variable(name), -1))
+        if first.terms or OPEN in (size, extent) or not 0 <= first.constant <= extent - size:
+            fail(f"loop {name} is carried to {self.carried[name]}: these are no neighbouring turns")
+        return Stretch(name, first.constant, first.constant + size, extent)
 
     def reduction(self) -> str:
         """Returns how the ranks' results must be combined; ``""`` where each has the whole reduction."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lowerkit.spmd.certificate.facts import Fact, Slices
-from lowerkit.spmd.certificate.graph import Form, shape_of
-from lowerkit.spmd.certificate.indices import Index, total, variable
+from lowerkit.spmd.certificate.facts import Cut, Fact, Slices
+from lowerkit.spmd.certificate.graph import Form, element_of, shape_of
+from lowerkit.spmd.certificate.indices import Index, number, total, variable
 from lowerkit.spmd.certificate.lookups import found_rows
 from lowerkit.spmd.certificate.matching import fail
 from lowerkit.spmd.certificate.moves import ranges_of, taken
@@ -30,6 +30,15 @@ def own_weight(fact: Fact, kind: str, ranks: int, classes: Classes) -> tuple[str
             fail(f"{kind} is no slice of {fact.kind}")
         own[fact.axis] = total((variable(RANK), size), (own[fact.axis], 1))
         return "slice", View(base, tuple(own))
+    if isinstance(fact, Cut):
+        whole = shape_of(fact.kind) or ()
+        if not len(fact.starts) == len(whole) == len(shape) or element_of(kind) != element_of(fact.kind):
+            fail(f"{kind} is no block of {fact.kind}")
+        places = list(zip(fact.starts, shape, whole, strict=True))
+        if any(start < 0 or not 0 <= size <= extent - start for start, size, extent in places):
+            fail(f"a block {kind} at {fact.starts} leaves {fact.kind}")
+        moved = (total((index, 1), (number(start), 1)) for index, start in zip(own, fact.starts, strict=True))
+        return "cut", View(classes.weight(fact.source, fact.kind), tuple(moved))
     if shape != ((fact.count,) if fact.count >= 0 else ()):
         fail(f"{kind} is no row of the table")
     place = own[0] if own else variable("i0")

@@ -1,18 +1,20 @@
-"""Shows what a weight that ranks share is, by its derivation alone: no data is read.
+"""Shows what a weight that a split makes is, by its derivation alone: no data is read.
 
 Vocabulary
     probe   an array of the shape of a weight that holds, in each element, its place along one dimension, counted from 1
 
 Steps: a derivation that moves elements gives, of the probe of each dimension, where each element of each part came
-from; 0 is padding. That must be slice r of a dimension, for rank r. Derivations of equal code and equal constants are
-asked once. A table without a source is small and is read: rows of integers that are a linear function of the rank.
+from; 0 is padding. That must be slice r of a dimension, for rank r. A weight that is the same for all ranks must be a
+block of the nearest weight that the program before reads; what lies between is derived from the probe, too. Derivations
+of equal code and equal constants are asked once. A table without a source is small and is read: rows of integers that
+are a linear function of the rank.
 
 Bytes: a probe has one or two bytes an element as long as the dimension is below 65536.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,14 +22,14 @@ import numpy as np
 
 from lowerkit.errors import VerifyError
 from lowerkit.program.weights import Shard, WeightStore
-from lowerkit.spmd.certificate.facts import Fact, Rows, Slices
+from lowerkit.spmd.certificate.facts import Cut, Fact, Rows, Slices
 from lowerkit.spmd.certificate.graph import Graph, element_of, shape_of, type_text
 
 Array = np.ndarray[Any, Any]
 
 
 def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: int) -> list[Fact]:
-    """Returns what the weights of ``after`` that the ranks along ``axis`` share are.
+    """Returns what the weights of ``after`` are that the ranks along ``axis`` share, or that are blocks of one before.
 
     Raises:
         VerifyError: LK3006, a weight is neither slices of one before nor a table that a proof can state.
@@ -41,6 +43,9 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
         if shard is None and symbol not in there and _is_numbers(kind) and not _reads_data(store, symbol):
             with suppress(VerifyError):  # a weight like others then, of which nothing is known
                 found.append(_rows(symbol, store.get(symbol)[np.newaxis], Shard(((axis, 1),)), 1))
+            continue
+        if shard is None and symbol not in there and (cut := _cut(store, symbol, kind, there)) is not None:
+            found.append(cut)
             continue
         if shard is None or (axis, ranks) not in shard.axes:
             if shard is not None and axis in dict(shard.axes):
@@ -76,6 +81,38 @@ def _reads_data(store: WeightStore, symbol: str) -> bool:
     """Whether a weight is made of the data of a model; others are made of what a pass knows."""
     parents = store.parents(symbol)
     return store.derivation(symbol) is None or any(_reads_data(store, parent) for parent in parents)
+
+
+def _cut(store: WeightStore, symbol: str, kind: str, there: Mapping[str, str]) -> Cut | None:
+    """Returns of which weight before a weight of type ``kind`` is a block; None: it is none, and nothing is known."""
+    source = symbol
+    while source not in there:
+        parents = store.parents(source)
+        if len(parents) != 1 or store.spec(source)[0] != element_of(kind):
+            return None
+        (source,) = parents
+    whole, own = shape_of(there[source]) or (), shape_of(kind) or ()
+    if store.shard(source) is not None or element_of(there[source]) != element_of(kind) or len(whole) != len(own):
+        return None
+
+    def place(probe: Array) -> Array:
+        data = {source: probe}
+        return store.recompute(symbol, lambda name: _recomputed(store, name, data)).reshape(own)
+
+    stored, starts = store.spec(source)[1], list[int]()
+    for dimension, size in enumerate(own):
+        places = place(_probe(whole, dimension, stored)).astype(np.int64)
+        start = int(places.flat[0]) - 1 if places.size else -1
+        if start < 0 or bool((places != _along(np.arange(size) + start + 1, dimension, len(own))).any()):
+            return None
+        starts.append(start)
+    return Cut(symbol, source, there[source], starts)
+
+
+def _recomputed(store: WeightStore, symbol: str, data: Mapping[str, Array]) -> Array:
+    """Returns a weight as it is derived, step by step, from what stands for others."""
+    known = data.get(symbol)
+    return store.recompute(symbol, lambda name: _recomputed(store, name, data)) if known is None else known
 
 
 def _slices(store: WeightStore, symbol: str, kind: str | None, axis: str, known: dict[Any, int | None]) -> Slices:
@@ -130,10 +167,14 @@ def _axis_of(store: WeightStore, symbol: str, shape: Sequence[int], stored: Sequ
 
 
 def _moved(store: WeightStore, symbol: str, whole: Sequence[int], dimension: int, stored: Sequence[int]) -> Array:
+    probe = _probe(whole, dimension, stored)
+    return store.recompute(symbol, lambda _: probe)
+
+
+def _probe(whole: Sequence[int], dimension: int, stored: Sequence[int]) -> Array:
     places = _along(np.arange(1, whole[dimension] + 1), dimension, len(whole))
     dtype = np.min_scalar_type(whole[dimension] + 1)
-    probe = np.broadcast_to(places.astype(dtype), whole).reshape(stored)
-    return store.recompute(symbol, lambda _: probe)
+    return np.broadcast_to(places.astype(dtype), whole).reshape(stored)
 
 
 def _along(values: Array, dimension: int, rank: int) -> Array:

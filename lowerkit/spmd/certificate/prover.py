@@ -5,8 +5,8 @@ Vocabulary
     relation        of a value after to a value before (:mod:`.relations`)
     lemma           by which the relation of an op's results follows from those of its operands: ``alike``: all ranks
                     run it on whole operands; ``part``: it is an op before on a part (:mod:`.matching`); ``slice``,
-                    ``row``: a weight (:mod:`.facts`); ``move``, ``take``, ``collective`` (:mod:`.moves`); ``own``,
-                    ``look-up`` (:mod:`.lookups`)
+                    ``cut``, ``row``: a weight (:mod:`.facts`); ``move``, ``take``, ``collective`` (:mod:`.moves`);
+                    ``own``, ``look-up`` (:mod:`.lookups`)
 
 Functions, the bodies of branches and loops, are proved one by one: they are given whole values, and return whole ones;
 what decides about them is whole.
@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from lowerkit.errors import VerifyError
 from lowerkit.runtimes.expressions import Expr
+from lowerkit.spmd.certificate.effects import CHECK, Effects
 from lowerkit.spmd.certificate.facts import Fact
 from lowerkit.spmd.certificate.graph import Form, Graph
 from lowerkit.spmd.certificate.lookups import elementwise, shared_look_up
@@ -81,7 +82,7 @@ def prove(
         before, after: see the module.
         axis: its name.
         ranks: how many ranks lie along it.
-        facts: of the weights that depend on the rank.
+        facts: of the weights that the split makes.
         inputs: the shapes of the arguments, over the dims of a signature.
 
     Raises:
@@ -114,12 +115,11 @@ class _Prover:
     ) -> None:
         self.before, self.after, self.axis, self.ranks, self.facts = before, after, axis, ranks, facts
         self.program = known = read_classes(before)
-        self.classes, self.known, self.effects = known.classes, known.values, known.effects
+        self.classes, self.known, self.effects = known.classes, known.values, Effects(known.effects)
         self.sizes = Sizes(self.classes, inputs)
         self.solver = Solver()
         self.matcher = Matcher(self.classes, ranks, self.solver)
         self.held: list[Relation] = []
-        self.done = 0
         self.states: dict[str, int] = {}
         self.proof = Proof()
 
@@ -188,8 +188,8 @@ class _Prover:
     def _alike(self, number: int, form: Form, operands: list[int], kinds: list[str]) -> list[Relation]:
         op, version = self.after.ops[number], 0
         if form.name in EFFECTS:
-            self._effect(form, tuple(operands))
-            version = self.done
+            self._require(self.effects.next((form, tuple(operands))))
+            version = self.effects.version
         made = self.classes.computes(form, operands, kinds, version, self.after.describe(number))
         if op.number >= 0:
             before = [self.known[result] for result in self.before.results(self._there(number))]
@@ -200,15 +200,15 @@ class _Prover:
         return [whole(each, self.classes) for each in made]
 
     def _part(self, number: int, form: Form, given: list[Relation]) -> tuple[str, list[Relation]]:
-        op = self.after.ops[number]
         if form.name == "tensor.dim":
             return "extent", [self._extent(given, number)]
         pair = Pair(self.after, self.before, number, self._there(number), given, self.known)
         if form.name in EFFECTS:
-            if form.name != "lk.check_indices" or not self.matcher.covers(pair):
+            if form.name != CHECK:
                 fail("an op with effects must be run on whole operands")
-            there = self.before.ops[op.number]
-            self._effect(self.before.forms[there.form], tuple(self.known[operand] for operand in there.operands))
+            there = self.before.ops[pair.there]
+            before = (self.before.forms[there.form], tuple(self.known[operand] for operand in there.operands))
+            self._require(self.effects.check(before, self.matcher.stretch(pair)))
             return "part", []
         return "part", list(self.matcher.results(pair))
 
@@ -216,13 +216,14 @@ class _Prover:
         """A read or a write of a state of which each rank has a slice."""
         axis = self.states[str(form.attributes["symbol"])]
         kind = self.after.value_types[[*self.after.results(number), *self.after.ops[number].operands][0]]
-        if self.done >= len(self.effects) or self.effects[self.done][0] != form:
+        wanted = self.effects.following()
+        if wanted is None or wanted[0] != form:
             fail("effects come in another order than before")
-        _, written = self.effects[self.done]
-        self.done += 1
+        _, written = wanted
+        self._require(self.effects.next(wanted))
         if not written:
             whole_kind = state_types(self.before)[str(form.attributes["symbol"])]
-            made = self.classes.computes(form, (), [whole_kind], self.done, self.after.describe(number))
+            made = self.classes.computes(form, (), [whole_kind], self.effects.version, self.after.describe(number))
             return [slice_of(made[0], kind, axis)]
         if given[0] != slice_of(written[0], kind, axis):
             fail(f"what is written is not the slice along dimension {axis} of what was")
@@ -270,11 +271,10 @@ class _Prover:
 
     # --- all of it ----------------------------------------------------------------------------------------------------
 
-    def _effect(self, form: Form, operands: tuple[int, ...]) -> None:
-        if self.done >= len(self.effects) or self.effects[self.done] != (form, operands):
-            wanted = "none is left" if self.done >= len(self.effects) else self.effects[self.done][0].name
-            fail(f"effects come in another order than before: {wanted}")
-        self.done += 1
+    @staticmethod
+    def _require(problem: str) -> None:
+        if problem:
+            fail(problem)
 
     def _there(self, number: int) -> int:
         there = self.after.ops[number].number
@@ -296,11 +296,8 @@ class _Prover:
         return meeting_of(self.after, number, given, made)
 
     def _require_same_end(self) -> None:
-        if self.done != len(self.effects):
-            raise VerifyError(
-                "LK3006",
-                f"the program of the ranks along {self.axis!r} leaves out {self.effects[self.done][0].name}, an effect",
-            )
+        if missing := self.effects.missing():
+            raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} leaves out {missing}, an effect")
         if len(self.after.returned) != len(self.before.returned):
             raise VerifyError("LK3006", f"the program of the ranks along {self.axis!r} returns other results")
         for place, (value, other) in enumerate(zip(self.after.returned, self.before.returned, strict=True)):

@@ -13,11 +13,15 @@ from torch import nn
 
 import lowerkit
 from lowerkit.artifact.writer import CERTIFICATE_ENTRY
+from lowerkit.capture.capture import capture
 from lowerkit.compiled import Compiled
 from lowerkit.errors import ParityError
+from lowerkit.parity.check import check_program
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.spmd.certificate.binding import check_artifact, read_certificate
 from lowerkit.spmd.certificate.certificate import Certificate, CertificateReport, prove_again
+from lowerkit.spmd.certificate.facts import Cut
+from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.certified import changed
 from tests.support.models import benchmark_models
 
@@ -119,6 +123,55 @@ def test_micro_batches_are_proved(tmp_path: Path) -> None:
     assert certificate.stages is not None
     assert certificate.stages.order == ["0 -> 1", "0 -> 1", "1 -> all"]
     assert report.collectives == 3
+
+
+def test_micro_batches_of_a_weight_as_long_as_the_batch_are_proved(tmp_path: Path) -> None:
+    """ViT's class token and its mask are constants with a row for each image: each micro-batch reads its rows."""
+    module, inputs = benchmark_models().tiny("vit_b16")
+    stages = {"*.embeddings*": 0, "*.layers.0*": 0, "*.layers.1*": 1, "*.layernorm": 1, "*.classifier": 1}
+    plan = {"pp": {**stages, "micro-batches": 2}}
+    checked = check_program(capture(module, inputs), per_op=False, sharding=sharding_of("pp=2", plan))
+    assert checked.passed, [row.verdict.reason for row in checked.outputs]
+    _, certificate = proved(compiled("vit_b16", "pp=2", plan), tmp_path / "m.lk")
+    (step,) = certificate.axes
+    cuts = [(number, fact) for number, fact in enumerate(step.facts) if isinstance(fact, Cut)]
+    assert step.lemmas.count("cut") == len(cuts) > 0
+    tokens = [(number, cut) for number, cut in cuts if "cls_token" in cut.source]
+    assert [cut.starts for _, cut in tokens] == [[0, 0, 0], [1, 0, 0]]
+    (first, cut), (second, _) = tokens
+    swapped = changed(certificate, f"axes.0.facts.{first}.starts", [1, 0, 0])
+    for other in (swapped, changed(swapped, f"axes.0.facts.{second}.starts", [0, 0, 0])):
+        with pytest.raises(ParityError, match="LK6004"):
+            prove_again(other)
+    shared = {**certificate.shared, cut.symbol: [""]}
+    with pytest.raises(ParityError, match="to be the same for all ranks, and to be shared"):
+        prove_again(changed(certificate, "shared", shared))
+
+
+class Biased(nn.Module):
+    """Each row of the batch has a bias of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4, 16))
+        self.mlp = Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mlp(x + self.bias)
+
+
+@pytest.mark.parametrize("mesh", ["pp=2", "pp=2,tp=2"])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_rows_of_a_weight_that_differ_reach_their_micro_batch(mesh: str, parts: int, tmp_path: Path) -> None:
+    module, inputs = Biased().eval(), (torch.randn(4, 16),)
+    plan: dict[str, Any] = {"pp": {"mlp.up": 0, "mlp.down": 1, "micro-batches": parts}}
+    if "tp" in mesh:
+        plan["tp"] = {"mlp.up": "column", "mlp.down": "row"}
+    checked = check_program(capture(module, inputs), per_op=False, sharding=sharding_of(mesh, plan))
+    assert checked.passed, [row.verdict.reason for row in checked.outputs]
+    _, certificate = proved(lowerkit.compile(module, inputs, mesh=mesh, shard=plan), tmp_path / "m.lk")
+    starts = [fact.starts for fact in certificate.axes[0].facts if isinstance(fact, Cut)]
+    assert starts == [[part * 4 // parts, 0] for part in range(parts)]
 
 
 def test_an_order_of_sums_is_not_said_to_be_proved(tmp_path: Path) -> None:

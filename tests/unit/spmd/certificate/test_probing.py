@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from lowerkit.errors import VerifyError
 from lowerkit.program.weights import Shard, WeightStore
-from lowerkit.spmd.certificate.facts import Fact, Rows, Slices
+from lowerkit.spmd.certificate.facts import Cut, Fact, Rows, Slices
 from lowerkit.spmd.certificate.graph import Form, Graph, Op
 from lowerkit.spmd.certificate.probing import facts_of
 
@@ -84,6 +84,82 @@ def test_a_weight_that_other_axes_share_is_cut_in_each_part() -> None:
     store.derive("w@tp", ["w@dp"], again, dtype="f32", shape=(3, 2, 2, 4), shard=shard)
     (found,) = facts_of(NOTHING, reading("f32[2,4]"), store, "tp", 2)
     assert found == Slices("w@tp", "w@dp", "f32[2,8]", 1)
+
+
+def block(kind: str, *steps: tuple[Callable[..., Array], str, Sequence[int], Shard | None], **reads: str) -> list[Fact]:
+    """The facts of ``w@tp``, which is derived of ``w``, f32[6,8,300], step by step; no data is read."""
+    store = WeightStore()
+    store.declare("w", "f32", (6, 8, 300))
+    source = "w"
+    for number, (derived, dtype, shape, shard) in enumerate(steps, 1):
+        name = "w@tp" if number == len(steps) else f"step.{number}"
+        store.derive(name, [source], derived, dtype=dtype, shape=shape, shard=shard)
+        source = name
+    before = reading(reads.get("w", "f32[6,8,300]"))
+    forms = [Form("lk.weight", {"symbol": "w"})]
+    return facts_of(Graph(before.types, forms, [""], [], before.ops, []), reading(kind), store, "", 1)
+
+
+PARTS = (slices(0, 3), "f32", (3, 2, 8, 300), Shard((("micro-batch", 3),)))
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_row_of_stacked_parts_is_a_block(part: int) -> None:
+    """What micro-batches read of a weight that is as long as the batch."""
+
+    def row(array: Array) -> Array:
+        return array[part]
+
+    found = block("f32[2,8,300]", PARTS, (row, "f32", (2, 8, 300), None))
+    assert found == [Cut("w@tp", "w", "f32[6,8,300]", [2 * part, 0, 0])]
+
+
+def test_a_block_may_be_cut_along_several_dimensions() -> None:
+    def inner(array: Array) -> Array:
+        return array[1:5, 2:, 256:300]
+
+    found = block("f32[4,6,44]", (inner, "f32", (4, 6, 44), None))
+    assert found == [Cut("w@tp", "w", "f32[6,8,300]", [1, 2, 256])]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda array: array[0][::-1],  # the other way round
+        lambda array: array[0] * 2,
+        lambda array: array[:2, 0],  # of each part the first row
+        lambda array: np.roll(array[0], 1, axis=2),
+        lambda array: np.pad(array[0, 1:], ((1, 0), (0, 0), (0, 0))),
+        lambda array: np.stack([array[0, 0]] * 2),
+        lambda array: np.zeros_like(array[0]),
+    ],
+)  # fmt: skip
+def test_of_what_is_no_block_nothing_is_known(row: Callable[[Array], Array]) -> None:
+    """Then it is another weight, which no op before has read."""
+    assert not block("f32[2,8,300]", PARTS, (row, "f32", (2, 8, 300), None))
+
+
+def test_a_block_keeps_its_elements_and_its_dimensions() -> None:
+    def same(array: Array) -> Array:
+        return array
+
+    def narrow(array: Array) -> Array:
+        return array.astype(np.float16)
+
+    shape = (6, 8, 300)
+    assert block("f32[6,8,300]", (same, "f32", shape, None))
+    assert not block("f32[6,8,300]", (narrow, "f16", shape, None), (same, "f32", shape, None))
+    assert not block("f16[6,8,300]", (narrow, "f16", shape, None))
+    assert not block("f32[48,300]", (same, "f32", shape, None))
+
+
+def test_a_weight_of_two_weights_is_no_block() -> None:
+    store = WeightStore()
+    for name in ("w", "v"):
+        store.declare(name, "f32", (6, 8))
+    store.derive("w@tp", ["w", "v"], lambda first, second: first[:2], dtype="f32", shape=(2, 8))
+    before = Graph(["f32[6,8]"], [Form("lk.weight", {"symbol": "w"})], [""], [], [Op(0, [], [0])], [])
+    assert not facts_of(before, reading("f32[2,8]"), store, "", 1)
 
 
 def table(rows: Array, ranks: int) -> Fact:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from lowerkit.errors import VerifyError
-from lowerkit.spmd.certificate.facts import Fact, Rows, Slices
+from lowerkit.spmd.certificate.facts import Cut, Fact, Rows, Slices
 from lowerkit.spmd.certificate.graph import Form, Graph, Op
 from lowerkit.spmd.certificate.prover import Proof, prove
 
@@ -243,6 +243,53 @@ def test_neighbouring_parts_that_are_joined_are_the_whole() -> None:
     for order in ([6, 5], [5, 5]):
         with pytest.raises(VerifyError, match="result 0"):
             prove(graph(X, [], [0]), graph(X, joined(order), [8]), "", 1, facts)
+
+
+def blocks(*facts: Cut) -> Proof:
+    """A softmax of the rows of a weight, and of two blocks of it that are joined."""
+    weight = op("lk.weight", symbol="w")
+    softmax = op("lk.softmax", axis=1, log=False)
+    expand = op("tensor.expand_shape", reassociation=[[0, 1], [2]], static_output_shape=[1, 2, 8])
+    after: list[Line] = [
+        *[(op("lk.weight", symbol=name), [], ["f32[2,8]"], -1) for name in ("first", "second")],
+        *[(softmax, [number], ["f32[2,8]"], 1) for number in (1, 2)],
+        *[(expand, [number], ["f32[1,2,8]"], -1) for number in (3, 4)],
+        (op("tensor.concat", dim=0), [5, 6], ["f32[2,2,8]"], -1),
+        (op("tensor.collapse_shape", reassociation=[[0, 1], [2]]), [7], [X], -1),
+    ]
+    before = graph(X, numbered([(weight, [], [X]), (softmax, [1], [X])]), [2])
+    return prove(before, graph(X, after, [8]), "", 1, facts)
+
+
+def cut(symbol: str, *starts: int, kind: str = X, source: str = "w") -> Cut:
+    return Cut(symbol, source, kind, list(starts))
+
+
+def test_blocks_of_a_weight_are_parts_of_it() -> None:
+    proof = blocks(cut("first", 0, 0), cut("second", 2, 0))
+    assert proof.lemmas[:4] == ["cut", "cut", "part", "part"]
+    assert proof.relations[2] == "%1 [i0 + 2, i1]"
+    assert proof.relations[8] == "%2 whole"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ([cut("first", 2, 0), cut("second", 0, 0)], "result 0"),
+        ([cut("first", 0, 0), cut("second", 0, 0)], "result 0"),
+        ([cut("first", 0, 0), cut("second", 1, 0)], "result 0"),
+        ([cut("first", 0, 0)], "it computes lk.softmax of %3, before of %1"),
+        ([cut("first", 0, 0), cut("second", 2, 0, source="v")], "operand 0 is of weight v"),
+        ([cut("first", 0, 0), cut("second", 3, 0)], "leaves"),
+        ([cut("first", 0, 0), cut("second", -1, 0)], "leaves"),
+        ([cut("first", 0, 0), cut("second", 2)], "is no block of"),
+        ([cut("first", 0, 0), cut("second", 2, 0, kind="f16[4,8]")], "is no block of"),
+        ([cut("first", 0, 0), cut("second", 2, 0, kind="f32[5,8]")], "operand 0 is of weight w"),
+    ],
+)
+def test_other_blocks_are_refused(facts: list[Cut], reason: str) -> None:
+    with pytest.raises(VerifyError, match=reason):
+        blocks(*facts)
 
 
 def test_other_inputs_are_refused() -> None:
