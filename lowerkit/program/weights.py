@@ -234,7 +234,7 @@ class WeightStore:
         return self._entries[name].parents
 
     def derivation(self, name: str) -> Callable[..., Array] | None:
-        """Returns the function that computes a derived weight from its parents; None of a weight that is not derived."""
+        """Returns the function that computes a weight from its parents; None where it is not derived."""
         return self._entries[name].function
 
     def recompute(self, name: str, parent_data: Callable[[str], Array]) -> Array:

@@ -119,7 +119,8 @@ def _by_axis(mesh: Mesh, pairs: list[tuple[str, Any]]) -> list[tuple[str, list[t
             f"the plan does not say which axis of the mesh {mesh} its patterns are for",
             hint=EXAMPLE_PLAN,
         )
-    return [(mesh.axes[0].name, pairs)]
+    (axis,) = mesh.axes
+    return [(axis.name, pairs)]
 
 
 def _says_nothing(axis: MeshAxis, given: Mapping[str, list[tuple[str, Any]]]) -> bool:

@@ -128,8 +128,7 @@ class Matcher:
             turns.update(decode(variable(f"i{axis}"), index, extents, ranges))
         shown = tuple(substitute(substitute(index, proof.carried, proof.ranges), turns, ranges) for index in before)
         allowed = {RANK, *(f"i{axis}" for axis in range(len(place)))}
-        stray = {name for index in shown for name in index.variables} - allowed
-        if stray:
+        if {name for index in shown for name in index.variables} - allowed:
             fail("which element of the result it is depends on more than its place")
         if terms and any(RANK in index.variables for index in shown):
             fail("the ranks have terms of different elements")
@@ -237,7 +236,7 @@ class _Turns:
     def _require_range(self, name: str) -> None:
         """A turn that there was not before must give an element beyond the end, as padding does, and no other one."""
         turn, extent = self.carried[name], self.before.extents[name]
-        if extent == OPEN or within(turn, extent, self.ranges, self.matcher.solver):
+        if extent in (OPEN, 0) or within(turn, extent, self.ranges, self.matcher.solver):
             return
         read = [index for place in self.before.results for index in place if name in index.variables]
         if any(index != variable(name) for index in read) or len(read) < len(self.before.results):
@@ -288,18 +287,11 @@ class _Turns:
         if first != {"sum": 0.0, "product": 1.0}[kind]:
             fail(f"the {kind} of each rank begins with {first}")
 
-    def _is_zero(self, operand: int) -> bool:
-        return self._scalar(operand) == 0.0
-
     def _scalar(self, operand: int) -> float:
         """Returns the constant that all elements of an operand are; NaN where they are none."""
-        classes, relation = self.matcher.classes, self.pair.given[operand]
+        relation = self.pair.given[operand]
         base = relation.base if isinstance(relation, View) and not relation.terms else -1
-        scalar = classes.scalars.get(base, base)
-        try:
-            return float(classes.names[scalar].partition(" : ")[0]) if scalar >= 0 else float("nan")
-        except ValueError:
-            return float("nan")
+        return self.matcher.classes.number_of(base)
 
     def terms(self, form: Form) -> str:
         """Returns the reduction of which operands are terms, where the op may run on terms; ``""``: there are none."""
@@ -311,7 +303,7 @@ class _Turns:
         if not held:
             return ""
         kinds = sorted(set(held.values()))
-        if kinds != ["sum"] or not is_linear(form, set(held), len(self.pair.given), self._is_zero):
+        if kinds != ["sum"] or not is_linear(form, set(held), len(self.pair.given), lambda at: self._scalar(at) == 0.0):
             fail(f"operand {min(held)} is terms of a {kinds[0]}, and the op does not run on terms")
         if any(RANK in turn.variables for turn in self.carried.values()):
             fail("an op on terms computes another part on each rank")

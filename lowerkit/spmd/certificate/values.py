@@ -104,6 +104,14 @@ class Classes:
         """Returns the extent that an index value is."""
         return self.integers.get(index, self._dimensions.get(index, ("is", index)))
 
+    def number_of(self, base: int) -> float:
+        """Returns the constant that all elements of a class are; NaN where they are none, or there is no such class."""
+        scalar = self.scalars.get(base, base)
+        try:
+            return float(self.names[scalar].partition(" : ")[0]) if scalar >= 0 else float("nan")
+        except ValueError:
+            return float("nan")
+
     def _class(self, key: Hashable, kind: str, name: str) -> int:
         number = self._known.get(key)
         if number is None:

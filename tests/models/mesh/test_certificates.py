@@ -23,6 +23,7 @@ from lowerkit.spmd.certificate.certificate import Certificate, CertificateReport
 from lowerkit.spmd.certificate.facts import Cut
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.certified import changed
+from tests.support.mesh.quantized import QUANTIZED, quantized
 from tests.support.models import benchmark_models
 
 
@@ -53,13 +54,18 @@ LLAMA = {
     "*.embed_tokens": "vocabulary",
     "*.lm_head": "vocabulary",
 }
+MOBILENET = {
+    "*.expand_1x1.convolution": "column",
+    "*.conv_3x3.convolution": "column",
+    "*.reduce_1x1.convolution": "row",
+}
 STAGES = {"*.layers.0*": 0, "*.layers.1*": 1, "*.lm_head": 1}
 
 
 def compiled(name: str, mesh: str, plan: Any, **options: Any) -> Compiled:
     if name == "mlp":
         return lowerkit.compile(Mlp().eval(), (torch.randn(4, 16),), mesh=mesh, shard=plan, **options)
-    module, inputs = benchmark_models().tiny(name)
+    module, inputs = quantized() if name == "int8" else benchmark_models().tiny(name)
     return lowerkit.compile(module, inputs, mesh=mesh, shard=plan, **options)
 
 
@@ -82,6 +88,10 @@ CASES: list[tuple[str, str, Any, dict[str, int]]] = [
     ("llama", "tp=2", LLAMA, {"all_reduce": 5, "all_gather": 1}),
     ("llama", "tp=4", LLAMA, {"all_reduce": 5, "all_gather": 5}),
     ("llama", "dp=2,tp=2", {"dp": {"*ids": "batch"}, "tp": LLAMA}, {"all_reduce": 5, "all_gather": 2}),
+    ("mobilenet_v2", "dp=2", {"*": "batch"}, {"all_gather": 1}),
+    ("mobilenet_v2", "tp=2", MOBILENET, {"all_reduce": 17}),
+    ("int8", "tp=2", QUANTIZED, {"all_reduce": 1, "all_gather": 1}),
+    ("int8", "dp=2,tp=2", {"dp": {"x": "batch"}, "tp": QUANTIZED}, {"all_reduce": 1, "all_gather": 2}),
 ]
 
 
@@ -172,6 +182,28 @@ def test_rows_of_a_weight_that_differ_reach_their_micro_batch(mesh: str, parts: 
     _, certificate = proved(lowerkit.compile(module, inputs, mesh=mesh, shard=plan), tmp_path / "m.lk")
     starts = [fact.starts for fact in certificate.axes[0].facts if isinstance(fact, Cut)]
     assert starts == [[part * 4 // parts, 0] for part in range(parts)]
+
+
+def test_checks_of_token_ids_in_each_micro_batch_are_proved(tmp_path: Path) -> None:
+    """The check of all ids becomes one of each part; the ranks along tp make each of them on whole parts."""
+    ends = {"*.embed_tokens": 0, "*.norm": 1}
+    plan = {"pp": {**STAGES, **ends, "micro-batches": 2}, "tp": LLAMA}
+    _, certificate = proved(compiled("llama", "pp=2,tp=2", plan), tmp_path / "m.lk")
+    assert [(step.axis, step.ranks) for step in certificate.axes] == [("", 1), ("tp", 2)]
+    lemmas: list[list[str]] = []
+    for step in certificate.axes:
+        graph = certificate.graphs[step.after]
+        names = [graph.forms[op.form].name for op in graph.ops]
+        lemmas.append([how for name, how in zip(names, step.lemmas, strict=False) if name == "lk.check_indices"])
+    assert lemmas == [["part", "part"], ["alike", "alike"]]
+
+
+def test_weights_that_later_stages_compute_of_parts_are_bound(tmp_path: Path) -> None:
+    _, certificate = proved(compiled("int8", "tp=2", QUANTIZED), tmp_path / "m.lk")
+    shared = [name for name, sources in certificate.derived.items() if any(map(certificate.shared.get, sources))]
+    assert shared
+    for name in shared:
+        assert all(source in certificate.graphs[-1].weights for source in certificate.derived[name])
 
 
 def test_an_order_of_sums_is_not_said_to_be_proved(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models cut into the stages of a pipeline, against eager on one device by gate A; micro-batches; what cannot be cut."""
+"""Models cut into the stages of a pipeline, against eager by gate A; micro-batches; what cannot be cut."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_micro_batches(parts: int) -> None:
     module, inputs = deep()
     plan = sharding_of("pp=2", {**STAGES, "micro-batches": parts})
     compiled = compile_program(
-        capture(module, inputs[:1] + (inputs[1].expand(6, 8).contiguous(),)), CompileOptions(sharding=plan)
+        capture(module, (*inputs[:1], inputs[1].expand(6, 8).contiguous())), CompileOptions(sharding=plan)
     )
     sends = [name for name, _, _ in operations(compiled.parts.manifest.programs[0])].count("send")
     assert sends == 2 * parts
