@@ -113,14 +113,14 @@ def _by_axis(mesh: Mesh, pairs: list[tuple[str, Any]]) -> list[tuple[str, list[t
     """Returns the entries of each axis; a plan without axes is that of the only one."""
     if pairs and all(isinstance(value, (_Pairs, Mapping)) for _, value in pairs):
         return [(name, _pairs(value)) for name, value in pairs]
-    if len(mesh.axes) > 1:
+    first, *further = mesh.axes
+    if further:
         raise UsageError(
             "LK1011",
             f"the plan does not say which axis of the mesh {mesh} its patterns are for",
             hint=EXAMPLE_PLAN,
         )
-    (axis,) = mesh.axes
-    return [(axis.name, pairs)]
+    return [(first.name, pairs)]
 
 
 def _says_nothing(axis: MeshAxis, given: Mapping[str, list[tuple[str, Any]]]) -> bool:
