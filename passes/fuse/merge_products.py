@@ -30,6 +30,7 @@ from lowerkit.passes.rewriting import (
     users,
     weight_symbol,
 )
+from lowerkit.program.weights import Array, Shard
 
 _READERS = frozenset({"lk.attention", "lk.rope"})
 _VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "linalg.transpose"})
@@ -57,12 +58,13 @@ class MergeProducts(Pass):
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
         block = main_block(module)
-        groups: dict[tuple[ir.Value, str], list[_Member]] = {}
+        groups: dict[tuple[ir.Value, str, tuple[Shard | None, ...]], list[_Member]] = {}
         for op in operations(block):
             member = _member(op) if op.name == "lk.matmul" else None
             if member is not None:
                 kind = f"{op.attributes['transpose_rhs']} {op.attributes['accumulate']} {bool(member.bias)}"
-                groups.setdefault((op.operands[0], kind), []).append(member)
+                shards = tuple(context.weights.shard(name) for name in (member.weight, member.bias) if name)
+                groups.setdefault((op.operands[0], kind, shards), []).append(member)
         changed = False
         for members in groups.values():
             if len(members) > 1:
@@ -155,12 +157,16 @@ def _sum(left: ir.Value, right: ir.Value) -> ir.Value:
 
 
 def _joined(context: PassContext, names: Sequence[str], members: Sequence[_Member], axis: int) -> ir.Value:
-    """Builds the weight that holds several behind one another along an axis."""
+    """Builds the weight that holds several behind one another along an axis; ranks that share them share it alike."""
     specs = [context.weights.spec(name) for name in names]
+    shard = context.weights.shard(names[0])
+    outer = 0 if shard is None else len(shard.sizes)
     shape = list(specs[0][1])
-    shape[axis] = sum(each[axis] for _, each in specs)
+    shape[outer + axis] = sum(each[outer + axis] for _, each in specs)
     name = context.weights.unique_name("merged")
-    context.weights.derive(
-        name, names, lambda *arrays: np.concatenate(arrays, axis), dtype=specs[0][0], shape=tuple(shape)
-    )
-    return WeightOp.build(name, ir.RankedTensorType.get(shape, _element(members[0].product.operands[1])))
+
+    def join(*arrays: Array) -> Array:
+        return np.concatenate(arrays, outer + axis)
+
+    context.weights.derive(name, names, join, dtype=specs[0][0], shape=tuple(shape), shard=shard)
+    return WeightOp.build(name, ir.RankedTensorType.get(shape[outer:], _element(members[0].product.operands[1])))

@@ -34,11 +34,11 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
     Raises:
         VerifyError: LK3006, a weight is neither slices of one before nor a table that a proof can state.
     """
-    there = weight_types(before)
-    types = {**weight_types(after), **there}
+    there = before.weights
+    types = {**after.weights, **there}
     known: dict[Any, int | None] = {}
     found: list[Fact] = []
-    for symbol, kind in weight_types(after).items():
+    for symbol, kind in after.weights.items():
         shard = store.shard(symbol)
         if shard is None and symbol not in there and _is_numbers(kind) and not _reads_data(store, symbol):
             with suppress(VerifyError):  # a weight like others then, of which nothing is known
@@ -59,17 +59,6 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
             raise _unproved(symbol, f"it is made of {len(parents)} weights")
         (source,) = parents
         found.append(_slices(store, symbol, types.get(source), axis, known))
-    return found
-
-
-def weight_types(graph: Graph) -> dict[str, str]:
-    """Returns the weights that a program reads, with their types."""
-    found: dict[str, str] = {}
-    for _, part in graph.parts:
-        for op in part.ops:
-            form = part.forms[op.form]
-            if form.name == "lk.weight":
-                found[form.attributes["symbol"]] = part.types[op.results[0]]
     return found
 
 

@@ -21,7 +21,7 @@ from lowerkit.spmd.certificate.certificate import (
 )
 from lowerkit.spmd.certificate.facts import Fact
 from lowerkit.spmd.certificate.graph import Graph, without_numbers
-from lowerkit.spmd.certificate.probing import facts_of, weight_types
+from lowerkit.spmd.certificate.probing import facts_of
 from lowerkit.spmd.certificate.prover import Proof, prove
 from lowerkit.spmd.certificate.reading import number_ops, read_graph, strip_numbers
 from lowerkit.spmd.certificate.stages import prove_stages
@@ -87,7 +87,7 @@ class Recorder:
 
     def certificate(self, mesh: Sequence[MeshAxis]) -> Certificate:
         """Returns the certificate of what was proved."""
-        symbols = dict.fromkeys(symbol for graph in self._graphs[-1:] for symbol in weight_types(graph))
+        symbols = dict.fromkeys(symbol for graph in self._graphs[-1:] for symbol in graph.weights)
         shards = {symbol: self._weights.shard(symbol) for symbol in symbols}
         shared = {symbol: [name for name, _ in shard.axes] for symbol, shard in shards.items() if shard is not None}
         parts = (self._inputs, self._graphs, self._axes, None, self._places, shared, self._rewritten)

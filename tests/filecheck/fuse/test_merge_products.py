@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from lowerkit.dialect.context import new_context, parse_module
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.fuse.merge_products import MergeProducts
+from lowerkit.program.weights import Shard, WeightStore
 from tests.support.equivalence import assert_same_results, random_array
 
 Check = Callable[..., PassContext]
+TP = Shard((("tp", 2),))
 
 HEADS = """
 #id = affine_map<(d0, d1, d2) -> (d0, d1, d2)>
@@ -98,3 +103,28 @@ def test_what_others_read_or_what_is_no_bias_stays(check: Check) -> None:
             """,
             weights=WEIGHTS,
         )
+
+
+def test_weights_that_ranks_share_are_joined_in_each_part() -> None:
+    store, shard = WeightStore(), Shard((("dp", 2), ("tp", 3)))
+    parts = {
+        name: random_array(2, 3, *array.shape, seed=number) for number, (name, array) in enumerate(WEIGHTS.items())
+    }
+    for name, data in parts.items():
+        store.derive(name, (), partial(np.asarray, data), dtype="f32", shape=data.shape, shard=shard)
+    module = parse_module(HEADS.format(**USUAL), new_context())
+    assert MergeProducts().run(module, PassContext(store))
+    assert 'symbol = "merged"} : () -> tensor<12x20xf32>' in module.operation.get_asm(print_generic_op_form=True)
+    assert store.shard("merged") == shard
+    joined = store.get("merged")
+    np.testing.assert_array_equal(joined, np.concatenate([parts["wq"], parts["wk"]], axis=-1))
+
+
+def test_weights_that_ranks_share_otherwise_stay_apart() -> None:
+    store = WeightStore()
+    for name, data in WEIGHTS.items():
+        if name == "wq":
+            store.derive(name, (), partial(np.stack, [data, data]), dtype="f32", shape=(2, *data.shape), shard=TP)
+        else:
+            store.add(name, data)
+    assert not MergeProducts().run(parse_module(HEADS.format(**USUAL), new_context()), PassContext(store))
