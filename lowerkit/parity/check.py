@@ -102,16 +102,16 @@ def check_program(
     """
     from lowerkit.compiler import CompileOptions, compile_program, lower_program
 
-    inputs = program.example_inputs
-    if inputs is None or program.eager is None:
-        raise UsageError(
-            "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
-        )
     if program.mesh and sharding is None:
         raise UsageError(
             "LK1011",
             "the model communicates by itself: there is no one device to compare its ranks with",
             hint="check the module before it was distributed, with --mesh",
+        )
+    inputs = program.example_inputs
+    if inputs is None or program.eager is None:
+        raise UsageError(
+            "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
     if bisect and sharding is not None:
         raise UsageError(

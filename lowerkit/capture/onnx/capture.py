@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from lowerkit.capture.input_spec import Expected
+from lowerkit.capture.onnx.collectives import mesh_of_collectives, note_mesh
 from lowerkit.capture.onnx.eager import onnx_eager
 from lowerkit.capture.onnx.importer import import_expanded
 from lowerkit.capture.onnx.inline import node_reads
@@ -107,8 +108,10 @@ def capture_onnx(
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
+    mesh = mesh_of_collectives(ready)
     context = new_context()
     module = import_expanded(ready, context)
+    note_mesh(module, mesh)
     weights, added = WeightStore(), dict[str, LazyTensor]()
     for graph in (ready, *ready.bodies):
         used = {name for node in graph.graph.node for name in node_reads(node)}
@@ -127,10 +130,12 @@ def capture_onnx(
         source=source,
         remarks=ready.remarks,
         output_tree=None,
-        eager=onnx_eager(eager_from),
+        # No runtime that is there runs collectives of ONNX.
+        eager=None if mesh else onnx_eager(eager_from),
         onnx_model=eager_from,
         example_inputs=None if example_inputs is None else list(example_inputs),
         sources=[SourceFile.of(file) for file in external if file.is_file()],
+        mesh=mesh,
     )
 
 

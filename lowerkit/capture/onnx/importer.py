@@ -22,6 +22,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.onnx.calls import import_if, import_loop
+from lowerkit.capture.onnx.collectives import collective_problems, import_collective, is_collective
 from lowerkit.capture.onnx.index_checks import checked_operands
 from lowerkit.capture.onnx.literals import dense_literal
 from lowerkit.capture.onnx.node_location import node_location
@@ -100,7 +101,8 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
     types = {value.name: value.type for value in [*graph.input, *graph.value_info, *graph.output]}
     for index, node in enumerate(graph.node):
         what = f"{node.op_type} (node {node.name or index!r})"
-        if node.domain not in ("", "ai.onnx"):
+        found += [f"{what}: {text}" for text in collective_problems(ready, node, types)]
+        if node.domain not in ("", "ai.onnx") and not is_collective(node):
             found.append(f"{node.domain}.{what}: custom domain")
         elif node.op_type not in _CONTROL_FLOW and any(
             attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute
@@ -237,6 +239,9 @@ class NodeImporter(upstream.NodeImporter):
             operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
             names = [name for name in node.output if name]
             types = [self._output_type(name) for name in node.output if name]
+            if is_collective(node):
+                self._nv_map[names[0]] = import_collective(node, operands[0], types[0])
+                return
             if node.op_type == "BitCast":
                 self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
                 return

@@ -22,6 +22,7 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import GraphProto, ModelProto, NodeProto
 
+from lowerkit.capture.onnx.collectives import inferable
 from lowerkit.capture.onnx.constant_folding import fold_constants
 from lowerkit.capture.onnx.control_flow.scan_outputs import carry_collected
 from lowerkit.capture.onnx.control_flow.static_control_flow import inline_control_flow
@@ -97,7 +98,8 @@ def expand_ops(ready: OnnxGraph, wanted: set[tuple[str, str]]) -> bool:
 def _simplify(ready: OnnxGraph) -> None:
     for _ in range(_ROUNDS):
         _name_skipped_outputs(ready.graph)
-        _infer(ready)
+        with inferable(ready):
+            _infer(ready)
         _read_through_identities(ready.graph)
         changed = fold_constants(ready, keep=is_literal)
         changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
@@ -110,7 +112,8 @@ def _simplify(ready: OnnxGraph) -> None:
         extract_constant_nodes(ready, None)
     if has_unsigned(ready):
         widen_unsigned(ready)
-        _infer(ready)
+        with inferable(ready):
+            _infer(ready)
         fold_constants(ready, keep=is_literal)
     _drop_allowzero(ready.graph)
     move_folded(ready)

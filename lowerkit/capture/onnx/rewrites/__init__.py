@@ -13,6 +13,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from lowerkit.capture.onnx.functions import opset_versions
 from lowerkit.capture.onnx.rewrites import (
+    collectives,
     com_microsoft,
     data_movement,
     deform_conv,
@@ -111,6 +112,7 @@ ALWAYS: dict[str, Rule] = {
     "ai.onnx.preview.training.Adagrad": optimizers.adagrad,
     "ai.onnx.preview.training.Adam": optimizers.adam,
     "ai.onnx.preview.training.Momentum": optimizers.momentum,
+    "com.microsoft.AllGather": collectives.all_gather,
     "com.microsoft.QLinearConv": integer_products.qlinear_conv,
     **{f"com.microsoft.{op_type}": rule for op_type, rule in com_microsoft.RULES.items()},
 }
