@@ -54,7 +54,7 @@ def guarded_copy(array: Array, *, at_end: bool) -> tuple[Array, GuardedMemory]:
 def guarded_results(session: Any, arrays: Iterable[Array], *, at_end: bool) -> list[Array]:
     """Runs ``session`` once with inputs, outputs and arena between guard pages, all but the inputs poisoned."""
     held = [guarded_copy(np.asarray(array), at_end=at_end) for array in arrays]
-    inputs = session._collect([array for array, _ in held], {})
+    inputs = session.collect(*[array for array, _ in held])
     bound, outputs, bases = session._prepare(inputs)
     arena = GuardedMemory(bound.arena_size, at_end=at_end, alignment=64)
     session._scratch.bytes()[:] = 0xFF
