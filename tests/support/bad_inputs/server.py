@@ -106,7 +106,7 @@ def _change_after_capture(how: str, name: str) -> None:
     """Changes a file as soon as the model is captured and lowered, before its kernels are made."""
     from lowerkit.codegen import assemble
 
-    right: Any = assemble.compile_parts
+    right: Any = assemble.compile_stages
 
     def compile_after(*arguments: Any, **named: Any) -> Any:
         path = Path(name)
@@ -126,7 +126,7 @@ def _change_after_capture(how: str, name: str) -> None:
                 path.unlink()
         return right(*arguments, **named)
 
-    assemble.compile_parts = compile_after
+    assemble.compile_stages = compile_after
 
 
 def _wait(children: dict[int, float], seconds: float) -> list[dict[str, Any]]:
