@@ -150,7 +150,8 @@ def shared_look_up(formula: Formula, classes: Classes, ranks: int, solver: Solve
     result = _gather_of(base, ids, classes)
     dimensions = len(where)
     own = [number(0) if size == 1 else each for size, each in zip(formula.extents, element(formula.rank), strict=True)]
-    wanted = [total((variable(RANK), rows), (variable("row"), 1)), *own[dimensions:]]
+    row = number(0) if rows == 1 else variable("row")  # a part of one row is read in one place
+    wanted = [total((variable(RANK), rows), (row, 1)), *own[dimensions:]]
     single = {f"i{axis}": number(0) for axis, size in enumerate(formula.extents) if size == 1}
     read, part = ([substitute(each, single, {}) for each in places] for places in (where, index))
     if result is None or read != own[:dimensions] or part != wanted or rows * ranks < extent:

@@ -140,6 +140,15 @@ def test_the_proof_does_not_hang_on_the_number_of_ranks() -> None:
     assert max(seconds.values()) < 5, seconds  # a second is more than it takes; the machine may be busy
 
 
+@pytest.mark.parametrize(("rows", "ranks"), [(2, 2), (3, 3), (2, 1), (5, 4)])
+def test_a_table_may_have_few_rows(rows: int, ranks: int) -> None:
+    """Of a part of one row, as of RoBERTa's token types, the row is no variable."""
+    text = LOOK_UP.replace("13x4", f"{rows}x4").replace("5x13", f"5x{rows}")
+    certificate = certified(text, LOOK_UP_PLAN, {"tp": ranks})
+    again(certificate)
+    assert ("look-up" in certificate.axes[0].lemmas) == (ranks > 1)
+
+
 def test_a_proof_that_needs_z3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = certified(LOOK_UP, LOOK_UP_PLAN, {"tp": 2})
     monkeypatch.setitem(sys.modules, "z3", None)
