@@ -125,9 +125,9 @@ def op_references(
     from lowerkit.parity.references.torch_nodes import node_values, output_nodes
 
     ends = output_nodes(program.functional)
-    own = node_values(program.functional, judge.inputs, {*nodes, *ends}, float64=False)
+    own = node_values(program.functional, judge.inputs, {*nodes, *ends}, float64=False, stable_sorts=True)
     try:
-        exact = node_values(program.functional, judge.inputs, {*nodes, *ends}, float64=True)
+        exact = node_values(program.functional, judge.inputs, {*nodes, *ends}, float64=True, stable_sorts=True)
         untrusted = _why_untrusted(program, [own.get(name) for name in ends], [exact.get(name) for name in ends], judge)
     except Exception as error:  # ops that take one element type only
         exact, untrusted = {}, f"the graph cannot be run in float64: {type(error).__name__}"

@@ -25,6 +25,20 @@ Array = np.ndarray[Any, Any]
 _LOW_PRECISION = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def _stable_sort(value: torch.Tensor, dim: int = -1, descending: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ops.aten.sort.stable(value, stable=True, dim=dim, descending=descending)
+
+
+def _stable_argsort(value: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
+    return torch.ops.aten.argsort.stable(value, stable=True, dim=dim, descending=descending)
+
+
+_STABLE: dict[Any, Any] = {
+    torch.ops.aten.sort.default: _stable_sort,
+    torch.ops.aten.argsort.default: _stable_argsort,
+}
+
+
 def node_values(
     program: FunctionalProgram,
     inputs: Sequence[Array],
@@ -32,14 +46,17 @@ def node_values(
     *,
     float64: bool,
     copies: bool = False,
+    stable_sorts: bool = False,
 ) -> dict[str, list[Array]]:
     """Runs the imported graph and returns node name -> its tensors (several for a split) for the nodes asked for.
 
     With ``float64``, weights and inputs are widened and every cast or creation of a narrower floating type inside the
     graph is carried out in float64 instead: the result the model would have without rounding. A graph that changes
-    tensors in place gives what they hold at the end, with ``copies`` what each node gave.
+    tensors in place gives what they hold at the end, with ``copies`` what each node gave. With ``stable_sorts``, sorts
+    that leave the order of equal keys open, and take whichever is fastest on this machine, take the stable one, which
+    is what a compiled model does: what is computed of the order can be compared then.
     """
-    recorder = _Recorder(_as_module(program), frozenset(nodes), float64, copies)
+    recorder = _Recorder(_as_module(program), frozenset(nodes), float64, copies, stable_sorts)
     given = iter(inputs)
     arguments = [_argument(program, spec, given) for spec in program.graph_signature.input_specs]
     with torch.no_grad():
@@ -79,8 +96,11 @@ def _argument(program: FunctionalProgram, spec: InputSpec, given: Iterator[Array
 class _Recorder(fx.Interpreter):
     """Interprets a graph and keeps the values of some nodes."""
 
-    def __init__(self, module: fx.GraphModule, nodes: frozenset[str], float64: bool, copies: bool) -> None:
+    def __init__(
+        self, module: fx.GraphModule, nodes: frozenset[str], float64: bool, copies: bool, stable_sorts: bool
+    ) -> None:
         super().__init__(module)
+        self.stable_sorts = stable_sorts
         self.nodes = nodes
         self.float64 = float64
         self.copies = copies
@@ -102,6 +122,8 @@ class _Recorder(fx.Interpreter):
 
     def call_function(self, target: Target, args: Any, kwargs: Any) -> Any:
         target = callable_of(target)
+        if self.stable_sorts and target in _STABLE:
+            target = _STABLE[target]
         if not self.float64:
             return super().call_function(target, args, kwargs)
         widen = _widen
