@@ -1,9 +1,12 @@
 """Small models under meshes, as `--shard auto` splits them: gate A with eager, in simulation and in processes.
 
     python tools/mesh_matrix.py [--models gpt2,llama] [--meshes "tp=2;pp=2"] [--processes] [--markdown FILE]
+    python tools/mesh_matrix.py --models architectures
 
 A cell compiles a model for a mesh, proves it, runs all ranks simulated, whose outputs must be equal to the bit, and
-compares them with the model by gate A. With ``--processes`` the ranks run as processes too, and must give these values.
+compares them with the model by gate A; with ``--per-op`` also what ranks hold whole, op by op. ``architectures`` are
+those of tests/support/mesh/architectures.py. With ``--processes`` the ranks run as processes too, and must give these
+values.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from lowerkit.errors import LowerkitError  # noqa: E402
 from lowerkit.parity.check import check_program  # noqa: E402
 from lowerkit.program.program import Program  # noqa: E402
 from lowerkit.spmd.sharding import sharding_of  # noqa: E402
+from tests.support.mesh.architectures import ARCHITECTURES, architecture  # noqa: E402
 from tests.support.mesh.experts import mixture  # noqa: E402
 from tests.support.models import benchmark_models  # noqa: E402
 
@@ -52,17 +56,20 @@ class Cell:
 
 def program_of(name: str) -> Program:
     """Captures a model with its example inputs."""
-    module, inputs = mixture() if name == "mixture" else benchmark_models().tiny(name)
+    if name in ARCHITECTURES:
+        module, inputs = architecture(name)
+    else:
+        module, inputs = mixture() if name == "mixture" else benchmark_models().tiny(name)
     return capture(module, inputs)
 
 
-def run_cell(name: str, mesh: str, *, processes: bool) -> Cell:
+def run_cell(name: str, mesh: str, *, processes: bool, per_op: bool = False) -> Cell:
     """Compiles, runs and compares."""
     started = time.perf_counter()
     try:
         program = program_of(name)
         plan = sharding_of(mesh, "auto", program)
-        report = check_program(program, sharding=plan, per_op=False)
+        report = check_program(program, sharding=plan, per_op=per_op)
         passed, said = report.passed, report.mesh.partition(";")[0].partition(": ")[2]
         if passed and processes:
             distance = distance_of_processes(name, mesh)
@@ -105,14 +112,16 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--meshes", default=";".join(MESHES))
     parser.add_argument("--processes", action="store_true")
+    parser.add_argument("--per-op", action="store_true")
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     cells: list[Cell] = []
-    for name in arguments.models.split(","):
+    names = ARCHITECTURES if arguments.models == "architectures" else arguments.models.split(",")
+    for name in names:
         for mesh in arguments.meshes.split(";"):
-            cell = run_cell(name, mesh, processes=arguments.processes)
+            cell = run_cell(name, mesh, processes=arguments.processes, per_op=arguments.per_op)
             cells.append(cell)
             print(
                 f"{name:10} {mesh:10} {'ok' if cell.passed else 'FAILS'}  {cell.said} ({cell.seconds:.0f} s)",
@@ -122,7 +131,9 @@ def main() -> int:
     print(f"{len(cells)} cells, {len(failed)} failed")
     if arguments.markdown is not None:
         rows = [f"| {cell.model} | {cell.mesh} | {'ok' if cell.passed else 'FAILS'} | {cell.said} |" for cell in cells]
-        option = " --processes" if arguments.processes else ""
+        option = " --models architectures" if names is ARCHITECTURES else ""
+        option += " --processes" if arguments.processes else ""
+        option += " --per-op" if arguments.per_op else ""
         head = f"# Models under meshes\n\n`python tools/mesh_matrix.py{option}`, all small:\n"
         table = ["", "| model | mesh | gate A | plan |", "|---|---|---|---|", *rows]
         arguments.markdown.write_text(head + "\n".join(table) + "\n")
