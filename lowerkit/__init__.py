@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lowerkit.compiler import Compiled, compile
+    from lowerkit.launching.loading import load
     from lowerkit.parity.check import check
     from lowerkit.parity.gate_b import GateB
     from lowerkit.parity.report.report import Report
     from lowerkit.quantization.quantize import Quantized, quantize
-    from lowerkit.runtimes.replicas.loading import load
     from lowerkit.runtimes.session import Session
     from lowerkit.version import __version__
 
@@ -45,7 +45,7 @@ _HOMES = {
     "Report": "lowerkit.parity.report.report",
     "check": "lowerkit.parity.check",
     "Session": "lowerkit.runtimes.session",
-    "load": "lowerkit.runtimes.replicas.loading",
+    "load": "lowerkit.launching.loading",
 }
 
 

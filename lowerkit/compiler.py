@@ -104,7 +104,7 @@ def compile_program(
         raise UsageError("LK1009", f"workers is {options.workers}, expected 1 or more")
     hosts, accelerators = options.spec.host_targets, options.spec.accelerator_targets  # unknown ones are named first
     tiles = _tiles_of(options)
-    stages, timings, remarks = _stages(program, options, on_progress)
+    stages, timings, remarks = lower_stages(program, options, on_progress)
 
     from lowerkit.codegen.assemble import compile_stages
     from lowerkit.codegen.offload import require_offload, summaries
@@ -120,10 +120,14 @@ def compile_program(
     return Compiled(program, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
 
 
-def _stages(
+def lower_stages(
     program: Program, options: CompileOptions, on_progress: Callable[[str], None] | None
 ) -> tuple[list[tuple[Program, Sequence[Placement]]], list[PassTiming], list[str]]:
-    """Lowers a program to what is compiled: one program, or one for each stage of a pipeline."""
+    """Lowers a program, in place, to what is compiled: one program, or one for each stage of a pipeline.
+
+    Returns:
+        the programs with what accelerators compute of them, by stage; the times of the passes; their remarks.
+    """
     if options.sharding is None or options.sharding.stages is None:
         context, timings = _lower(program, "fused", options, on_progress)
         return [(program, context.placements)], timings, context.remarks
@@ -172,7 +176,7 @@ def plan_program(
 
     options = options or CompileOptions()
     tiles = _tiles_of(options)
-    stages, _, _ = _stages(program, options, on_progress)
+    stages, _, _ = lower_stages(program, options, on_progress)
     spec = options.spec
     with tiles:
         return plan_stages(stages, spec.host_targets, spec.accelerator_targets, on_progress)

@@ -1,18 +1,21 @@
 """Opens an artifact: structure, version, manifest and bounds are checked; nothing is copied.
 
 What is checked when: the zip structure, the manifest's content id, sizes and bounds always; the sha-256 of the code
-always (by the session, on the bytes that will run); the CRC-32 of the weights at each load unless told otherwise
-(memory speed); the sha-256 of everything by :func:`Artifact.hash_mismatches`, for ``lowerkit verify``.
+always (by the session, on the bytes that will run); the CRC-32 of all weights at each load unless told otherwise
+(memory speed), also where a session maps only its part of them; the sha-256 of everything by
+:func:`Artifact.hash_mismatches`, for ``lowerkit verify``.
+
+Opening maps the manifest only. An entry is mapped when it is asked for.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import mmap
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from lowerkit.errors import ArtifactError, LowerkitError
+from lowerkit.errors import ArtifactError, LowerkitError, ResourceError
 from lowerkit.runtimes.manifest import (
     FORMAT_MAJOR,
     FORMAT_MINOR,
@@ -29,11 +32,17 @@ from lowerkit.runtimes.manifest import (
     MANIFEST_ENTRY,
     WEIGHTS_ENTRY,
     Manifest,
-    ProgramSpec,
 )
 from lowerkit.runtimes.manifest_json import decode_manifest, decode_version, stored_content_id_holds
-from lowerkit.runtimes.mesh.places import part_number
-from lowerkit.runtimes.safetensors_header import SafetensorsError, StoredTensor, parse_safetensors
+from lowerkit.runtimes.mapping.address_space import limit_lines, megabytes
+from lowerkit.runtimes.mapping.mapped_file import MappedFile
+from lowerkit.runtimes.safetensors_header import (
+    LENGTH_FIELD,
+    SafetensorsError,
+    StoredTensor,
+    header_end,
+    parse_safetensors,
+)
 from lowerkit.runtimes.zip_structure import ZipEntry, ZipStructureError, read_entries
 
 _REMAKE = "compile the model again, or copy the artifact again from where it came"
@@ -46,57 +55,78 @@ def damaged(path: Path, reason: str, details: list[str] | None = None) -> Artifa
 
 
 @dataclass(frozen=True)
-class WeightPlace:
-    """Where a weight lies: ``offset`` bytes into the mapped artifact."""
-
-    offset: int
-    size: int
-
-
-def own_part(whole: WeightPlace, axes: str, program: ProgramSpec, ranks: Mapping[str, int]) -> WeightPlace:
-    """Returns the part of a stored weight that this rank uses: one of as many as there are ranks along ``axes``.
-
-    Args:
-        whole: the stored tensor, whose parts lie row-major over the axes.
-        axes: of the mesh, ``dp,tp``; ``""`` where every rank uses the whole.
-        program: has the mesh.
-        ranks: place of this process along each axis; the first one where an axis is missing.
-
-    Raises:
-        ValueError: the tensor cannot be cut into so many parts.
-    """
-    if not axes:
-        return whole
-    part, count = part_number(program.mesh, axes, ranks)
-    if whole.size % count:
-        raise ValueError(f"a weight of {whole.size} bytes is shared by the {count} ranks of {axes!r}")
-    size = whole.size // count
-    return WeightPlace(whole.offset + part * size, size)
-
-
-@dataclass(frozen=True)
 class Artifact:
-    """An open artifact. ``bytes`` is the whole file, mapped read-only; ``file`` is the same file, open."""
+    """An open artifact.
+
+    Attributes:
+        path: where it was opened.
+        file: open, until :meth:`close`.
+        mapped: the same file, of which entries are mapped when they are asked for.
+        entries: by their names.
+        manifest: as it was read.
+        own_parts: a session maps its own parts of the weights only; else all sessions share one mapping of all.
+    """
 
     path: Path
     file: BinaryIO
-    bytes: npt.NDArray[np.uint8]
+    mapped: MappedFile
     entries: dict[str, ZipEntry]
     manifest: Manifest
+    own_parts: bool = False
+    _views: dict[str, npt.NDArray[np.uint8]] = field(default_factory=dict[str, npt.NDArray[np.uint8]], repr=False)
 
     def entry_bytes(self, name: str) -> npt.NDArray[np.uint8]:
-        """Returns the bytes of an entry, not copied; empty where there is no such entry."""
-        entry = self.entries.get(name)
-        return self.bytes[entry.offset : entry.offset + entry.size] if entry else self.bytes[:0]
+        """Returns the bytes of an entry, not copied; empty where there is no such entry.
+
+        Raises:
+            ResourceError: LK7002, there is no room to map them.
+        """
+        if name not in self._views:
+            self._views[name] = self._view(name, 0, self._size(name))
+        return self._views[name]
+
+    def is_mapped(self, name: str) -> bool:
+        """Whether :meth:`entry_bytes` has mapped an entry."""
+        return name in self._views
+
+    def weight_bytes(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Returns ``size`` bytes at ``offset`` of the weights, not copied; mapped alone where :attr:`own_parts` is.
+
+        Raises:
+            ResourceError: LK7002, there is no room to map them.
+        """
+        if self.own_parts:
+            return self._view(WEIGHTS_ENTRY, offset, size)
+        return self.entry_bytes(WEIGHTS_ENTRY)[offset : offset + size]
+
+    def pieces(self, name: str, most: int) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yields the bytes of an entry in order, at most ``most`` at a time: read, not mapped, and each over the last.
+
+        Raises:
+            ArtifactError: LK8001, the file was cut; LK1001, it cannot be read.
+        """
+        size = self._size(name)
+        buffer = np.empty(min(most, size), np.uint8)
+        for begin in range(0, size, most):
+            piece = buffer[: size - begin]
+            try:
+                self.mapped.read_into(piece, self.entries[name].offset + begin)
+            except EOFError as error:
+                raise damaged(self.path, str(error)) from None
+            except OSError as error:
+                raise ArtifactError("LK1001", f"{self.path} cannot be read: {error.strerror}") from error
+            yield piece
 
     def tensors(self, name: str) -> dict[str, StoredTensor]:
-        """Returns the tensors of a safetensors entry; offsets count from the start of the entry.
+        """Returns the tensors of a safetensors entry; offsets count from the start of the entry. Reads its header only.
 
         Raises:
             ArtifactError: LK8001.
         """
+        size = self._size(name)
         try:
-            return parse_safetensors(self.entry_bytes(name))
+            end = header_end(self._view(name, 0, min(LENGTH_FIELD, size)), size)
+            return parse_safetensors(self._view(name, 0, end), size)
         except SafetensorsError as error:
             raise damaged(self.path, f"entry {name}: {error}") from None
 
@@ -110,28 +140,40 @@ class Artifact:
         problems: list[str] = []
         for name, info in self.manifest.entries.items():
             digest = hashlib.sha256()
-            data = self.entry_bytes(name)
-            for start in range(0, data.size, _HASH_CHUNK):
-                digest.update(data[start : start + _HASH_CHUNK].data)
+            for piece in self.pieces(name, _HASH_CHUNK):
+                digest.update(piece.data)
             if digest.hexdigest() != info.sha256:
                 problems.append(f"{name}: sha-256 is {digest.hexdigest()}, the manifest says {info.sha256}")
         return problems
 
     def close(self) -> None:
-        """Closes the file; the mapping lives as long as views of it."""
+        """Closes the file; what is mapped lives as long as views of it, and entries can be mapped still."""
         self.file.close()
 
+    def _size(self, name: str) -> int:
+        return self.entries[name].size if name in self.entries else 0
 
-def open_artifact(path: str | os.PathLike[str]) -> Artifact:
+    def _view(self, name: str, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        if not size:
+            return np.empty(0, np.uint8)
+        return _mapped(self.path, self.mapped, self.entries[name].offset + offset, size)
+
+
+def open_artifact(path: str | os.PathLike[str], *, own_parts: bool = False) -> Artifact:
     """Opens and checks an artifact.
+
+    Args:
+        path: the ``.lk`` file.
+        own_parts: for one rank of a mesh in a process of its own, see :class:`Artifact`.
 
     Raises:
         ArtifactError: LK1001 not readable, LK1002 no artifact, LK8001 damaged, LK8002 of another format.
+        ResourceError: LK7002, there is no room to map the manifest.
     """
     path = Path(path)
     file = _open_regular(path)
     try:
-        return _read(path, file)
+        return _read(path, file, own_parts)
     except BaseException:
         file.close()
         raise
@@ -150,7 +192,7 @@ def _open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _read(path: Path, file: BinaryIO) -> Artifact:
+def _read(path: Path, file: BinaryIO, own_parts: bool) -> Artifact:
     size = os.fstat(file.fileno()).st_size
     if size == 0:
         raise ArtifactError("LK1002", f"{path} is empty", hint=_REMAKE)
@@ -168,15 +210,25 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
         raise damaged(path, str(error)) from None
     if MANIFEST_ENTRY not in entries:
         raise _foreign_zip(path)
-    try:
-        mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-    except OSError as error:
-        raise ArtifactError("LK1001", f"{path} cannot be mapped: {error.strerror}") from error
-    data = np.frombuffer(mapped, np.uint8)
+    mapped = MappedFile(file.fileno())
     entry = entries[MANIFEST_ENTRY]
-    manifest = _read_manifest(path, data[entry.offset : entry.offset + entry.size].tobytes())
+    manifest = _read_manifest(path, _mapped(path, mapped, entry.offset, entry.size).tobytes())
     _check_entries(path, manifest, entries)
-    return Artifact(path, file, data, entries, manifest)
+    return Artifact(path, file, mapped, entries, manifest, own_parts)
+
+
+def _mapped(path: Path, mapped: MappedFile, offset: int, size: int) -> npt.NDArray[np.uint8]:
+    try:
+        return mapped.view(offset, size)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise ArtifactError("LK1001", f"{path} cannot be mapped: {error.strerror}") from error
+        raise ResourceError(
+            "LK7002",
+            f"there is no room to map {megabytes(size)} of {path}",
+            details=limit_lines(),
+            hint="raise the limit (`ulimit -v`), or load less in this process",
+        ) from error
 
 
 def _foreign_zip(path: Path) -> LowerkitError:

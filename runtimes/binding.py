@@ -2,7 +2,7 @@
 
 Vocabulary
     root    the buffer that owns the memory which an alias lies in
-    base    an address that is known at run time: the arena, the mapped artifact (all weights), each state (of the
+    base    an address that is known at run time: the arena, the mapped weights, each state (of the
             memory that it lives in), each input, each output, and of each device its arena and its weights; in this
             order
     call    a step that may fail: a device runs it
@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.artifact_reader import WeightPlace, own_part
 from lowerkit.runtimes.bound_model import BoundModel
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.expressions import Expr, evaluate
@@ -38,6 +37,7 @@ from lowerkit.runtimes.manifest import (
     Step,
     TensorSpec,
 )
+from lowerkit.runtimes.mapping.weight_places import WeightKey, WeightPlace
 from lowerkit.runtimes.memory_plan import ARENA_ALIGNMENT, DEVICE_ALIGNMENT, arena_lives, plan_memory
 from lowerkit.runtimes.mesh.dims import check_touches, collective_dims
 from lowerkit.runtimes.run_faults import check_dims
@@ -58,10 +58,9 @@ _SCRATCH_ALIGNMENT = 128  # two cache lines: the prefetcher fetches them in pair
 def bind_model(
     program: ProgramSpec,
     dims: Mapping[str, int],
-    weights: Mapping[str, WeightPlace],
+    weights: Mapping[WeightKey, WeightPlace],
     kernel_address: Callable[[int], int] | None = None,
     calls: DeviceCalls | None = None,
-    ranks: Mapping[str, int] | None = None,
     collectives: CollectiveCalls | None = None,
 ) -> BoundModel:
     """Binds ``program`` to the values ``dims``.
@@ -69,17 +68,16 @@ def bind_model(
     Args:
         program: of a manifest without :func:`~lowerkit.runtimes.validation.manifest_problems`.
         dims: the value of each dim of the signature.
-        weights: the place of each weight.
+        weights: for each weight that a buffer names the place of this rank's part, behind the base of the weights.
         kernel_address: from the number of a kernel of the host to its address; None binds to measure, not to run.
         calls: what devices run, where there are any.
-        ranks: place of this process along each axis of the mesh; None is the first one everywhere.
         collectives: what the ranks of the mesh do together; None binds to measure, not to run.
 
     Raises:
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     with contradictions(dims):
-        return Binder(program, dims, weights, kernel_address, calls, ranks or {}, collectives).bind()
+        return Binder(program, dims, weights, kernel_address, calls, collectives).bind()
 
 
 class Binder:
@@ -89,19 +87,14 @@ class Binder:
         self,
         program: ProgramSpec,
         dims: Mapping[str, int],
-        weights: Mapping[str, WeightPlace],
+        weights: Mapping[WeightKey, WeightPlace],
         kernel_address: Callable[[int], int] | None,
         calls: DeviceCalls | None,
-        ranks: Mapping[str, int],
         collectives: CollectiveCalls | None,
     ) -> None:
         self.program = program
         self.dims = dims
-        self.weights = {
-            (buffer.weight, buffer.shard): own_part(weights[buffer.weight], buffer.shard, program, ranks)
-            for buffer in program.buffers
-            if buffer.kind == "weight"
-        }
+        self.weights = weights
         self.kernel_address = kernel_address
         self.calls = calls
         self.collectives = collectives

@@ -7,16 +7,17 @@ is kept until the run is over, since nothing may be raised through the executor.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, own_part
+from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.device import Bytes, open_device, stand_ins
-from lowerkit.runtimes.manifest import HOST, WEIGHTS_ENTRY, KernelEntry, ProgramSpec, Step
+from lowerkit.runtimes.manifest import HOST, KernelEntry, ProgramSpec, Step
+from lowerkit.runtimes.mapping.mapped_weights import MappedWeights
 from lowerkit.runtimes.on_device.memory import DeviceFailure, DeviceMemory, raise_failure
 from lowerkit.runtimes.on_device.values import FollowsValues, NamedCall, named_call
 
@@ -44,14 +45,14 @@ class DeviceCalls:
     """
 
     def __init__(
-        self, artifact: Artifact, program: ProgramSpec, ranks: Mapping[str, int], device: str | None = None
+        self, artifact: Artifact, program: ProgramSpec, weights: MappedWeights, device: str | None = None
     ) -> None:
         """Opens the devices that ``program`` of an artifact names, and copies to each the weights that its steps read.
 
         Args:
             artifact: what runs on them.
             program: of the artifact.
-            ranks: of this process, by axis of the mesh.
+            weights: of the program.
             device: which ones take their places, see :func:`~lowerkit.runtimes.device.stand_ins`.
 
         Raises:
@@ -59,7 +60,6 @@ class DeviceCalls:
             RuntimeFault: LK8005, LK8016, as for :func:`~lowerkit.runtimes.device.open_device`.
             ResourceError: LK7002, a device has not the memory.
         """
-        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
         others = stand_ins(device, [spec.name for spec in program.devices])
         self.memories = {
             spec.name: DeviceMemory(
@@ -69,12 +69,8 @@ class DeviceCalls:
         }
         for name, memory in self.memories.items():
             here = [buffer for buffer in program.buffers if buffer.weight and buffer.memory == name]
-            stored: dict[tuple[str, str], Bytes] = {}
-            for weight, shard in sorted({(buffer.weight, buffer.shard) for buffer in here}):
-                tensor = artifact.weights[weight]
-                part = own_part(WeightPlace(tensor.begin, tensor.end - tensor.begin), shard, program, ranks)
-                stored[weight, shard] = blob[part.offset : part.offset + part.size]
-            memory.store(stored)
+            keys = sorted({(buffer.weight, buffer.shard) for buffer in here})
+            memory.store({key: weights.part(key) for key in keys})
         self._artifact, self._program = artifact, program
         self._programs: dict[int, Any] = {}
         self._actions: list[_Action] = []

@@ -6,8 +6,7 @@ number that may depend on a symbolic dim is an :data:`~lowerkit.runtimes.express
 Version rule: a reader refuses another ``format_major`` and any name in ``features`` it does not know. A newer
 ``format_minor`` only adds fields that may be ignored.
 
-An artifact holds one or several programs over one entry of weights: the same model for several levels of a CPU or for
-several places of a mesh, or several models that belong together.
+An artifact holds programs over one entry of weights: a model for several levels or places of a mesh, or several models.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from msgspec.structs import force_setattr
 
 from lowerkit.runtimes.conditions import Condition, normalize_condition
 from lowerkit.runtimes.expressions import Expr, normalize
-from lowerkit.runtimes.mesh.structs import CollectiveCall, MeshAxis
+from lowerkit.runtimes.mesh.structs import CollectiveCall, MeshAxis, StateCut
 
-FORMAT_MAJOR = 2
-FORMAT_MINOR = 0
-KNOWN_FEATURES = frozenset(
-    ["states", "control_flow", "guards", "index_checks", "devices", "mesh", "device_states", "places", "collectives"]
-)
+FORMAT_MAJOR, FORMAT_MINOR = 2, 0
+KNOWN_FEATURES = frozenset([
+    "states", "control_flow", "guards", "index_checks", "devices", "mesh", "device_states", "places", "collectives",
+    "state_cuts",
+])  # fmt: skip
 """The required features that this runtime can serve."""
 
 COPY_KERNEL = -1
@@ -45,8 +44,7 @@ INDEX_DTYPES = ("i64", "i32", "i16", "i8")
 HOST = ""
 """The memory of the host, as buffers name it."""
 
-MANIFEST_ENTRY = "manifest.json"
-WEIGHTS_ENTRY = "weights.safetensors"
+MANIFEST_ENTRY, WEIGHTS_ENTRY = "manifest.json", "weights.safetensors"
 GOLDEN_INPUTS_ENTRY = "golden/inputs.safetensors"
 MAIN_PROGRAM = "main"
 
@@ -266,6 +264,7 @@ class ProgramSpec(msgspec.Struct, frozen=True):
             at ``import_table_offset`` of the code image: a multiple of 4096, and the last part of the image.
         import_sites: where the code refers to the table; for ``lowerkit emit-c``, the loader does not need it.
         state_initials: state name to the weight tensor that it starts from; zeros where a state is not named.
+        state_cuts: of a state that ranks share, each cut of the parts before it; it has the shape of a part then.
         output_tree, input_tree: how the model nests its outputs and its arguments (JSON; see ``nesting.py``).
         golden: its golden outputs, None where there are none.
         metadata: further facts for people, opaque to the runtime.
@@ -287,6 +286,7 @@ class ProgramSpec(msgspec.Struct, frozen=True):
     import_table_offset: int = 0
     import_sites: list[ImportSite] = []
     state_initials: dict[str, str] = {}
+    state_cuts: dict[str, list[StateCut]] = {}
     output_tree: Any = None
     input_tree: Any = None
     golden: GoldenSpec | None = None

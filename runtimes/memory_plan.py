@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lowerkit.runtimes import _native
-from lowerkit.runtimes.artifact_reader import WeightPlace
 from lowerkit.runtimes.expressions import evaluate
 from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec
-from lowerkit.runtimes.mesh.places import part_number
+from lowerkit.runtimes.mapping.weight_places import WeightKey, WeightPlace
 
 ARENA_ALIGNMENT = 64
 DEVICE_ALIGNMENT = 256
@@ -81,7 +80,7 @@ def plan_problems(program: ProgramSpec, dims: Mapping[str, int]) -> list[str]:
     with contradictions(dims):
         if not all(holds(guard.condition, dims) for guard in program.signature.guards):
             return []
-        binder = Binder(program, dims, weight_places(program, dims), None, None, {}, None)
+        binder = Binder(program, dims, weight_places(program, dims), None, None, None)
         places, _ = binder.places()
     buffers, steps = program.buffers, program.steps
     lives = _needed(program, [root_of(buffers, number) for number in range(len(buffers))])
@@ -131,14 +130,10 @@ def arena_bytes(program: ProgramSpec, dims: Mapping[str, int]) -> int:
     return bind_model(program, dims, weight_places(program, dims)).arena_size
 
 
-def weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[str, WeightPlace]:
-    """Places of weights to measure with, without the artifact that holds them."""
+def weight_places(program: ProgramSpec, dims: Mapping[str, int]) -> dict[WeightKey, WeightPlace]:
+    """Places of one rank's weights to measure with, without the artifact that holds them."""
     return {
-        buffer.weight: WeightPlace(0, evaluate(buffer.size, dims) * _parts(program, buffer.shard))
+        (buffer.weight, buffer.shard): WeightPlace(0, evaluate(buffer.size, dims))
         for buffer in program.buffers
         if buffer.weight
     }
-
-
-def _parts(program: ProgramSpec, shard: str) -> int:
-    return part_number(program.mesh, shard, {})[1] if shard else 1

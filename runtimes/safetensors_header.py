@@ -27,6 +27,9 @@ NUMPY_NAMES = {
 PADDING_PREFIX = "__padding_"
 """Tensors of this name only fill the space before an aligned tensor: the format allows no holes."""
 
+LENGTH_FIELD = 8
+"""Bytes of a blob before its header: the length of that."""
+
 MAXIMUM_HEADER = 100_000_000
 
 
@@ -51,19 +54,34 @@ class StoredTensor(msgspec.Struct, frozen=True):
     end: int
 
 
-def parse_safetensors(blob: npt.NDArray[np.uint8]) -> dict[str, StoredTensor]:
+def header_end(field: npt.NDArray[np.uint8], size: int) -> int:
+    """Returns where the header of a blob of ``size`` bytes ends, by the first bytes of the blob.
+
+    Raises:
+        SafetensorsError: outside of the blob.
+    """
+    if size < LENGTH_FIELD:
+        raise SafetensorsError("it is shorter than its length field")
+    length = int.from_bytes(field[:LENGTH_FIELD].tobytes(), "little")
+    if length > min(size - LENGTH_FIELD, MAXIMUM_HEADER):
+        raise SafetensorsError(f"its header of {length} bytes does not fit {size} bytes")
+    return LENGTH_FIELD + length
+
+
+def parse_safetensors(blob: npt.NDArray[np.uint8], size: int | None = None) -> dict[str, StoredTensor]:
     """Returns the tensors of ``blob`` by name, without the padding.
+
+    Args:
+        blob: it, or its beginning, at least to the end of the header.
+        size: of the whole blob in bytes; None: that of ``blob``.
 
     Raises:
         SafetensorsError: for anything that is not a well-formed blob without holes and overlaps.
     """
-    if blob.size < 8:
-        raise SafetensorsError("it is shorter than its length field")
-    length = int.from_bytes(blob[:8].tobytes(), "little")
-    if length > min(blob.size - 8, MAXIMUM_HEADER):
-        raise SafetensorsError(f"its header of {length} bytes does not fit {blob.size} bytes")
+    size = blob.size if size is None else size
+    start = header_end(blob, size)
     try:
-        raw = msgspec.json.decode(blob[8 : 8 + length].tobytes(), type=dict[str, msgspec.Raw])
+        raw = msgspec.json.decode(blob[LENGTH_FIELD:start].tobytes(), type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -79,9 +97,8 @@ def parse_safetensors(blob: npt.NDArray[np.uint8]) -> dict[str, StoredTensor]:
         if end - begin != math.prod(entry.shape) * ITEM_SIZES[entry.dtype]:
             raise SafetensorsError(f"tensor {name!r} has {end - begin} bytes for {entry.dtype} {entry.shape}")
         position = end
-    start = 8 + length
-    if start + position != blob.size:
-        raise SafetensorsError(f"its tensors end at {start + position} of {blob.size} bytes")
+    if start + position != size:
+        raise SafetensorsError(f"its tensors end at {start + position} of {size} bytes")
     tensors: dict[str, StoredTensor] = {}
     for name, entry in entries.items():
         if not name.startswith(PADDING_PREFIX):
@@ -92,7 +109,12 @@ def parse_safetensors(blob: npt.NDArray[np.uint8]) -> dict[str, StoredTensor]:
 
 def tensor_view(blob: npt.NDArray[np.uint8], tensor: StoredTensor) -> np.ndarray[Any, Any]:
     """Returns the tensor as a view of ``blob``; bf16 as ``uint16`` where ml_dtypes is not installed."""
+    return typed_view(blob[tensor.begin : tensor.end], tensor)
+
+
+def typed_view(data: npt.NDArray[np.uint8], tensor: StoredTensor) -> np.ndarray[Any, Any]:
+    """Returns the bytes of a tensor with its dtype and shape, as :func:`tensor_view` does."""
     from lowerkit.runtimes.dtypes import numpy_dtype
 
     dtype = numpy_dtype("bf16") if tensor.dtype == "BF16" else np.dtype(NUMPY_NAMES[tensor.dtype])
-    return blob[tensor.begin : tensor.end].view(dtype).reshape(tensor.shape)
+    return data.view(dtype).reshape(tensor.shape)

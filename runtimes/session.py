@@ -1,8 +1,8 @@
 """A loaded artifact: ``load(path).run(x)``. Needs numpy, msgspec and the native module only.
 
 One call of ``run`` checks the arguments, looks up (or makes) the binding of these shapes, allocates the outputs and
-makes one native call that runs all steps. Weights are used where they lie in the mapped file; so never rewrite an
-artifact in place while it is loaded (writers replace it: that is safe).
+makes one native call that runs all steps. Weights are used where they lie in the mapped file, of which a rank of a mesh
+maps its parts only; so never rewrite an artifact in place while it is loaded (writers replace it: that is safe).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import numpy as np
 from lowerkit.errors import ResourceError
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, address_of, bind_dims, collect, describe, mismatch, ready
-from lowerkit.runtimes.artifact_reader import Artifact, WeightPlace, damaged, open_artifact
+from lowerkit.runtimes.artifact_reader import Artifact, damaged, open_artifact
 from lowerkit.runtimes.binding import bind_model
 from lowerkit.runtimes.bound_model import BoundModel, StepTime
 from lowerkit.runtimes.cpu.code import load_code
 from lowerkit.runtimes.cpu.requirements import choose_program
-from lowerkit.runtimes.cpu.topology import threads_of_rank
+from lowerkit.runtimes.cpu.topology import thread_pool, threads_of_rank
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.manifest import MAIN_PROGRAM, WEIGHTS_ENTRY, Manifest, ProgramSpec, Signature
+from lowerkit.runtimes.mapping.address_space import limit_lines
+from lowerkit.runtimes.mapping.mapped_weights import MappedWeights, weights_crc32
 from lowerkit.runtimes.mesh.fit import take_part
 from lowerkit.runtimes.nesting import flatten_arguments, rebuild_outputs
 from lowerkit.runtimes.on_device.states import StateMemory
-from lowerkit.runtimes.safetensors_header import tensor_view
 from lowerkit.runtimes.validation import manifest_problems
 
 if TYPE_CHECKING:
@@ -61,25 +62,20 @@ class Session:
         group: Group | None = None,
     ) -> None:
         self._artifact, self._manifest = artifact, artifact.manifest
-        self._pool = _native.ThreadPool(threads)
+        self._pool = thread_pool(threads)
         self._check_manifest()
         self._program = choose_program(self._manifest, target, program, 0 if group is None else group.rank)
         self._group = group
         self._collectives = take_part(artifact.path, self._program, group)
         self._ranks = {} if self._collectives is None else self._collectives.ranks
         self._code = load_code(artifact, self._program)
+        self._weights = MappedWeights(artifact, self._program, self._ranks)
         self._check_weights(integrity)
-        self._weights_address = address_of(artifact.bytes)
-        start = artifact.entries[WEIGHTS_ENTRY].offset if artifact.weights else 0
-        self._weights = {
-            name: WeightPlace(start + tensor.begin, tensor.end - tensor.begin)
-            for name, tensor in artifact.weights.items()
-        }
-        self._calls = DeviceCalls(artifact, self._program, self._ranks, device)
+        self._calls = DeviceCalls(artifact, self._program, self._weights, device)
         weakref.finalize(self, self._calls.close)
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], BoundModel] = OrderedDict()
         self._arena, self._scratch = _native.Memory(0), _native.Memory(0)
-        self._states = StateMemory(self._program, artifact, self._calls.memories)
+        self._states = StateMemory(self._program, self._weights, self._calls.memories, self._ranks)
         self._output_dtypes = [numpy_dtype(spec.dtype) for spec in self.signature.outputs]
         self._lock = threading.Lock()
         _sessions.add(self)
@@ -117,11 +113,11 @@ class Session:
             ResourceError: LK7002, out of memory.
         """
         threads_here = threads_of_rank(threads)
-        artifact = open_artifact(path)
+        artifact = open_artifact(path, own_parts=group is not None)
         try:
             return Session(artifact, threads_here, integrity, target, program, device, group)
         except MemoryError as error:
-            raise ResourceError("LK7002", f"no memory to load {path}") from error
+            raise ResourceError("LK7002", f"no memory to load {path}", details=limit_lines()) from error
         finally:
             artifact.close()
 
@@ -216,7 +212,7 @@ class Session:
 
     def weight(self, name: str) -> Array:
         """Returns a stored weight as a read-only view (in the layout that the kernels use)."""
-        return tensor_view(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._artifact.weights[name])
+        return self._weights.tensor(name)
 
     def arena_size(self, *inputs: Any, **named: Any) -> int:
         """Returns the bytes of temporary memory that a run with these inputs needs."""
@@ -253,10 +249,10 @@ class Session:
                 np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._output_dtypes, strict=True)
             ]
         except MemoryError as error:
-            raise ResourceError("LK7002", f"no memory to run {self.path}: {error}") from error
+            raise ResourceError("LK7002", f"no memory to run {self.path}: {error}", details=limit_lines()) from error
         bases = [
             arena,
-            self._weights_address,
+            self._weights.address,
             *self._states.addresses,
             *map(address_of, arrays),
             *map(address_of, outputs),
@@ -278,7 +274,7 @@ class Session:
         if bound is None:
             dims = bind_dims(self.signature, arrays)
             bound = bind_model(
-                self._program, dims, self._weights, self._kernel_address, self._calls, self._ranks, self._collectives
+                self._program, dims, self._weights.places, self._kernel_address, self._calls, self._collectives
             )
             self._bound[key] = bound
             if len(self._bound) > _BOUND_MODELS_KEPT:
@@ -303,7 +299,7 @@ class Session:
                 raise damaged(self.path, "entries differ from the manifest", mismatches)
         elif integrity == "checksum":
             entry = self._artifact.entries.get(WEIGHTS_ENTRY)
-            if entry and _native.crc32(self._artifact.entry_bytes(WEIGHTS_ENTRY), self._pool) != entry.crc32:
+            if entry and weights_crc32(self._artifact, self._pool) != entry.crc32:
                 raise damaged(self.path, f"the checksum of {WEIGHTS_ENTRY} differs")
 
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import bind_dims, collect
-from lowerkit.runtimes.artifact_reader import WeightPlace
 from lowerkit.runtimes.binding import Binder
 from lowerkit.runtimes.device_calls import DeviceCalls
 from lowerkit.runtimes.manifest import HOST, ProgramSpec
+from lowerkit.runtimes.mapping.weight_places import WeightKey, WeightPlace
 from lowerkit.runtimes.mesh.dims import check_touches
 from lowerkit.runtimes.run_faults import raise_step_fault
 from lowerkit.runtimes.session import Session
@@ -47,10 +47,9 @@ class SteppedModel:
 def bind_steps(
     program: ProgramSpec,
     dims: Mapping[str, int],
-    weights: Mapping[str, WeightPlace],
+    weights: Mapping[WeightKey, WeightPlace],
     kernel_address: Callable[[int], int],
     calls: DeviceCalls | None = None,
-    ranks: Mapping[str, int] | None = None,
     collectives: CollectiveCalls | None = None,
 ) -> SteppedModel:
     """Binds ``program`` as :func:`bind_model` does, to a table for each step: the same kernels at the same places.
@@ -59,7 +58,7 @@ def bind_steps(
         ArtifactError: LK8001, the manifest contradicts itself for these dims.
     """
     with contradictions(dims):
-        binder = Binder(program, dims, weights, kernel_address, calls, ranks or {}, collectives)
+        binder = Binder(program, dims, weights, kernel_address, calls, collectives)
         places, _ = binder.places()
         check_touches(program, binder.sizes, places)
         tables = [binder.step_table(places, [number]) for number in range(len(program.steps))]
@@ -86,10 +85,9 @@ class StepwiseRun:
         self._stepped = bind_steps(
             session.program,
             dims,
-            session._weights,
+            session._weights.places,
             session._kernel_address,
             session._calls,
-            session._ranks,
             session._collectives,
         )
 

@@ -29,7 +29,7 @@ from lowerkit.runtimes.manifest import (
     TensorSpec,
 )
 from lowerkit.runtimes.mesh.places import place_text
-from lowerkit.runtimes.mesh.validation import collective_problems, mesh_problems, place_problems
+from lowerkit.runtimes.mesh.validation import collective_problems, mesh_problems, place_problems, state_problems
 from lowerkit.runtimes.nesting import argument_problems, tree_problems
 from lowerkit.runtimes.safetensors_header import StoredTensor
 
@@ -75,7 +75,7 @@ def _program_problems(program: ProgramSpec, manifest: Manifest, weights: Mapping
     yield from _buffer_problems(program, weights)
     yield from _step_problems(program, manifest.features)
     yield from collective_problems(program, manifest.features)
-    yield from _state_problems(program, weights)
+    yield from state_problems(program, weights, manifest.features)
     yield from _code_problems(program, manifest)
     yield from _device_problems(program, manifest)
     yield from _import_problems(program)
@@ -183,13 +183,6 @@ def _check_problems(step: Step, check: IndexCheck | None) -> Iterator[str]:
         yield f"exempts {check.exempt}, which is no index"
     if not check.operator.isprintable():
         yield "has an operator that cannot be printed"
-
-
-def _state_problems(program: ProgramSpec, weights: Mapping[str, StoredTensor]) -> Iterator[str]:
-    names = {spec.name for spec in program.signature.states}
-    for state, weight in program.state_initials.items():
-        if state not in names or weight not in weights:
-            yield f"state {state!r} starts from the weight {weight!r}: one of them does not exist"
 
 
 def _code_problems(program: ProgramSpec, manifest: Manifest) -> Iterator[str]:

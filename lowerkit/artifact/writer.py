@@ -14,7 +14,6 @@ depends on running the code (golden outputs) is made when code and weights are i
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import re
 import struct
@@ -39,6 +38,7 @@ from lowerkit.runtimes.manifest import (
     Manifest,
 )
 from lowerkit.runtimes.manifest_json import decode_manifest, encode_manifest
+from lowerkit.runtimes.mapping.mapped_file import MappedFile
 from lowerkit.runtimes.zip_structure import ZipEntry
 
 PAGE = 4096
@@ -112,15 +112,11 @@ def write_artifact(
 def _so_far(path: Path, file: BinaryIO, archive: zipfile.ZipFile, manifest: Manifest) -> Artifact:
     """The code and weights that were written, mapped; what is appended to the file later does not change them."""
     file.flush()
-    size = os.fstat(file.fileno()).st_size
-    data = np.empty(0, np.uint8)  # a model that only copies has neither code nor weights, and nothing can be mapped
-    if size:
-        data = np.frombuffer(mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ), np.uint8)
     entries = {
         info.filename: ZipEntry(info.filename, _data_offset(info), info.file_size, info.CRC)
         for info in archive.infolist()
     }
-    return Artifact(path, file, data, entries, manifest)
+    return Artifact(path, file, MappedFile(file.fileno()), entries, manifest)
 
 
 def _data_offset(info: zipfile.ZipInfo) -> int:

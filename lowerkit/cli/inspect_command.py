@@ -14,7 +14,7 @@ from lowerkit.cli.output import json_option, print_json, print_table
 from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.tables.card import card_json, card_option, print_card, read_card
 from lowerkit.cli.tables.ledger import print_ledger, read_placements
-from lowerkit.cli.tables.mesh import describe_collective, describe_mesh, print_mesh
+from lowerkit.cli.tables.mesh import describe_collective, describe_mesh, describe_stages, print_mesh, rank_weight_bytes
 from lowerkit.cli.target_options import allow_option, target_option
 from lowerkit.runtimes.conditions import condition_text
 from lowerkit.runtimes.expressions import evaluate
@@ -59,11 +59,12 @@ def command(
     JSON fields: source, target, targets, inputs, outputs, states, dims, totals {steps, kernels, flops, bytes,
     weight_bytes, rank_weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family:
     count}, steps [{name, kind, family, flops, bytes, tasks, location, collective}], mesh [{name, size}], sharded
-    [{name, axis, bytes, rank_bytes}], ledger (models only) [{name, kind, family, note, refusals}], placements [{op,
-    node, location, flops, crossing_bytes, target, function, refusals}], cuda {card, level, floor_seconds,
-    predicted_seconds, terms {term: seconds}, steps_elsewhere, launches [{step, location, kernel, family, arithmetic,
-    registers, spills, shared, blocks, threads, resident, occupancy, waves, flops, bytes, stated, floor_seconds,
-    predicted_seconds, limit, terms}]}.
+    [{name, axis, bytes, rank_bytes}], shared_states [{name, cuts [{axis, dim, parts}], shape, bytes, rank_bytes}],
+    stages [{place, states, weights, state_bytes, activations}], ledger (models only) [{name, kind, family, note,
+    refusals}], placements [{op, node, location, flops, crossing_bytes, target, function, refusals}], cuda {card,
+    level, floor_seconds, predicted_seconds, terms {term: seconds}, steps_elsewhere, launches [{step, location,
+    kernel, family, arithmetic, registers, spills, shared, blocks, threads, resident, occupancy, waves, flops, bytes,
+    stated, floor_seconds, predicted_seconds, limit, terms}]}.
     """
     ledger: list[dict[str, Any]] = []
     if model.endswith(".lk"):
@@ -106,6 +107,7 @@ def command(
     values = dim_values(shown, dims)
     placements = read_placements(shown.metadata)
     document = describe(shown, values, weight_bytes, code_bytes)
+    document |= describe_stages(manifest.programs, shown, values)
     document["targets"] = [program.label for program in manifest.programs]
     report = read_card(shown, code, values, card)
     if as_json:
@@ -156,7 +158,7 @@ def describe(program: ProgramSpec, values: dict[str, int], weight_bytes: int, co
             "flops": sum(evaluate(step.flops, values) for step in program.steps),
             "bytes": sum(evaluate(step.bytes, values) for step in program.steps),
             "weight_bytes": weight_bytes,
-            "rank_weight_bytes": weight_bytes - sum(each["bytes"] - each["rank_bytes"] for each in mesh["sharded"]),
+            "rank_weight_bytes": rank_weight_bytes(program, values, weight_bytes),
             "state_bytes": sum(_bytes(spec, values) for spec in signature.states),
             "arena_bytes": arena_bytes(program, values),
             "code_bytes": code_bytes,

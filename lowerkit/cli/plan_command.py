@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from lowerkit.cli.inspect_command import dim_values
 from lowerkit.cli.model_options import capture_model, model_options
-from lowerkit.cli.output import json_option, print_json, progress, quiet_option
+from lowerkit.cli.output import json_option, note, print_json, progress, quiet_option
 from lowerkit.cli.supervise import supervise_targets
 from lowerkit.cli.tables.plan import (
     bytes_text,
@@ -24,8 +25,10 @@ from lowerkit.cli.target_options import allow_option, mesh_option, shard_option,
 from lowerkit.errors import ResourceError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from lowerkit.compiled import CompileOptions
     from lowerkit.passes.shard.plan import MeshPlan
     from lowerkit.program.program import Program
+    from lowerkit.runtimes.manifest import ProgramSpec
     from lowerkit.spmd.cost.machine import DeviceModel, LinkModel, Links
     from lowerkit.spmd.cost.mesh_plan import MeshCost
     from lowerkit.spmd.mesh import Mesh
@@ -67,6 +70,11 @@ _MOST_SOUGHT = 4096
 @click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw a run on the last mesh into this SVG."
 )
+@click.option(
+    "--plan-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write how the last mesh is split into this file, which --shard takes.",
+)
 @json_option
 @quiet_option
 def command(
@@ -86,6 +94,7 @@ def command(
     mesh: str | None,
     plan: Path | None,
     timeline: Path | None,
+    plan_out: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -104,7 +113,7 @@ def command(
     counts = _counts(devices, mesh, plan)
     supervise_targets(target)
 
-    from lowerkit.compiler import CompileOptions, lower_program
+    from lowerkit.compiler import CompileOptions
     from lowerkit.spmd.auto.mesh_search import MeshSearch
     from lowerkit.spmd.mesh import Mesh
     from lowerkit.spmd.sharding import sharding_of
@@ -113,12 +122,10 @@ def command(
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, use_cache=not meta, meta=meta)
-        show("lowering")
-        lower_program(program, "canonical", replace(options, sharding=None), show)
 
         def plan_mesh(asked: Mesh, sharding: MeshPlan | None) -> MeshCost:
             show(f"planning {asked}")
-            return _planned(program, options, asked, sharding, dims, device, links)
+            return _planned(program, options, (asked, sharding), dims, device, links)
 
         search = MeshSearch(program, device, links, plan_mesh)
         if mesh is None:
@@ -140,6 +147,9 @@ def command(
     }
     if timeline is not None:
         _draw(costs[-1], model, timeline)
+    if plan_out is not None:
+        _write_plan(costs[-1], plan_out)
+        note(f"wrote {plan_out}: --mesh {costs[-1].mesh} --shard {plan_out}", quiet)
     if as_json:
         print_json("plan", document)
     else:
@@ -186,20 +196,20 @@ def _counts(devices: str | None, mesh: str | None, plan: Path | None) -> list[in
 
 def _planned(
     program: Program,
-    options: Any,
-    mesh: Mesh,
-    sharding: MeshPlan | None,
+    options: CompileOptions,
+    split: tuple[Mesh, MeshPlan | None],
     dims: tuple[str, ...],
     device: DeviceModel,
     links: Links,
 ) -> MeshCost:
     from lowerkit.compiler import plan_program
-    from lowerkit.spmd.cost.mesh_plan import cost_of_mesh
+    from lowerkit.spmd.auto.plan_cost import plan_cost
 
-    own = replace(program.copy(), weights=program.weights.fork())
-    parts = plan_program(own, replace(options, sharding=sharding))
-    programs = [each for each in parts.manifest.programs if each.label == parts.program.label]
-    return cost_of_mesh(mesh, sharding, programs, dim_values(parts.program, dims), device, links)
+    def plan_stages(own: Program, sharding: MeshPlan | None) -> list[ProgramSpec]:
+        parts = plan_program(own, replace(options, sharding=sharding))
+        return [each for each in parts.manifest.programs if each.label == parts.program.label]
+
+    return plan_cost(program, *split, plan_stages, lambda each: dim_values(each, dims), device, links)
 
 
 def _best(search: Any, count: int, model: str) -> MeshCost:
@@ -219,6 +229,19 @@ def _draw(cost: MeshCost, model: str, path: Path) -> None:
     text = timeline_svg(cost, f"{model} on {cost.mesh}: {cost.seconds * 1e3:.2f} ms a run, predicted")
     try:
         path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError("LK1005", f"{path} cannot be written: {error.strerror}") from error
+
+
+def _write_plan(cost: MeshCost, path: Path) -> None:
+    from lowerkit.spmd.plan_file import entries_of
+
+    if cost.plan is None:
+        raise UsageError(
+            "LK1011", f"nothing is split on {cost.mesh}: there is no plan for {path}", hint="ask for more devices"
+        )
+    try:
+        path.write_text(json.dumps(entries_of(cost.plan), indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError("LK1005", f"{path} cannot be written: {error.strerror}") from error
 

@@ -40,7 +40,7 @@ def command(artifact: Path, certificate_only: bool, target: str | None, device: 
     from lowerkit.runtimes.verify import verify_artifact
 
     report = verify_artifact(artifact, target=target, device=device)
-    proved = check_artifact(artifact, required=False)
+    proved = check_artifact(artifact, required=False, reads_weights=True)
     if as_json:
         certificate = None if proved is None else proved.to_json()
         print_json("verify", {**report.to_json(), "certificate": certificate})

@@ -66,6 +66,7 @@ def program_spec(
         place=program.place,
         devices=[DeviceSpec(name, target.level) for name, target in targets.items() if name != HOST and numbers[name]],
         state_initials=schedule.state_initials,
+        state_cuts=program.state_cuts,
         output_tree=program.output_tree,
         input_tree=program.input_tree,
         metadata={
@@ -88,6 +89,7 @@ def _features(program: ProgramSpec) -> list[str]:
         "devices": program.devices,
         "mesh": program.mesh,
         "places": program.place,
+        "state_cuts": program.state_cuts,
         "collectives": any(
             step.collective is not None and step.collective.operation not in FIRST_OPERATIONS for step in program.steps
         ),

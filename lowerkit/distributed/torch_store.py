@@ -19,6 +19,11 @@ class TorchStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def store(self) -> Store:
+        """torch's own."""
+        return self._store
+
     def set(self, key: str, value: bytes) -> None:
         """See :class:`Store`. A TCPStore awaits no answer to a value; one to a question behind it comes later."""
         self._store.set(key, value)  # pyright: ignore[reportArgumentType] -- takes bytes as well

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lowerkit.errors import RuntimeFault, UsageError
+from lowerkit.errors import LowerkitError, ParityError, RuntimeFault, UsageError
 from lowerkit.parity.compare.comparison import Comparison
 from lowerkit.parity.report.report import Report
 from lowerkit.parity.subgraphs import bodies_of, compare_bodies
@@ -97,7 +97,7 @@ def check_program(
     """Checks a captured program; it is compiled in the process, with a tap at every region when ``per_op``.
 
     Raises:
-        UsageError: LK1003, there are no inputs; LK1011, stages are searched for a program of one device alone.
+        UsageError: LK1003, there are no inputs; LK1011, the model communicates by itself.
         LowerkitError: the model cannot be compiled.
     """
     from lowerkit.compiler import CompileOptions, compile_program, lower_program
@@ -114,11 +114,8 @@ def check_program(
             "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
     if bisect and sharding is not None:
-        raise UsageError(
-            "LK1011",
-            "a bisection searches the program of one device, and a mesh is given",
-            hint="check without --bisect names the first op that differs; with --bisect and without --mesh, the stage",
-        )
+        plain = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
+        return _bisect_ranks(program, sharding, per_op=per_op, hard=hard, **plain)
     show = on_progress or (lambda _text: None)
     if per_op and sharding is not None and sharding.stages is not None:
         arguments: dict[str, Any] = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
@@ -195,6 +192,27 @@ def _own_caches(model: Program) -> AbstractContextManager[None]:
     from lowerkit.parity.references.higher_order import forgotten_by_dynamo
 
     return forgotten_by_dynamo(model.exported)
+
+
+def _bisect_ranks(program: Program, sharding: MeshPlan, *, per_op: bool, hard: bool, **arguments: Any) -> Report:
+    """Checks a program for a mesh, then searches its ranks, also where two of them gave different bits."""
+    from lowerkit.parity.bisect.search import bisect_program
+
+    fault: LowerkitError | None = None
+    try:
+        report = check_program(program.copy(), sharding=sharding, per_op=per_op, hard=hard, **arguments)
+    except (RuntimeFault, ParityError) as error:
+        if error.code not in ("LK8016", "LK6001"):
+            raise
+        fault, report = error, Report(program.source, [], [])
+        report.ended = str(error.message)
+    if report.integers:
+        report.skipped.append("the bisection: stages are not compared for a quantized model")
+        return report
+    report.bisection = bisect_program(program, sharding=sharding, **arguments)
+    if fault is not None and report.bisection.finding is None:
+        raise fault
+    return report
 
 
 def _check_stages(program: Program, sharding: MeshPlan, *, hard: bool, **arguments: Any) -> Report:

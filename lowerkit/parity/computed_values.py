@@ -87,7 +87,8 @@ class ComputedValues:
 
     def finishes(self, node: str, unit: ir.Operation) -> bool:
         """Whether no unit behind ``unit`` computes a part of a node."""
-        return self._finishing.get(node) == unit
+        last = self._finishing.get(node)
+        return last is not None and last == unit
 
     def readers(self, value: ir.Value, places: Mapping[ir.Operation, int]) -> Iterator[int]:
         """Yields the places among the outputs of what is computed from ``value`` next, in whichever function.

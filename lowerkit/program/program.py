@@ -12,7 +12,7 @@ from lowerkit.mlir import ir
 from lowerkit.program.files import SourceFile
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
-from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.runtimes.mesh.structs import MeshAxis, StateCut
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -55,6 +55,7 @@ class Program:
         remarks: what the user should know of how it was captured.
         mesh: the axes of the ranks that run the program together, from stage ``canonical`` on; one device: none.
         certificate: the proof that the ranks compute what the model does, where it was split among them.
+        state_cuts: of each state of which a rank has a part, how it was cut; the signature has the shape of the part.
         place: of a program that some ranks of the mesh run alone, where they are along its axes: ``{"pp": 1}``.
         placements: where each op runs, from stage ``partitioned`` on: JSON, as in the metadata of an artifact.
     """
@@ -80,6 +81,7 @@ class Program:
     remarks: list[str] = field(default_factory=list[str])
     mesh: list[MeshAxis] = field(default_factory=list[MeshAxis])
     certificate: Any = field(default=None, repr=False)
+    state_cuts: dict[str, list[StateCut]] = field(default_factory=dict[str, list[StateCut]])
     place: dict[str, int] = field(default_factory=dict[str, int])
     placements: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False)
 

@@ -21,7 +21,7 @@ from lowerkit.program.dtypes import NUMPY_DTYPES, name_of
 from lowerkit.program.program import Program
 from lowerkit.program.weights import Shard, WeightStore
 from lowerkit.runtimes.manifest import Signature
-from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.runtimes.mesh.structs import MeshAxis, StateCut
 
 _HEAD = "// lowerkit stage: "
 
@@ -36,6 +36,7 @@ class _Head(msgspec.Struct):
     placements: list[dict[str, Any]] = []
     mesh: list[MeshAxis] = []
     shared: dict[str, list[tuple[str, int]]] = {}
+    state_cuts: dict[str, list[StateCut]] = {}
 
 
 def write_stage(program: Program, path: Path) -> None:
@@ -68,6 +69,7 @@ def write_stage(program: Program, path: Path) -> None:
             program.placements,
             program.mesh,
             shared,
+            program.state_cuts,
         )
     ).decode()
     save_file(used, str(path) + ".weights")
@@ -133,6 +135,7 @@ def read_stage(path: Path, stage: str) -> Program:
         *trees,
         placements=head.placements,
         mesh=head.mesh,
+        state_cuts=head.state_cuts,
     )
 
 

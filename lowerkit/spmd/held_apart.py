@@ -23,12 +23,17 @@ def held_apart(program: Program) -> set[ir.Value]:
         ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation.regions[0].blocks[0]
         for op in program.module.body.operations
     }
-    found = _apart_in(functions["main"], {}, functions, program.weights)
+    states = {name: frozenset(cut.axis for cut in cuts) for name, cuts in program.state_cuts.items()}
+    found = _apart_in(functions["main"], {}, functions, program.weights, states)
     return {value for value, axes in found.items() if axes}
 
 
 def _apart_in(
-    block: ir.Block, given: Mapping[ir.Value, Axes], functions: Mapping[str, ir.Block], weights: WeightStore
+    block: ir.Block,
+    given: Mapping[ir.Value, Axes],
+    functions: Mapping[str, ir.Block],
+    weights: WeightStore,
+    states: Mapping[str, Axes],
 ) -> dict[ir.Value, Axes]:
     apart = dict(given)
     nothing: Axes = frozenset()
@@ -37,6 +42,8 @@ def _apart_in(
         if op.name == "lk.weight":
             shard = weights.shard(ir.StringAttr(op.attributes["symbol"]).value)
             read = nothing if shard is None else frozenset(name for name, _ in shard.axes)
+        elif op.name == "lk.state_read":
+            read = states.get(ir.StringAttr(op.attributes["symbol"]).value, nothing)
         elif op.name == "lk.collective_start":
             axis = {ir.StringAttr(op.attributes["axis"]).value}
             alike = ir.StringAttr(op.attributes["kind"]).value in _MADE_ALIKE
@@ -45,7 +52,7 @@ def _apart_in(
             own = {
                 argument: apart.get(value, nothing) for argument, value in zip(body.arguments, op.operands, strict=True)
             }
-            inner = _apart_in(body, own, functions, weights)
+            inner = _apart_in(body, own, functions, weights, states)
             returned = list(body.operations)[-1].operation.operands
             apart.update(
                 (result, inner.get(value, nothing)) for result, value in zip(op.results, returned, strict=True)

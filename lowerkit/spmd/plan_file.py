@@ -61,6 +61,9 @@ EXAMPLE_PLAN = (
 def make_plan(mesh: Mesh, entries: Entries, *, invariant: bool = False) -> MeshPlan:
     """Makes the plan for a mesh.
 
+    With ``invariant`` it may name an axis that the mesh lacks: what ranks along that would sum is summed in the same
+    order on each, so that one plan serves meshes with the axis and without it.
+
     Raises:
         UsageError: LK1011, an entry says what is no choice, or a pattern stands twice; all of them at once.
     """
@@ -68,8 +71,13 @@ def make_plan(mesh: Mesh, entries: Entries, *, invariant: bool = False) -> MeshP
     by_axis = _by_axis(mesh, pairs)
     problems: list[str] = [] if pairs else ["it has no entry"]
     known = {axis.name: axis for axis in mesh.axes}
-    for name, _ in by_axis:
-        if name not in known:
+    sums: ShardingPlan | None = None
+    for name, own in by_axis:
+        if name in known:
+            continue
+        if invariant and sums is None and not _choice_problems(own):
+            sums = ShardingPlan(name, 1, tuple(PlanEntry(*pair) for pair in own))
+        else:
             problems.append(f"{name!r} is no axis of the mesh {mesh}{_nearest(name, list(known))}")
     given = dict(by_axis)
     problems += [f"it says nothing of the axis {name!r}" for name, axis in known.items() if _says_nothing(axis, given)]
@@ -90,7 +98,8 @@ def make_plan(mesh: Mesh, entries: Entries, *, invariant: bool = False) -> MeshP
             axes.append(ShardingPlan(axis.name, axis.size, tuple(PlanEntry(*pair) for pair in own)))
     if problems:
         raise UsageError("LK1011", f"the plan is wrong: {problems[0]}", details=problems[1:], hint=EXAMPLE_PLAN)
-    return MeshPlan(tuple((axis.name, axis.size) for axis in mesh.axes), tuple(axes), stages, invariant)
+    sizes = tuple((axis.name, axis.size) for axis in mesh.axes)
+    return MeshPlan(sizes, tuple(axes), stages, invariant, sums=sums)
 
 
 def entries_of(plan: MeshPlan) -> dict[str, dict[str, Any]]:
@@ -102,7 +111,11 @@ def entries_of(plan: MeshPlan) -> dict[str, dict[str, Any]]:
         own = by_axis[plan.stages.axis] = {entry.pattern: entry.stage for entry in plan.stages.entries}
         if plan.stages.micro_batches > 1:
             own[MICRO_BATCHES] = plan.stages.micro_batches
-    return {name: by_axis[name] for name, _ in plan.mesh if name in by_axis}
+    found = {name: by_axis[name] for name, _ in plan.mesh if name in by_axis}
+    sums = plan.sums
+    if sums is not None and sums.axis not in dict(plan.mesh):
+        found[sums.axis] = {entry.pattern: entry.choice for entry in sums.entries}
+    return found
 
 
 def _pairs(entries: Entries) -> list[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from lowerkit.spmd.certificate.recorder import Recorder, with_stages
 from lowerkit.spmd.invariant import require_known_targets, require_one_order, seconds_of
 from lowerkit.spmd.mesh import Mesh
 from lowerkit.spmd.plan_file import AUTO, EXAMPLE_PLAN, Entries, make_plan, read_plan
+from lowerkit.spmd.states import cut_states, keep_used_states
 from lowerkit.spmd.unused_entries import require_used
 
 if TYPE_CHECKING:
@@ -87,19 +88,25 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
         if proved:
             recorder.after(program.module, "", 1)
     if plan.invariant:
-        recorder.rewritten("the order of sums that --invariant fixes")
+        recorder.invariant()
         require_known_targets([each.name for each in context.accelerators])
         mark_invariant(program.module)
     context.input_names = [spec.name for spec in program.signature.inputs]
     for axis in plan.axes:
         axis.report.clear()
         context.sharding = axis
-        timings += _fix_reductions(program, axis, context, pipeline) if plan.invariant else []
+        if plan.invariant:
+            timings += _fix_reductions(program, axis, context, pipeline, recorder if proved else None)
         if proved:
             recorder.before(program.module)
         timings += run_passes(program, [ShardProgram()], context, pipeline)
+        cut_states(program, axis)
         if proved:
             recorder.after(program.module, axis.axis, axis.ranks)
+    if plan.sums is not None:
+        plan.sums.report.clear()
+        context.sharding = plan.sums
+        timings += _fix_reductions(program, plan.sums, context, pipeline, recorder if proved else None)
     context.sharding = None
     if plan.invariant:
         require_one_order(program.module)
@@ -110,11 +117,19 @@ def shard(program: Program, plan: MeshPlan, context: PassContext, pipeline: Pipe
 
 
 def _fix_reductions(
-    program: Program, axis: ShardingPlan, context: PassContext, pipeline: PipelineOptions
+    program: Program,
+    axis: ShardingPlan,
+    context: PassContext,
+    pipeline: PipelineOptions,
+    recorder: Recorder | None,
 ) -> list[PassTiming]:
     """Gives sums one order; notes in the report by how much that makes the program longer, by the cost model."""
     before = seconds_of(program.module)
+    if recorder is not None:
+        recorder.before(program.module)
     timings = run_passes(program, [FixReductions()], context, pipeline)
+    if recorder is not None:
+        recorder.after(program.module, "", 1)
     axis.report.price = seconds_of(program.module) / before - 1 if before else 0.0
     return timings
 
@@ -130,6 +145,8 @@ def stage_programs(program: Program, plan: MeshPlan | None) -> list[Program]:
     if plan is None or plan.stages is None or program.place:
         return [program]
     stages = split_stages(program, plan.stages)
+    for stage in stages:
+        keep_used_states(stage)
     if program.certificate is not None:
         modules = [stage.module for stage in stages]
         program.certificate = with_stages(program.certificate, program.module, plan.stages.axis, modules)

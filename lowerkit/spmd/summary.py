@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lowerkit.passes.shard.plan import MeshPlan
-from lowerkit.runtimes.manifest import ProgramSpec
+from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec, TensorSpec
+from lowerkit.runtimes.mesh.state_parts import whole_shape
+from lowerkit.runtimes.mesh.structs import StateCut
 from lowerkit.spmd.plan_file import entries_of
 
 _SHOWN = 3
@@ -25,6 +27,7 @@ class ShardingSummary:
         split, whole: modules of the products and tables that are split; of products that every rank computes whole.
         collectives: how many of each kind a rank takes part in; with stages, that with the most.
         rank_bytes, stored_bytes: weights that one rank reads, the most of all stages; and those in the artifact.
+        rank_state_bytes, state_bytes: states of one rank, the most of all stages; and those of the model.
         plan: by axis, as a file of it holds it.
         reasons: why the plan is as it is, where it was chosen.
         price: by which part of its time the same bits on every mesh make the program longer, by the cost model; None
@@ -38,6 +41,8 @@ class ShardingSummary:
     collectives: dict[str, int]
     rank_bytes: int
     stored_bytes: int
+    rank_state_bytes: int
+    state_bytes: int
     plan: dict[str, dict[str, Any]]
     reasons: tuple[str, ...] = ()
     price: float | None = None
@@ -50,6 +55,8 @@ class ShardingSummary:
             f"{self.mesh}: {len(self.split)} of {total} products and tables split, {kinds}; "
             f"{self.rank_bytes / 1e6:.2f} MB of weights a rank, {self.stored_bytes / 1e6:.2f} MB stored"
         )
+        if self.state_bytes:
+            line += f"; {self.rank_state_bytes / 1e6:.2f} MB of states a rank, {self.state_bytes / 1e6:.2f} MB in all"
         if self.price is not None:
             line += f"; the same bits on every mesh, for about {self.price:.1%} more time"
         if not self.whole or not self.split:
@@ -67,6 +74,8 @@ class ShardingSummary:
             "collectives": self.collectives,
             "rank_bytes": self.rank_bytes,
             "stored_bytes": self.stored_bytes,
+            "rank_state_bytes": self.rank_state_bytes,
+            "state_bytes": self.state_bytes,
             "plan": self.plan,
             "reasons": list(self.reasons),
             "invariant_price": self.price,
@@ -81,6 +90,7 @@ def summary_of(plan: MeshPlan, programs: Sequence[ProgramSpec], stored: dict[str
     split = dict.fromkeys(path for axis in plan.axes for path, _ in axis.report.split)
     whole = dict.fromkeys(path for axis in plan.axes for path in axis.report.whole if path not in split)
     counts = [_collectives(stage) for stage in stages]
+    states = [(spec, stage.state_cuts.get(spec.name, ())) for stage in stages for spec in stage.signature.states]
     return ShardingSummary(
         plan.label,
         math.prod(sizes.values()),
@@ -89,15 +99,23 @@ def summary_of(plan: MeshPlan, programs: Sequence[ProgramSpec], stored: dict[str
         dict(max(counts, key=lambda count: sum(count.values()))),
         max(_rank_bytes(stage, sizes, stored) for stage in stages),
         sum(stored.values()),
+        max(sum(_bytes(spec, ()) for spec in stage.signature.states) for stage in stages),
+        sum({spec.name: _bytes(spec, cuts) for spec, cuts in states}.values()),
         entries_of(plan),
         plan.reasons,
-        sum(axis.report.price for axis in plan.axes) if plan.invariant else None,
+        sum(axis.report.price for axis in plan.summing) if plan.invariant else None,
     )
 
 
 def _collectives(program: ProgramSpec) -> Counter[str]:
     calls = [step.collective for step in program.steps if step.collective is not None]
     return Counter(call.operation for call in calls if call.phase != "done")
+
+
+def _bytes(spec: TensorSpec, cuts: Sequence[StateCut]) -> int:
+    """Returns the bytes of a state whose part a rank has, and of which ``cuts`` are undone."""
+    own = [extent for extent in spec.shape if isinstance(extent, int)]
+    return math.prod(whole_shape(own, cuts)) * ITEM_SIZES[spec.dtype]
 
 
 def _rank_bytes(program: ProgramSpec, sizes: dict[str, int], stored: dict[str, int]) -> int:

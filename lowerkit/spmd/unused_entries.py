@@ -21,6 +21,10 @@ def require_used(plan: MeshPlan) -> None:
     for axis in plan.axes:
         unused = [entry for entry in axis.entries if entry not in axis.report.used]
         problems += [reason for entry in unused if (reason := _why_unused(axis, entry)) is not None]
+    if plan.sums is not None:
+        used = {entry for each in plan.summing for entry in each.report.used}
+        unused = [entry for entry in plan.sums.entries if entry.choice == "row" and entry not in used]
+        problems += [reason for entry in unused if (reason := _why_unused(plan.sums, entry)) is not None]
     if problems:
         raise UsageError(
             "LK1011",

@@ -13,6 +13,7 @@ Steps: ops are visited once, in program order, so an op finds the transposes of 
                        shuffle) is made contiguous first, if the rest of the transpose then moves whole groups
     transpose          both become one; the identity and moves of unit extents cost nothing
     matmul             a swap of the last two dimensions becomes a flag
+Where sums are to have one order on every mesh, ops that add floats stay where they are.
 
 Bytes: each pair that meets saves two loads and two stores per element.
 """
@@ -55,6 +56,7 @@ from lowerkit.passes.rewriting import (
     shape_of,
     weight_symbol,
 )
+from lowerkit.passes.shard.invariance import sums_in_layout
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class PropagateTransposes(Pass):
         changed = False
         for op in operations(block):
             push = _PUSHES.get(op.name)
-            if push is None:
+            if push is None or sums_in_layout(op):
                 continue
             with ir.InsertionPoint(op), op.location:
                 values = push(op)

@@ -150,6 +150,8 @@ class Choices:
         entry = self.plan.entry_for([path]) if path else None
         if entry is None or entry.choice != "sequence" or not len(op.operands):
             return None
+        if op.name in ("lk.collective_start", "lk.collective_done"):
+            return None  # along another axis, on what the ops around it are given
         kind = tensor_type(op.operands[0])
         loop = nest.loop_of(0, kind.rank - 2) if kind is not None and kind.rank > 1 else None
         if loop is None or nest.loops[loop].kind != "parallel":

@@ -6,8 +6,7 @@ Steps:
        run along the same loop. A value has a wish where all its readers agree;
     3. from the start to the end, op by op, so that operands are known: what the plan fixes; else the rules
        (:mod:`lowerkit.passes.shard.rules`), or on terms (:mod:`lowerkit.passes.shard.terms`);
-    4. where that is asked for, a state is split as all that is written to it is, if it still is so when its reads are
-       split: 3 again with it.
+    4. a state is split as all that is written to it is, if it still is so when its reads are split: 3 again with it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from lowerkit.dialect.types import is_float
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import element_of, operations, shape_of
 from lowerkit.passes.shard.choices import Choices
+from lowerkit.passes.shard.held_states import STATE_OPS, needed_otherwise, splittable, state_of
 from lowerkit.passes.shard.invariance import is_invariant
-from lowerkit.passes.shard.loops.nest import Nest
+from lowerkit.passes.shard.loops.nest import Nest, aligned
 from lowerkit.passes.shard.loops.table import nest_of
 from lowerkit.passes.shard.rules import nbytes, placed
-from lowerkit.passes.shard.shardings import PARTIAL, WHOLE, Partial, Placed, Sharding, Split, divides
+from lowerkit.passes.shard.shardings import PARTIAL, WHOLE, Partial, Placed, Sharding, Shared, Split, divides
 from lowerkit.passes.shard.steps import Step
 from lowerkit.passes.shard.terms import is_linear_in
 
@@ -43,15 +43,13 @@ class Decisions:
         states: how each state is held that is not whole.
     """
 
-    def __init__(
-        self, block: ir.Block, choices: Choices, inputs: Sequence[str], *, splits_states: bool = False
-    ) -> None:
+    def __init__(self, block: ir.Block, choices: Choices, inputs: Sequence[str]) -> None:
         self.ops = operations(block)
         self.nests = [None if op.name in _DATA or op.name == "tensor.dim" else nest_of(op) for op in self.ops]
         self.steps: list[Step] = []
         self.held: dict[ir.Value, Sharding] = {}
-        self.states: dict[str, Sharding] = {}
-        self._ranks, self._splits_states = choices.plan.ranks, splits_states
+        self.states: dict[str, Split | Shared] = {}
+        self._ranks, self._keeps_states = choices.plan.ranks, choices.plan.keeps_states
         self._invariant = bool(self.ops) and is_invariant(self.ops[0])
         self.arguments = choices.inputs(list(block.arguments), inputs)
         self._fixed = [choices.fixed(op, nest) for op, nest in zip(self.ops, self.nests, strict=True)]
@@ -70,52 +68,44 @@ class Decisions:
         kept_whole: set[str] = set()
         while True:
             self._decide()
-            if not self._splits_states:
+            if not self._keeps_states:
                 return
-            written = self._written()
-            broken = {name for name, held in self.states.items() if written.get(name, held) != held}
-            found = {
-                name: held
-                for name, held in written.items()
-                if isinstance(held, Split) and name not in self.states and name not in kept_whole
-            }
-            if not broken and not found:
-                return
+            broken = needed_otherwise(self.ops, self.steps, self.held, self.states)
+            found = splittable(self.ops, self.held, self._wanted, self._ranks)
             kept_whole |= broken
-            self.states = {name: held for name, held in (self.states | found).items() if name not in kept_whole}
-
-    def _written(self) -> dict[str, Sharding]:
-        """Returns how all that is written to a state is held; whole where that differs."""
-        found: dict[str, Sharding] = {}
-        for op in self.ops:
-            if op.name == "lk.state_write":
-                held = self.held.get(op.operands[0], WHOLE)
-                if isinstance(held, Split) and not divides(op.operands[0], held.axis, self._ranks):
-                    held = WHOLE
-                name = ir.StringAttr(op.attributes["symbol"]).value
-                found[name] = held if found.get(name, held) == held else WHOLE
-        return found
+            ways = {name: held for name, held in (found | self.states).items() if name not in kept_whole}
+            if ways == self.states:
+                return
+            self.states = ways
 
     # --- wishes ---------------------------------------------------------------------------------------------------
 
-    def _wishes(self) -> dict[ir.Value, Split]:
-        """Returns how all readers of a value want it, where they want the same slices."""
-        wanted: dict[ir.Value, Split | None] = {}
+    def _wishes(self) -> dict[ir.Value, Split | Shared]:
+        """Returns how all readers of a value want it, where they want the same slices; a state takes what it gets."""
+        wanted: dict[ir.Value, Split | Shared | None] = {}
         for op, nest, fixed in zip(reversed(self.ops), reversed(self.nests), reversed(self._fixed), strict=True):
+            if op.name == "lk.state_write":
+                continue
             found: Placed | None = fixed.placed if fixed is not None else None
             if fixed is None and nest is not None:
-                loops = {self._loop(nest, number, wanted.get(value)) for number, value in enumerate(op.results)}
-                loop = loops.pop() if len(loops) == 1 else None
-                found = None if loop is None else nest.along(loop, self._ranks)
+                found = self._as_wished(op, nest, [wanted.get(value) for value in op.results])
             for number, value in enumerate(op.operands):
                 wish = None if found is None else found.operands[number]
-                own = wish if isinstance(wish, Split) else None
+                own = wish if isinstance(wish, Split | Shared) else None
                 wanted[value] = own if wanted.get(value, own) == own else None
         return {value: wish for value, wish in wanted.items() if wish is not None}
 
-    @staticmethod
-    def _loop(nest: Nest, result: int, wish: Split | None) -> int | None:
-        return None if wish is None else nest.loop_of_result(result, wish.axis)
+    def _as_wished(self, op: ir.Operation, nest: Nest, wishes: Sequence[Split | Shared | None]) -> Placed | None:
+        """How an op runs that gives its results as their readers want them."""
+        if op.name == "lk.attention" and wishes[0] is not None and self._has_fewer_heads(op, wishes):
+            heads = shape_of(op.operands[1])[1]
+            return self._sharing_heads(op, wishes[0], Shared(1, heads) if heads > 1 else WHOLE)
+        loops = {None if wish is None else nest.loop_of_result(number, wish.axis) for number, wish in enumerate(wishes)}
+        loop = loops.pop() if len(loops) == 1 else None
+        if loop is None:
+            return None
+        shared = [wish for wish in wishes if isinstance(wish, Shared)]
+        return nest.along_shared(loop, shared[0].parts) if shared else nest.along(loop, self._ranks)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -141,10 +131,18 @@ class Decisions:
         fixed, nest = self._fixed[number], self.nests[number]
         if fixed is not None and fixed.action == "look_up":
             return fixed
-        if op.name in ("lk.state_read", "lk.state_write"):
+        if op.name in STATE_OPS:
             return self._state(op)
-        if op.name == "lk.attention" and self._has_fewer_heads(op, given):
-            return Step("share_heads", Placed((given[0], *([WHOLE] * (len(given) - 1))), (given[0],)))
+        if op.name == "lk.attention":
+            own = Shared(1, shape_of(op.operands[1])[1])
+            query = self._wanted.get(op.results[0], WHOLE) if given[0] == WHOLE else given[0]
+            if given[1:3] == [own, own] and self._has_fewer_heads(op, [query]):
+                return Step("run", self._sharing_heads(op, query, own))
+            if self._has_fewer_heads(op, given):
+                return Step("share_heads", self._sharing_heads(op, given[0], WHOLE))
+        if nest is not None and any(isinstance(each, Shared) for each in given):
+            alike = self._on_shared(nest, given) if fixed is None else None
+            return _RUNS_WHOLE if alike is None else Step("run", alike)
         chosen = fixed.placed if fixed is not None else None
         if chosen is None and nest is not None:
             chosen = self._on_terms(op, given) or placed(
@@ -164,10 +162,23 @@ class Decisions:
         return Step("pad" if padded else "run", chosen)
 
     def _state(self, op: ir.Operation) -> Step:
-        held = self.states.get(ir.StringAttr(op.attributes["symbol"]).value)
+        held = self.states.get(state_of(op))
         if held is None:
             return _RUNS_WHOLE
         return Step("run", Placed((held,) * len(op.operands), (held,) * len(op.results)))
+
+    @staticmethod
+    def _on_shared(nest: Nest, given: Sequence[Sharding]) -> Placed | None:
+        """How an op runs on slices that several ranks have: on one of these, and all else whole."""
+        ways = {
+            (nest.loop_of(number, held.axis), held.parts)
+            for number, held in enumerate(given)
+            if isinstance(held, Shared)
+        }
+        if len(ways) != 1 or any(isinstance(held, Split | Partial) for held in given):
+            return None
+        ((loop, parts),) = ways
+        return None if loop is None else nest.along_shared(loop, parts)
 
     def _on_terms(self, op: ir.Operation, given: Sequence[Sharding]) -> Placed | None:
         """How an op runs on terms, where its result is smaller than what would be summed for it alone."""
@@ -182,7 +193,14 @@ class Decisions:
             return None
         return Placed(tuple(given), (PARTIAL,) * len(op.results))
 
-    def _has_fewer_heads(self, op: ir.Operation, given: Sequence[Sharding]) -> bool:
+    @staticmethod
+    def _sharing_heads(op: ir.Operation, query: Sharding, keys: Sharding) -> Placed:
+        """How attention runs where several ranks share a key head."""
+        scores = [aligned(mask, [(0,), (1,), (2,), (3,)]) for mask in list(op.operands)[3:]]
+        masks = [Split(indices.index((1,))) if (1,) in indices else WHOLE for indices in scores]
+        return Placed((query, keys, keys, *masks), (query,))
+
+    def _has_fewer_heads(self, op: ir.Operation, given: Sequence[Sharding | None]) -> bool:
         heads = shape_of(op.operands[1])[1]
         return given[0] == Split(1) and 0 < heads < self._ranks and self._ranks % heads == 0
 

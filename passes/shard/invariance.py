@@ -19,6 +19,12 @@ _VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast
 _MOVES = frozenset({"lk.weight", "lk.gather", "lk.scatter", "lk.sort", "lk.topk"})
 """Ops of the dialect that compute no floats."""
 
+_SUMMING = frozenset({"lk.reduce", "lk.softmax", "lk.avg_pool"})
+"""Ops through which transposes move, and that add."""
+
+_INEXACT = frozenset({"sum", "mean", "prod"})
+"""Of ``lk.reduce``: what another order rounds in another way."""
+
 
 def mark_invariant(module: ir.Module) -> None:
     """Marks a module, and its functions: bodies of branches and loops go through passes in modules of their own."""
@@ -59,6 +65,16 @@ def is_exact(term: ir.Value) -> bool:
     while op is not None and op.name in _VIEWS:
         op = defining_op(op.operands[0])
     return op is not None and EXACT in op.attributes
+
+
+def sums_in_layout(op: ir.Operation) -> bool:
+    """Whether an op of a marked module adds floats in an order that hangs on how its operand lies in memory.
+
+    Collectives end what transposes move through, so that the layout would hang on the mesh.
+    """
+    if op.name not in _SUMMING or not is_invariant(op) or not is_float(ir.ShapedType(op.operands[0].type).element_type):
+        return False
+    return op.name != "lk.reduce" or ir.StringAttr(op.attributes["kind"]).value in _INEXACT
 
 
 def is_for_kernels(op: ir.Operation) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowerkit.mlir import ir
 from lowerkit.passes.shard.loops.nest import Nest, Stated
-from lowerkit.passes.shard.shardings import Placed, local_type
+from lowerkit.passes.shard.shardings import Placed, Shared, Split, local_type, parts_of
 
 
 def localize(op: ir.Operation, nest: Nest, placed: Placed, ranks: int) -> None:
@@ -12,18 +12,19 @@ def localize(op: ir.Operation, nest: Nest, placed: Placed, ranks: int) -> None:
     for result, held in zip(op.results, placed.results, strict=True):
         result.set_type(local_type(result, held, ranks))
     loop = nest.shared(placed)
+    slices = [held for held in (*placed.operands, *placed.results) if isinstance(held, Split | Shared)]
     for stated in nest.stated:
         if stated.loop == loop:
-            _divide(op, stated, ranks)
+            _divide(op, stated, parts_of(slices[0], ranks))
 
 
-def _divide(op: ir.Operation, stated: Stated, ranks: int) -> None:
+def _divide(op: ir.Operation, stated: Stated, parts: int) -> None:
     """An extent that an attribute states becomes that of one rank."""
     attribute = op.attributes[stated.name]
     if stated.place is None:
         number = ir.IntegerAttr(attribute)
-        op.attributes[stated.name] = ir.IntegerAttr.get(number.type, number.value // ranks)
+        op.attributes[stated.name] = ir.IntegerAttr.get(number.type, number.value // parts)
     else:
         sizes = list(ir.DenseI64ArrayAttr(attribute))
-        sizes[stated.place] //= ranks
+        sizes[stated.place] //= parts
         op.attributes[stated.name] = ir.DenseI64ArrayAttr.get(sizes)

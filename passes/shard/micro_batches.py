@@ -22,6 +22,7 @@ from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.rewriting import (
+    captured_values,
     clone_op,
     element_of,
     empty_like,
@@ -47,7 +48,7 @@ def split_batch(module: ir.Module, context: PassContext, parts: int) -> None:
     Raises:
         UnsupportedError: LK4007, the batch does not divide, or an op needs all of it.
     """
-    context.sharding = ShardingPlan(AXIS, parts, (PlanEntry("*", "batch"),))
+    context.sharding = ShardingPlan(AXIS, parts, (PlanEntry("*", "batch"),), keeps_states=False)
     ShardProgram().run(module, context)
     context.sharding = None
     block = main_block(module)
@@ -67,7 +68,7 @@ class _Parts:
         apart = self._apart(ops)
         met = {op.results[0] for op in ops if self._is_meeting(op)}
         for op in ops[first:]:
-            values = set(op.operands)
+            values = _read(op)
             if values & apart and values & met and not self._is_meeting(op):
                 raise UnsupportedError(
                     "LK4007",
@@ -108,7 +109,7 @@ class _Parts:
             symbol = weight_symbol(op.results[0]) if len(op.results) else None
             shard = None if symbol is None else self.weights.shard(symbol)
             own = shard is not None and any(name == AXIS for name, _ in shard.axes)
-            if own or any(operand in apart for operand in op.operands):
+            if own or _read(op) & apart:
                 if op.name != "lk.collective_done":
                     apart.update(op.results)
                 if has_effects(op) and not _checks(op, apart):
@@ -149,6 +150,11 @@ class _Parts:
             f"it cannot run in {self.parts} micro-batches",
             hint="leave out micro-batches of the plan",
         )
+
+
+def _read(op: ir.Operation) -> set[ir.Value]:
+    """Returns what an op reads, its regions included: a body may look up in a tensor from outside."""
+    return {*op.operands, *captured_values(op)}
 
 
 def _checks(op: ir.Operation, apart: set[ir.Value]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from lowerkit.dialect import GatherOp, WeightOp
 from lowerkit.mlir import arith, ir, linalg
 from lowerkit.passes.rewriting import defining_op, element_of, empty_like, shape_of, tensor_type, weight_symbol
-from lowerkit.passes.shard.shardings import Split, local_type
+from lowerkit.passes.shard.shardings import Shared, Split, local_type, parts_of
 from lowerkit.program.dtypes import name_of
 from lowerkit.program.weights import Array, Shard, WeightStore
 
@@ -28,7 +28,7 @@ class OwnParts:
         """How many ranks there are."""
         return self._shard.ranks
 
-    def of(self, value: ir.Value, split: Split) -> ir.Value:
+    def of(self, value: ir.Value, split: Split | Shared) -> ir.Value:
         """Returns a rank's slice of a value that every rank has whole.
 
         A weight whose extent does not divide gets zeros behind its end; nothing else may have such an extent.
@@ -36,7 +36,7 @@ class OwnParts:
         owner = defining_op(value)
         kind = ir.RankedTensorType(local_type(value, split, self._shard.ranks))
         symbol = weight_symbol(value)
-        if symbol is not None:
+        if symbol is not None and isinstance(split, Split):
             return WeightOp.build(self._weight(symbol, shape_of(value), split.axis), kind)
         if owner is not None and owner.name == "arith.constant":
             constant = ir.DenseElementsAttr(owner.attributes["value"])
@@ -44,8 +44,10 @@ class OwnParts:
                 return arith.ConstantOp(kind, ir.DenseElementsAttr.get_splat(kind, constant.get_splat_value())).result
         if owner is not None and owner.name == "linalg.fill":
             return linalg.fill(owner.operands[0], outs=[local_empty(value, split, self._shard.ranks)])
-        places = np.arange(shape_of(value)[split.axis], dtype=np.int64).reshape(self._shard.ranks, -1)
-        return GatherOp.build(value, self.row_of("places", places), axis=split.axis)
+        parts = parts_of(split, self._shard.ranks)
+        places = np.arange(shape_of(value)[split.axis], dtype=np.int64).reshape(parts, -1)
+        own = np.arange(self._shard.ranks) * parts // self._shard.ranks
+        return GatherOp.build(value, self.row_of("places", places[own]), axis=split.axis)
 
     def row_of(self, stem: str, rows: Array) -> ir.Value:
         """Returns ``rows[r]`` at rank r: what depends on the rank is data, a weight that the ranks share."""
@@ -82,7 +84,7 @@ class OwnParts:
         return self._names[symbol, axis]
 
 
-def local_empty(value: ir.Value, split: Split, ranks: int) -> ir.Value:
+def local_empty(value: ir.Value, split: Split | Shared, ranks: int) -> ir.Value:
     """Builds a ``tensor.empty`` for what one rank holds of ``value``."""
     kind = tensor_type(value)
     assert kind is not None, "only tensors are split"

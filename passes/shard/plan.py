@@ -49,6 +49,14 @@ class Collective:
     place: str
 
 
+@dataclass(frozen=True)
+class StateSlices:
+    """A state of which each rank has one of ``parts`` slices along a dimension; fewer than ranks: neighbours share."""
+
+    axis: int
+    parts: int
+
+
 @dataclass
 class ShardingReport:
     """What a plan came to.
@@ -60,7 +68,7 @@ class ShardingReport:
         split: products and tables that are split, with their choice.
         whole: products with a weight that every rank computes whole.
         collectives: in program order.
-        states: those of which each rank has a slice: along which dimension.
+        states: those of which each rank has a slice.
         price: by which part of its time sums in one order make the program longer, by the cost model.
     """
 
@@ -70,7 +78,7 @@ class ShardingReport:
     whole: list[str] = field(default_factory=list[str])
     collectives: list[Collective] = field(default_factory=list[Collective])
     inputs: list[str] = field(default_factory=list[str])
-    states: dict[str, int] = field(default_factory=dict[str, int])
+    states: dict[str, StateSlices] = field(default_factory=dict[str, StateSlices])
     price: float = 0.0
 
     def clear(self) -> None:
@@ -89,12 +97,14 @@ class ShardingPlan:
         ranks: how many ranks lie along it.
         entries: the first one that names a module decides.
         report: filled in by the pass.
+        keeps_states: each rank has states of its own between runs; not so of parts that one rank runs in turn.
     """
 
     axis: str
     ranks: int
     entries: tuple[PlanEntry, ...] = ()
     report: ShardingReport = field(default_factory=ShardingReport, compare=False)
+    keeps_states: bool = True
 
     def entry_for(self, paths: Iterable[str]) -> PlanEntry | None:
         """Returns the first entry that names one of these modules; None where none does. Entries for inputs do not."""
@@ -148,6 +158,7 @@ class MeshPlan:
         stages: the plan of the pipeline axis, if there is one.
         invariant: sums are made in one order, whatever the mesh.
         reasons: why it is as it is, where it was chosen automatically.
+        sums: of one rank; what it says to sum, and no axis does, each rank sums in that order by itself.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -155,12 +166,18 @@ class MeshPlan:
     stages: StagePlan | None = None
     invariant: bool = False
     reasons: tuple[str, ...] = ()
+    sums: ShardingPlan | None = None
 
     def without_stages(self) -> MeshPlan | None:
         """Returns what is left where nothing is cut into stages; None where that is one device."""
         stages = self.stages
         mesh = tuple(axis for axis in self.mesh if stages is None or axis[0] != stages.axis)
         return replace(self, mesh=mesh, stages=None) if mesh else None
+
+    @property
+    def summing(self) -> tuple[ShardingPlan, ...]:
+        """The plans that say what is summed in one order."""
+        return self.axes if self.sums is None else (*self.axes, self.sums)
 
     @property
     def label(self) -> str:

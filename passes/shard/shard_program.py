@@ -33,16 +33,14 @@ class ShardProgram(Pass):
 
     Precondition: stage canonical.
 
-    Attributes:
-        splits_states: a state to which slices are written is held in slices, and the report of the plan says along
-            which dimension: whoever declares states declares those of a rank then.
+    A state to which slices are written is held in slices, and the report of the plan says along which dimension:
+    whoever declares states declares those of a rank then.
 
     Raises:
         UnsupportedError: LK4007, the plan splits what cannot be split; all of it at once.
     """
 
     name: ClassVar[str] = "shard-program"
-    splits_states: bool = False
 
     def run(self, module: ir.Module, context: PassContext) -> bool:
         """Transforms in place; see :class:`Pass`."""
@@ -50,6 +48,5 @@ class ShardProgram(Pass):
             return False
         block = main_block(module)
         with module.context, ir.Location.unknown():
-            sharder = Sharder(block, context.sharding, context.weights, context.input_names)
-            sharder.run(splits_states=self.splits_states)
+            Sharder(block, context.sharding, context.weights, context.input_names).run()
         return True

@@ -25,11 +25,11 @@ from lowerkit.passes.shard.choices import Choices
 from lowerkit.passes.shard.collectives import Collectives
 from lowerkit.passes.shard.decisions import Decisions
 from lowerkit.passes.shard.local_copy import localize
-from lowerkit.passes.shard.loops.nest import Nest, aligned
+from lowerkit.passes.shard.loops.nest import Nest
 from lowerkit.passes.shard.loops.table import PRODUCTS
 from lowerkit.passes.shard.parts import OwnParts, local_empty
-from lowerkit.passes.shard.plan import ShardingPlan
-from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Split, Whole, divides
+from lowerkit.passes.shard.plan import ShardingPlan, StateSlices
+from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Sharding, Shared, Split, Whole, divides, parts_of
 from lowerkit.passes.shard.vocabulary import own_look_up
 from lowerkit.passes.source_location import describe
 from lowerkit.program.weights import Shard, WeightStore
@@ -49,16 +49,13 @@ class Sharder:
         self.forms: dict[tuple[ir.Value, Sharding], ir.Value] = {}
         self.replaced: list[ir.Operation] = []
 
-    def run(self, *, splits_states: bool = False) -> None:
+    def run(self) -> None:
         """Transforms in place.
-
-        Args:
-            splits_states: states may be held in slices.
 
         Raises:
             UnsupportedError: LK4007, the plan splits what cannot be split.
         """
-        decisions = Decisions(self.block, self.choices, self.inputs, splits_states=splits_states)
+        decisions = Decisions(self.block, self.choices, self.inputs)
         self.choices.require_possible()
         self._report(decisions)
         if self.plan.ranks == 1:
@@ -84,6 +81,7 @@ class Sharder:
                     else:
                         self._share_heads(op, nest, step.placed)
         for op in reversed(self.replaced):
+            assert not any(list(result.uses) for result in op.results), f"{op.name} is still read"  # MLIR would not say
             op.erase()
         erase_dead(self.block)
 
@@ -92,9 +90,8 @@ class Sharder:
         for op, step in zip(decisions.ops, decisions.steps, strict=True):
             if op.name in PRODUCTS and weight_symbol(op.operands[1]) is not None and not decisions.is_split(step):
                 report.whole.append(describe(op).module_path)
-        for name, held in decisions.states.items():
-            if isinstance(held, Split):
-                report.states[name] = held.axis
+        for name, held in decisions.states.items() if self.plan.ranks > 1 else ():
+            report.states[name] = StateSlices(held.axis, parts_of(held, self.plan.ranks))
 
     # --- one op ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +122,7 @@ class Sharder:
         for number, (operand, wanted) in enumerate(zip(op.operands, chosen.operands, strict=True)):
             result = nest.destinations.get(number)
             held = WHOLE if result is None else chosen.results[result]
-            if isinstance(held, Split):
+            if isinstance(held, Split | Shared):
                 with ir.InsertionPoint(op), op.location:
                     operands.append(local_empty(operand, held, self.plan.ranks))
             else:
@@ -151,7 +148,7 @@ class Sharder:
         if held == WHOLE:
             return
         axis = ir.IntegerAttr(_defined(op.operands[1]).attributes["value"]).value
-        if isinstance(held, Split) and held.axis == axis:
+        if isinstance(held, Split | Shared) and held.axis == axis:
             with ir.InsertionPoint(op), op.location:
                 op.results[0].replace_all_uses_with(constant_index(shape_of(source)[axis]))
             self.replaced.append(op)
@@ -196,9 +193,8 @@ class Sharder:
             whole = self._form(value, WHOLE, op)
             with ir.InsertionPoint(op), op.location:
                 operands.append(whole if heads == 1 else GatherOp.build(whole, self.parts.row_of("head", own), axis=1))
-        for mask in list(op.operands)[3:]:
-            indices = aligned(mask, [(0,), (1,), (2,), (3,)])
-            operands.append(self._form(mask, Split(indices.index((1,))) if (1,) in indices else WHOLE, op))
+        masks = zip(list(op.operands)[3:], chosen.operands[3:], strict=True)
+        operands += [self._form(mask, wanted, op) for mask, wanted in masks]
         self._define(op.results[0], query, self._copy(op, operands, nest, chosen).results[0])
         self.replaced.append(op)
 
@@ -231,7 +227,7 @@ class Sharder:
                 return self.collectives.exchanged(self.forms[value, held], held, wanted, before)
             case Split(), Whole():
                 return self.collectives.gathered(self.forms[value, held], held, before)
-            case _, Split():
+            case Whole() | Partial() | Split(), Split() | Shared():
                 whole = self._form(value, WHOLE, before)
                 with ir.InsertionPoint(before), before.location:
                     return self.parts.of(whole, wanted)

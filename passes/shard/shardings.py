@@ -24,13 +24,21 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """Rank r of n holds slice number ``r * parts / n`` along dimension ``axis``: neighbours have the same one."""
+
+    axis: int
+    parts: int
+
+
+@dataclass(frozen=True)
 class Partial:
     """Every rank holds a term; the tensor is their reduction."""
 
     reduction: Reduction = "sum"
 
 
-Sharding: TypeAlias = Whole | Split | Partial
+Sharding: TypeAlias = Whole | Split | Shared | Partial
 
 WHOLE = Whole()
 PARTIAL = Partial()
@@ -54,11 +62,16 @@ def local_type(value: ir.Value, sharding: Sharding, ranks: int) -> ir.Type:
 
     Slices are of one size: those of a weight that does not divide are padded.
     """
-    if not isinstance(sharding, Split):
+    if not isinstance(sharding, Split | Shared):
         return value.type
     shape = shape_of(value)
-    shape[sharding.axis] = -(-shape[sharding.axis] // ranks)
+    shape[sharding.axis] = -(-shape[sharding.axis] // parts_of(sharding, ranks))
     return ir.RankedTensorType.get(shape, element_of(value))
+
+
+def parts_of(held: Split | Shared, ranks: int) -> int:
+    """Returns how many slices there are."""
+    return ranks if isinstance(held, Split) else held.parts
 
 
 def divides(value: ir.Value, axis: int, ranks: int) -> bool:

@@ -8,7 +8,8 @@ Vocabulary
 Steps:
     1. give every op a stage: the one that the plan names for its module; an op that the plan does not name has the last
        stage of what it reads, or is free;
-    2. copy the program once for each stage; keep its ops, and the free ones that they read;
+    2. copy the program once for each stage; keep its ops, and the free ones that they read. Extents are read at the
+       arguments, which all stages are given, so that they are free;
     3. send a crossing right behind the op that makes it, and receive it at the same place of the program;
     4. broadcast each output from the stage that makes it, at the end.
 Sends, receives and broadcasts stand in all stages in the order of the one program, so the first one that is not done
@@ -33,9 +34,9 @@ from lowerkit.passes.rewriting import (
     has_effects,
     main_block,
     operations,
-    shape_of,
     tensor_type,
 )
+from lowerkit.passes.shard.open_extents import open_shape, read_at_arguments
 from lowerkit.passes.shard.plan import StageEntry, StagePlan
 from lowerkit.passes.source_location import describe
 
@@ -51,13 +52,15 @@ def split_stages(program: Program, plan: StagePlan) -> list[Program]:
 
     Raises:
         UsageError: LK1011, the plan names no module that there is, or a stage that reads from a later one.
-        UnsupportedError: LK4007, what crosses between stages is no tensor of a known shape.
+        UnsupportedError: LK4007, what crosses between stages is no tensor, or has a shape that depends on data.
     """
+    whole = program.copy()
     with program.context, ir.Location.unknown():
-        stages = _Stages(main_block(program.module), plan)
+        read_at_arguments(main_block(whole.module))
+        stages = _Stages(main_block(whole.module), plan)
         programs: list[Program] = []
         for number in range(plan.ranks):
-            own = program.copy()
+            own = whole.copy()
             _Cut(main_block(own.module), stages, plan, number).run()
             programs.append(replace(own, place={plan.axis: number}))
     return programs
@@ -207,15 +210,15 @@ class _Cut:
     def _empty(self, value: ir.Value) -> ir.Value:
         owner = defining_op(value)
         assert owner is not None, "an argument is free"
-        kind = tensor_type(value)
-        if kind is None or not kind.has_static_shape:
+        shape = None if tensor_type(value) is None else open_shape(value)
+        if shape is None:
             raise UnsupportedError(
                 "LK4007",
                 f"{describe(owner)} gives {value.type} to another stage of {self.plan.axis!r}: "
-                "a stage passes on tensors of known shapes",
+                "a stage passes on tensors whose shapes follow from those of the inputs",
                 hint="compile for fixed sizes, or without the pipeline axis",
             )
-        return tensor.EmptyOp(shape_of(value), element_of(value)).result
+        return tensor.EmptyOp(shape, element_of(value)).result
 
 
 def _computes(op: ir.Operation) -> bool:

@@ -64,7 +64,7 @@ class Group:
         self.store = store
         self.identity = connected.identity
         self.native = connected.engine
-        self.unfinished = Unfinished(survives_failure=settings.engine == "mpi")
+        self.unfinished = Unfinished(survives_failure=settings.engine != "lowerkit")
         reach = settings.reach
         self._settings = replace(settings, reach=replace(reach, token=connected.token or reach.token))
         self._children = self._workspaces = 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import Connected, EngineName, refuse_unused
@@ -38,7 +39,7 @@ class GroupSettings:
     timeout: float
     tuning: TuningTable | None
     record_folder: Path | None
-    engine: EngineName = field(default="lowerkit", kw_only=True)
+    engine: EngineName | Literal["gloo"] = field(default="lowerkit", kw_only=True)
 
     @staticmethod
     def given(

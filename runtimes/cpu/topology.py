@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lowerkit.errors import UsageError
+from lowerkit.errors import ResourceError, UsageError
+from lowerkit.runtimes import _native
+from lowerkit.runtimes.mapping.address_space import limit_lines
 
 _MOST_THREADS = 1024
 
@@ -36,6 +38,21 @@ def threads_of_rank(threads: int | None, ranks: int = 1) -> int:
     if not 1 <= threads <= _MOST_THREADS:
         raise UsageError("LK1009", f"threads is {threads}, expected 1 to {_MOST_THREADS}")
     return threads
+
+
+def thread_pool(threads: int) -> _native.ThreadPool:
+    """Returns threads for the runs of a session, the caller's counted.
+
+    Raises:
+        ResourceError: LK7002, the system gives no more, or there is no room for their stacks.
+    """
+    try:
+        return _native.ThreadPool(threads)
+    except OSError as error:
+        reason = f"{threads} threads cannot be started: {error.strerror or error}"
+        raise ResourceError(
+            "LK7002", reason, details=limit_lines(), hint="`--threads 1` needs no further ones"
+        ) from error
 
 
 def _siblings(cpu: int) -> str:

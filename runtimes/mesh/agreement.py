@@ -12,10 +12,13 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.failures import CollectiveFault, not_formed
+from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
-from lowerkit.runtimes.collective.rendezvous.published_line import PublishedLine
+from lowerkit.runtimes.collective.rendezvous.published_line import MOST_BYTES, PublishedLine
 from lowerkit.runtimes.collective.rendezvous.store import Store
 from lowerkit.runtimes.manifest import Manifest, ProgramSpec
 from lowerkit.runtimes.mesh.places import mesh_label
@@ -23,7 +26,7 @@ from lowerkit.runtimes.mesh.places import mesh_label
 SETTLE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 _ID_DIGITS = 12
-_MOST_PATH = 1024
+_MOST_PATH = 512  # a character is up to six bytes of a line
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,21 @@ def agreement(store: Store, name: str, rank: int, own: RankStart, seconds: float
         yield
     finally:
         store.delete(key)
+
+
+def agree(group: Group, own: RankStart) -> None:
+    """Returns when all ranks of a group that there is start with the same. The group stays what it is otherwise.
+
+    Raises:
+        CollectiveFault: LK8022, ranks start with something else; LK8008 to LK8012, the group failed.
+    """
+    line = np.zeros(MOST_BYTES, np.uint8)
+    data = own.to_bytes()
+    line[: len(data)] = np.frombuffer(data, np.uint8)
+    rows = group.run(group.calls.all_gather(line))
+    starts = {rank: RankStart.from_bytes(rank, row.tobytes().rstrip(b"\0")) for rank, row in enumerate(rows)}
+    if differences := {rank: found for rank, start in starts.items() if (found := start.differences(rank, own))}:
+        raise _disagreement(group.name, group.rank, differences)
 
 
 def _compare(store: Store, name: str, rank: int, own: RankStart, deadline: Deadline) -> None:

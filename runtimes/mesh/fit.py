@@ -34,7 +34,7 @@ def take_part(path: Path, program: ProgramSpec, group: Group | None) -> Collecti
         group: of as many ranks as its mesh has; this process is one of them.
 
     Raises:
-        UsageError: LK8021, the group does not fit the mesh; LK1010, its engine runs no compiled programs.
+        UsageError: LK8021, the group does not fit the mesh.
         CollectiveFault: LK8011, the group was aborted or closed.
     """
     if group is None and not program.mesh:
@@ -59,9 +59,15 @@ def take_part(path: Path, program: ProgramSpec, group: Group | None) -> Collecti
             f"{path.name} is for a mesh {label}, and {_described(group)}",
             hint=f"start {size} ranks, or compile the model for the ranks that there are",
         )
-    from lowerkit.runtimes.mesh.steps import CollectiveCalls  # sessions of one rank load nothing of groups
+    from lowerkit.runtimes import _collective  # sessions of one rank load nothing of groups
 
-    return CollectiveCalls(program, group)
+    if isinstance(group.native, _collective.Group):
+        from lowerkit.runtimes.mesh.native_steps import NativeCalls
+
+        return NativeCalls(program, group)
+    from lowerkit.runtimes.mesh.engine_steps import EngineCalls
+
+    return EngineCalls(program, group)
 
 
 def _described(group: Group) -> str:

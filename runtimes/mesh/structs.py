@@ -29,6 +29,17 @@ class MeshAxis(msgspec.Struct, frozen=True):
     size: int
 
 
+class StateCut(msgspec.Struct, frozen=True):
+    """How the ranks along an axis share a state: each has one of ``parts`` slices of one size along a dimension.
+
+    Where there are fewer slices than ranks, neighbours along the axis have the same one, as many for each slice.
+    """
+
+    axis: str
+    dim: int
+    parts: int
+
+
 class CollectiveCall(msgspec.Struct, frozen=True):
     """What a collective step does with its buffers ``[input, output]``, in all ranks of an axis together.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from lowerkit.runtimes.manifest import COLLECTIVE_KERNEL, ITEM_SIZES, Buffer, ProgramSpec, Signature, Step
 from lowerkit.runtimes.mesh.pairs import jump_problems, pair_up, touch_problems
 from lowerkit.runtimes.mesh.places import mesh_size, place_text
+from lowerkit.runtimes.mesh.state_parts import whole_shape
 from lowerkit.runtimes.mesh.structs import FIRST_OPERATIONS, IN_PLACE, MESSAGES, REDUCING, WITH_ROOT, named
+from lowerkit.runtimes.safetensors_header import StoredTensor
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _MOST_RANKS = 1 << 20
@@ -43,6 +45,34 @@ def mesh_problems(program: ProgramSpec, features: Collection[str]) -> Iterator[s
         shared = buffer.shard.split(",")
         if buffer.kind != "weight" or not set(shared) <= sizes.keys() or len(set(shared)) < len(shared):
             yield f"buffer {number} ({buffer.kind}) is shared along {buffer.shard[:80]!r}: no axes of the mesh"
+
+
+def state_problems(
+    program: ProgramSpec, weights: Mapping[str, StoredTensor], features: Collection[str]
+) -> Iterator[str]:
+    """Yields one line for each contradiction in where states start, and in how ranks share them."""
+    if program.state_cuts and "state_cuts" not in features:
+        yield "its ranks share states, and state cuts are not listed as a required feature"
+    sizes = {axis.name: axis.size for axis in program.mesh}
+    specs = {spec.name: spec for spec in program.signature.states}
+    shapes = {name: [entry for entry in spec.shape if isinstance(entry, int)] for name, spec in specs.items()}
+    for name, cuts in program.state_cuts.items():
+        axes, rank = [cut.axis for cut in cuts], len(shapes.get(name, []))
+        fitting = all(
+            0 <= cut.dim < rank and cut.parts > 1 and cut.axis in sizes and sizes[cut.axis] % cut.parts == 0
+            for cut in cuts
+        )
+        if not fitting or not cuts or len(set(axes)) < len(axes):
+            yield f"the state {name[:80]!r} is cut in a way that there is not"
+            return
+    for name, weight in program.state_initials.items():
+        if name not in specs or weight not in weights:
+            yield f"state {name!r} starts from the weight {weight!r}: one of them does not exist"
+            continue
+        stored, whole = weights[weight], whole_shape(shapes[name], program.state_cuts.get(name, []))
+        size = math.prod(whole) * ITEM_SIZES.get(specs[name].dtype, 0)
+        if (tuple(stored.shape), stored.end - stored.begin) != (whole, size):
+            yield f"the state {name[:80]!r} of {list(whole)} starts from a tensor {stored.dtype} {list(stored.shape)}"
 
 
 def place_problems(programs: Sequence[ProgramSpec]) -> Iterator[str]:

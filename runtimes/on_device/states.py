@@ -11,11 +11,12 @@ import numpy as np
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes import _native
 from lowerkit.runtimes.arguments import Array, as_array, describe
-from lowerkit.runtimes.artifact_reader import Artifact
 from lowerkit.runtimes.device import Bytes
 from lowerkit.runtimes.dtypes import numpy_dtype
 from lowerkit.runtimes.expressions import evaluate
-from lowerkit.runtimes.manifest import HOST, ITEM_SIZES, WEIGHTS_ENTRY, ProgramSpec, TensorSpec
+from lowerkit.runtimes.manifest import HOST, ITEM_SIZES, ProgramSpec, TensorSpec
+from lowerkit.runtimes.mapping.mapped_weights import MappedWeights
+from lowerkit.runtimes.mesh.state_parts import own_slices
 from lowerkit.runtimes.on_device.memory import DeviceFailure, DeviceMemory, raise_failure
 
 
@@ -54,22 +55,32 @@ class _DeviceState:
 class StateMemory:
     """Memory for each state of a program. Not thread-safe: its session holds the lock."""
 
-    def __init__(self, program: ProgramSpec, artifact: Artifact, memories: Mapping[str, DeviceMemory]) -> None:
+    def __init__(
+        self,
+        program: ProgramSpec,
+        weights: MappedWeights,
+        memories: Mapping[str, DeviceMemory],
+        ranks: Mapping[str, int] | None = None,
+    ) -> None:
         """Allocates the states and gives them their initial values.
 
         Args:
-            program: says of each state where it lives.
-            artifact: holds the bytes that states start from; zeros where there are none.
+            program: says of each state where it lives, and which part of it a rank has.
+            weights: hold the values that states start from; zeros where there are none.
             memories: of the devices, by name.
+            ranks: place of this process along each axis of the mesh; None is the first one everywhere.
 
         Raises:
             RuntimeFault: LK8016, a device fails.
             ResourceError: LK7002, it has not the memory.
         """
         self.specs = program.signature.states
-        blob = artifact.entry_bytes(WEIGHTS_ENTRY)
-        stored = {name: artifact.weights[weight] for name, weight in program.state_initials.items()}
-        self._initials = {name: blob[tensor.begin : tensor.end] for name, tensor in stored.items()}
+        self._initials = {name: weights.tensor(weight) for name, weight in program.state_initials.items()}
+        self._parts = {
+            spec.name: own_slices(_shape(spec), program.state_cuts[spec.name], program.mesh, ranks or {})
+            for spec in self.specs
+            if spec.name in program.state_cuts
+        }
         self._sizes = [math.prod(_shape(spec)) * ITEM_SIZES[spec.dtype] for spec in self.specs]
         homes = {buffer.index: buffer.memory for buffer in program.buffers if buffer.kind == "state"}
         self._states: list[_HostState | _DeviceState] = []
@@ -95,9 +106,13 @@ class StateMemory:
         try:
             for spec, size, state in zip(self.specs, self._sizes, self._states, strict=True):
                 initial = self._initials.get(spec.name)
-                state.write(np.zeros(size, np.uint8) if initial is None else initial)
+                state.write(np.zeros(size, np.uint8) if initial is None else self._own_bytes(spec.name, initial))
         except DeviceFailure as failure:
             raise_failure(failure)
+
+    def _own_bytes(self, name: str, initial: Array) -> Bytes:
+        own = initial[self._parts[name]] if name in self._parts else initial
+        return np.ascontiguousarray(own).reshape(-1).view(np.uint8)
 
     def values(self) -> dict[str, Array]:
         """Returns a copy of each state, by name.

@@ -16,6 +16,7 @@ from lowerkit.runtimes.arguments import Array
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.cpu.topology import threads_of_rank
 from lowerkit.runtimes.manifest import MAIN_PROGRAM, Manifest, ProgramSpec, Signature
+from lowerkit.runtimes.mapping.address_space import limit_lines
 from lowerkit.runtimes.nesting import rebuild_outputs
 from lowerkit.runtimes.replicas.batch import Batch, join_outputs
 from lowerkit.runtimes.session import Integrity, Session
@@ -71,7 +72,7 @@ class ReplicatedSession:
             ]
             return ReplicatedSession([first, *rest])
         except MemoryError as error:
-            raise ResourceError("LK7002", f"no memory to load {path}") from error
+            raise ResourceError("LK7002", f"no memory to load {path}", details=limit_lines()) from error
         finally:
             artifact.close()
 

@@ -29,20 +29,22 @@ def main() -> int:
     options = parser.parse_args()
     numbers = [options.only] if options.only is not None else range(options.count)
     kinds: Counter[str] = Counter()
-    collectives = 0
+    collectives = cut = 0
     started = time.monotonic()
     for number in numbers:
         compiled = bool(options.compile) and number % options.compile == 0
         graph, mesh, outcome = outcome_of(options.seed, number, compiled=compiled)
         kinds[outcome.kind] += 1
         collectives += outcome.collectives
+        cut += outcome.cut
         if outcome.failed and not compiled:
             graph, mesh = smaller(graph, mesh, outcome.kind)
             outcome = judge(graph, mesh)
         if outcome.failed or options.only is not None:
             print(f"--- {options.seed}:{number} {outcome}\n{mesh}\n{graph.text}", flush=True)
     text = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    print(f"{len(numbers)} programs: {text}; {collectives} collectives; {time.monotonic() - started:.0f} s")
+    found = f"{collectives} collectives, {cut} states in parts"
+    print(f"{len(numbers)} programs: {text}; {found}; {time.monotonic() - started:.0f} s")
     return 1 if kinds["wrong"] + kinds["crashed"] else 0
 
 

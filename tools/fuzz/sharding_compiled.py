@@ -20,7 +20,8 @@ from sharding_maker import shared_context
 def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
     """Returns the outcome of a program that is compiled from stage ``raised`` on, but for entries without a use."""
     module, store = parse_module(graph.text, shared_context()), store_of(graph)
-    wanted = interpret(module, graph.inputs, store.get)
+    final = dict(graph.states)
+    wanted = interpret(module, graph.inputs, store.get, states=final)
     plans = split(parse_module(graph.text, shared_context()), store_of(graph), mesh, input_names(graph))
     used = [tuple(entry for entry in plan.entries if entry in plan.report.used) for plan in plans]
     axes = [ShardingPlan(plan.axis, plan.ranks, own) for plan, own in zip(plans, used, strict=True) if own]
@@ -37,7 +38,10 @@ def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
         for number, kind in enumerate(returned)
         if kind is not None
     ]
-    program = Program(shared_context(), module, store, Signature(inputs, outputs), "random", "raised")
+    states = [TensorSpec(name, "f32", list(array.shape)) for name, array in graph.states.items()]
+    for name, array in graph.states.items():
+        store.add(name, array)
+    program = Program(shared_context(), module, store, Signature(inputs, outputs, states), "random", "raised")
     sizes, stages = [(plan.axis, plan.ranks) for plan in axes], None
     if mesh.stages:
         count = max(mesh.stages.values()) + 1
@@ -56,4 +60,6 @@ def judge_compiled(graph: Graph, mesh: Mesh) -> Outcome:
         return Outcome("wrong", str(error.message))
     except (LowerkitError, AssertionError, ValueError, TypeError, IndexError, KeyError) as error:
         return Outcome("crashed", f"{type(error).__name__}: {error}")
-    return compared([[np.asarray(each) for each in found]], wanted)
+    kept = [(compiled.runner.state[name], final[name]) for name in graph.states if name in compiled.runner.state]
+    pairs = [*zip(map(np.asarray, found), wanted, strict=True), *kept]
+    return compared([[ours for ours, _ in pairs]], [other for _, other in pairs])

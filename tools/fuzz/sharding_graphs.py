@@ -1,8 +1,8 @@
 """Random small programs of canonical IR, with weights and module paths, and random plans for them.
 
 Each step takes values from those that there are and adds one: products with weights and without, convolutions, norms,
-attention, elementwise ops with broadcasts, views, reductions, look-ups, joins and residuals. Extents divide by 2, 3 and
-4 often, and sometimes not.
+attention, elementwise ops with broadcasts, views, reductions, look-ups, joins, residuals and states. Extents divide by
+2, 3 and 4 often, and sometimes not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from lowerkit.program.locations import make_location, origin_of
 from sharding_layers import LAYERS
 from sharding_maker import FEATURES, Array, Maker, Step, shared_context
 from sharding_moves import MOVES
+from sharding_states import STATES
 
 CHOICES = ("column", "row", "vocabulary", "expert", "replicate")
-_STEPS: dict[str, tuple[int, Step]] = {**LAYERS, **MOVES}
+_STEPS: dict[str, tuple[int, Step]] = {**LAYERS, **MOVES, **STATES}
 
 
 @dataclass
@@ -32,12 +33,14 @@ class Graph:
         weights: by name.
         inputs: in the order of the arguments.
         modules: paths with weights, then those without.
+        states: where they start, by name.
     """
 
     text: str
     weights: dict[str, Array]
     inputs: list[Array]
     modules: tuple[list[str], list[str]]
+    states: dict[str, Array] = field(default_factory=dict[str, Array])
 
 
 @dataclass
@@ -128,8 +131,9 @@ def _graph(maker: Maker, steps: int) -> Graph:
             continue
         scale = 1.0 if array.ndim < 2 else 1.5 / np.sqrt(max(array.shape[-1], 2))
         maker.weights[name] = (data.standard_normal(array.shape) * scale).astype(np.float32)
+    states = {name: data.standard_normal(array.shape).astype(np.float32) for name, array in maker.states.items()}
     weighted, others = ([path for path in paths if path in there] for paths in maker.inside)
-    return Graph(text, maker.weights, inputs, (weighted, others))
+    return Graph(text, maker.weights, inputs, (weighted, others), states)
 
 
 def _input_shape(rng: random.Random, batch: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,8 @@ from lowerkit.passes.rewriting import erase_dead, main_block, operations
 from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan
 from lowerkit.passes.shard.shard_program import ShardProgram
 from lowerkit.program.weights import WeightStore
+from lowerkit.runtimes.mesh.state_parts import own_slices
+from lowerkit.runtimes.mesh.structs import MeshAxis, StateCut
 from sharding_graphs import Graph, Mesh, input_names
 from sharding_maker import Array, shared_context
 
@@ -32,11 +34,13 @@ class Outcome:
         kind: ``passed``, ``refused``, ``wrong`` or ``crashed``.
         detail: what differs, or what was raised.
         collectives: how many the program has.
+        cut: how many states ranks have in parts.
     """
 
     kind: str
     detail: str = ""
     collectives: int = 0
+    cut: int = 0
 
     @property
     def failed(self) -> bool:
@@ -47,7 +51,8 @@ class Outcome:
 def judge(graph: Graph, mesh: Mesh) -> Outcome:
     """Returns the outcome of all ranks in numpy."""
     module, store = parse_module(graph.text, shared_context()), store_of(graph)
-    wanted = interpret(module, graph.inputs, store.get)
+    states = dict(graph.states)
+    wanted = interpret(module, graph.inputs, store.get, states=states)
     try:
         plans = split(module, store, mesh, input_names(graph))
         if not module.operation.verify():
@@ -60,13 +65,40 @@ def judge(graph: Graph, mesh: Mesh) -> Outcome:
             data = store.get(name)
             return data if shard is None else shard.part(data, dict(zip(sizes, places[rank], strict=True)))
 
-        ranks = interpret_mesh(module, graph.inputs, part, sizes)
+        mesh_axes = [MeshAxis(*axis) for axis in mesh.axes]
+        cuts = cuts_of(plans)
+
+        def own(states: Mapping[str, Array], rank: int) -> dict[str, Array]:
+            place, found = dict(zip(sizes, places[rank], strict=True)), dict(states)
+            for name, each in cuts.items():
+                shape = list(states[name].shape)
+                for cut in each:
+                    shape[cut.dim] //= cut.parts
+                found[name] = states[name][own_slices(shape, each, mesh_axes, place)]
+            return found
+
+        kept = [own(graph.states, rank) for rank in range(len(places))]
+        ranks = interpret_mesh(module, graph.inputs, part, sizes, kept.__getitem__)
     except UnsupportedError as error:
         return Outcome("refused" if error.code == "LK4007" else "crashed", f"{error.code}: {error.message}")
     except Exception as error:
         return Outcome("crashed", f"{type(error).__name__}: {error}")
+    for rank, found in enumerate(kept):
+        mine = own(states, rank)
+        outcome = compared([[found[name] for name in mine]], [mine[name] for name in mine])
+        if outcome.failed:
+            return replace(outcome, detail=f"{outcome.detail}; these are states of rank {rank}: {', '.join(mine)}")
     collectives = sum(len(plan.report.collectives) for plan in plans)
-    return replace(compared(ranks, wanted), collectives=collectives)
+    return replace(compared(ranks, wanted), collectives=collectives, cut=len(cuts))
+
+
+def cuts_of(plans: Sequence[ShardingPlan]) -> dict[str, list[StateCut]]:
+    """Returns how each state is cut of which ranks have parts, axis by axis."""
+    found: dict[str, list[StateCut]] = {}
+    for plan in plans:
+        for name, held in plan.report.states.items():
+            found.setdefault(name, []).append(StateCut(plan.axis, held.axis, held.parts))
+    return found
 
 
 def store_of(graph: Graph) -> WeightStore:

@@ -27,6 +27,7 @@ from lowerkit.passes.layout.transposes import build_transpose
 from lowerkit.passes.rewriting import element_of, shape_of
 from lowerkit.program.locations import make_location
 from sharding_maker import FEATURES, MOST_ELEMENTS, Maker, Step
+from sharding_states import rows_set
 
 
 def product(maker: Maker) -> ir.Value | None:
@@ -152,8 +153,12 @@ def attention(maker: Maker) -> ir.Value | None:
     if maker.rng.random() < 0.4:
         cos, sin = maker.weight(1, 1, length, features), maker.weight(1, 1, length, features)
         query, key = (RopeOp.build(each, cos, sin) for each in (query, key))
-    mask = maker.weight(1, 1, length, length) if maker.rng.random() < 0.3 else None
-    made = AttentionOp.build(query, key, own, mask, causal=mask is None and maker.rng.random() < 0.5)
+    if maker.rng.random() < 0.4:
+        key, own = (rows_set(maker, each, 2) for each in (key, own))
+        made = AttentionOp.build(query, key, own)
+    else:
+        mask = maker.weight(1, 1, length, length) if maker.rng.random() < 0.3 else None
+        made = AttentionOp.build(query, key, own, mask, causal=mask is None and maker.rng.random() < 0.5)
     joined = build_transpose(made, [0, 2, 1, 3])
     kind = ir.RankedTensorType.get([batch, length, heads * features], ir.F32Type.get())
     flat = tensor.CollapseShapeOp(kind, joined, [[0], [1], [2, 3]]).result

@@ -28,7 +28,7 @@ class Maker:
 
     Attributes:
         rng: decides everything.
-        weights: by name; empty until their values are drawn.
+        weights, states: by name; empty until their values are drawn.
         values: tensors of floats, in program order.
         ids: the input of integers, 0 to 5.
         path: of the module at hand.
@@ -37,6 +37,7 @@ class Maker:
 
     rng: random.Random
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
+    states: dict[str, Array] = field(default_factory=dict[str, Array])
     values: list[ir.Value] = field(default_factory=list[ir.Value])
     ids: ir.Value | None = None
     path: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from lowerkit.cli.running.joining import check_engine, joining
 from lowerkit.cli.running.place import LocalPlace
 from lowerkit.cli.running.report import named, reported
 from lowerkit.cli.supervise import read_manifest, supervise_devices
@@ -41,19 +42,23 @@ def run_ranks(request: RunRequest, manifest: Manifest, nproc: int | None, sim: i
         from lowerkit.cli.running.launcher import launch
 
         _check_size(request, program, "--nproc", nproc)
+        check_engine(request.engine, LocalPlace)
         launch([rank_with_place(program.mesh, rank) for rank in range(nproc)], sys.argv)
     elif sim is not None:
         from lowerkit.cli.running.simulation import run_in_simulation
 
         _check_size(request, program, "--sim", sim)
+        check_engine(request.engine, None)
         supervise_devices(manifest)
         run_in_simulation(request, program, sim)
     elif (place := LauncherPlace.of_environment()) is not None:
         _check_size(request, program, "WORLD_SIZE", place.size)
+        check_engine(request.engine, LauncherPlace)
         with named(place.rank, rank_with_place(program.mesh, place.rank)):
             run_rank(request, manifest, place)
     elif (mpi := MpiPlace.of_environment()) is not None:
         _check_size(request, program, "mpirun -n", mpi.size)
+        check_engine(request.engine, MpiPlace)
         with named(mpi.rank, rank_with_place(program.mesh, mpi.rank)), mpi:
             run_rank(request, manifest, mpi)
     else:
@@ -71,33 +76,28 @@ def run_started_rank(request: RunRequest, place_text: str) -> None:
 def run_rank(request: RunRequest, manifest: Manifest, place: LocalPlace | LauncherPlace | MpiPlace) -> None:
     """Runs one rank in this process; rank 0 prints and writes the outputs, when all ranks have them."""
     supervise_devices(manifest)
-    from lowerkit.cli.running.rank_states import rank_states
+    from lowerkit.cli.running.rank_states import rank_states, require_same_parts, write_parts
     from lowerkit.cli.session_inputs import read_inputs, read_states, write_states
     from lowerkit.runtimes.cpu.requirements import choose_program
-    from lowerkit.runtimes.mesh.ranks import join_mesh
 
     # What is wrong on this rank alone is known before the others wait for it.
-    signature = choose_program(manifest, request.target, rank=place.rank).signature
+    program = choose_program(manifest, request.target, rank=place.rank)
+    signature = program.signature
     inputs = read_inputs(signature, request.inputs, request.seed)
     states = None if request.state is None else rank_states(request.state, place.rank, place.size)
+    if states is not None:
+        require_same_parts(states, program)
     initial = {} if states is None else read_states(signature, states)
-    session = join_mesh(
-        request.artifact,
-        place.store(request.rank_deadline),
-        place.rank,
-        place.size,
-        deadline=request.rank_deadline,
-        reach=place.reach(),
-        threads=request.threads,
-        target=request.target,
-        device=request.device,
-    )
-    session.set_state(initial)
-    results = session.run(**inputs)
-    assert session.group is not None, "it was joined"
-    session.group.run(session.group.calls.barrier())  # nothing is written unless all ranks have their outputs
+    join = joining(request, place)
+    with request.limited():
+        session = join()
+        session.set_state(initial)
+        results = session.run(**inputs)
+        assert session.group is not None, "it was joined"
+        session.group.run(session.group.calls.barrier())  # nothing is written unless all ranks have their outputs
     if states is not None:
         write_states(session.state, states)
+        write_parts(states, program)
     if place.rank == 0:
         request.give(signature, results)
 

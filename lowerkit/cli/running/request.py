@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ class RunRequest:
         rank_deadline: seconds that ranks wait for each other.
         as_json: whether to print JSON.
         simulated: what --sim simulates.
+        memory_limit: of a rank's address space, as a text; None: no other than there is.
+        engine: who carries out what the ranks do together.
     """
 
     artifact: Path
@@ -43,6 +46,21 @@ class RunRequest:
     rank_deadline: float
     as_json: bool
     simulated: SimulationOptions
+    memory_limit: str | None
+    engine: str = "lowerkit"
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Returns what loads and runs are in, once modules are loaded: ``--memory-limit`` holds there.
+
+        Raises:
+            UsageError: LK1009, the limit is no size.
+        """
+        if self.memory_limit is None:
+            return nullcontext()
+        from lowerkit.runtimes.mapping.address_space import limited_to
+        from lowerkit.spmd.cost.quantities import parse_bytes
+
+        return limited_to(parse_bytes(self.memory_limit, "--memory-limit"))
 
     def give(self, signature: Signature, results: Sequence[Any], further: Mapping[str, Any] | None = None) -> None:
         """Writes the outputs to their folder, one .npy each, and prints what they are; as JSON ``further``, too."""

@@ -57,6 +57,7 @@ def describe_mesh_cost(cost: MeshCost, device: DeviceModel) -> dict[str, Any]:
             for each in cost.traffic
         ],
         "plan": None if cost.plan is None else entries_of(cost.plan),
+        "alike_layers": cost.alike_layers,
     }
 
 
@@ -113,6 +114,8 @@ def print_plan(model: str, document: Mapping[str, Any]) -> None:
     if smallest is not None:
         click.echo(f"the smallest mesh that fits: {smallest_text(smallest)}")
     click.echo(document["compared"])
+    if left_out := max(mesh["alike_layers"] for mesh in meshes):
+        click.echo(f"up to {left_out} layers take what one more layer adds to the plan of a few: they are alike")
 
 
 def mesh_text(mesh: Mapping[str, Any]) -> str:

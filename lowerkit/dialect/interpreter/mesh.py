@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from lowerkit.dialect.interpreter.interpreter import Combine, Interpreter, Pending, executable_copy
+from lowerkit.dialect.interpreter.interpreter import Combine, Interpreter, Pending, States, executable_copy
 from lowerkit.dialect.ops import CollectiveStartOp
 from lowerkit.dialect.ops.collective import MESSAGES
 from lowerkit.dialect.reference.numeric import Array
@@ -24,7 +24,11 @@ T = TypeVar("T")
 
 
 def interpret_mesh(
-    module: Any, inputs: Sequence[Array], weights: Callable[[str, int], Array], mesh: int | Mapping[str, int]
+    module: Any,
+    inputs: Sequence[Array],
+    weights: Callable[[str, int], Array],
+    mesh: int | Mapping[str, int],
+    states: Callable[[int], States] | None = None,
 ) -> list[list[Array]]:
     """Runs ``@main`` on every rank of a mesh; returns the results by rank.
 
@@ -33,6 +37,7 @@ def interpret_mesh(
         inputs: the same on all ranks.
         weights: gives the data of a weight by its name and the rank.
         mesh: the ranks of its only axis; or the size of each axis by its name, the last one varies fastest.
+        states: gives the states of a rank, which are updated in place.
 
     Raises:
         LowerkitError: what the first rank in order raised; see :func:`interpret`.
@@ -45,7 +50,8 @@ def interpret_mesh(
     def run(rank: int, combine: Combine) -> list[Array]:
         copy, functions = copies[id(modules[rank])]
         with copy.context:
-            return Interpreter(functions, lambda name: weights(name, rank), None, combine).call(
+            own = None if states is None else states(rank)
+            return Interpreter(functions, lambda name: weights(name, rank), own, combine).call(
                 functions["main"], inputs
             )
 

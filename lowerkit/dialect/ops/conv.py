@@ -8,7 +8,7 @@ from typing import Any
 from lowerkit.dialect.base import Array, LkOperation, Operand, Result
 from lowerkit.dialect.extents import Count, Shapes, static_shape
 from lowerkit.dialect.lowering import conv as lowering
-from lowerkit.dialect.ops.matmul import check_accumulate
+from lowerkit.dialect.ops.matmul import check_accumulate, check_sums
 from lowerkit.dialect.reference import window as numpy_window
 from lowerkit.dialect.reference.numeric import quiet
 from lowerkit.dialect.shapes import element_count, fail, is_dynamic, per_dimension, ranked, tensor_type
@@ -45,7 +45,8 @@ class ConvOp(LkOperation, name="conv", traits=[ext.Pure]):
         padding: ``low0, high0, low1, high1, ...``, not negative.
         dilation: the distance between filter taps, one for each spatial dimension.
         groups: the number of independent channel groups; Cin for a depthwise convolution.
-        accumulate: the type in which products are summed; the sum is rounded once at the end.
+        accumulate: the type in which products are summed; the sum is rounded once at the end, or, as that of
+            ``lk.matmul``, left in this type.
 
     FLOPs: ``2 * N * Cout * out... * Cin/groups * kernel...``.
 
@@ -114,6 +115,11 @@ class ConvOp(LkOperation, name="conv", traits=[ext.Pure]):
             "accumulate": accumulate or compute_type(ranked("input", input.type).element_type),
         }
         return cls.create({"input": input, "filter": filter}, parameters, loc=loc, ip=ip).result
+
+    def check(self) -> None:
+        """Raises ``VerifyError`` if the op does not fit together; sums of floats may be left unrounded."""
+        (expected,) = self.infer_result_types(self.input.type, self.filter.type, **self.parameters())
+        check_sums(self.result.type, expected, self.accumulate.value)
 
     @quiet
     def reference(self, input: Array, filter: Array) -> tuple[Array, ...]:

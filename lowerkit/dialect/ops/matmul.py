@@ -114,9 +114,7 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
     def check(self) -> None:
         """Raises ``VerifyError`` if the op does not fit together; sums of floats may be left unrounded."""
         (expected,) = self.infer_result_types(self.lhs.type, self.rhs.type, **self.parameters())
-        found = self.result.type
-        if not any(compatible_types(each, found) for each in (expected, _of_element(expected, self.accumulate.value))):
-            fail(f"result 0 has type {found}, but the operands and attributes give {expected}")
+        check_sums(self.result.type, expected, self.accumulate.value)
 
     def contraction_size(self, shape: Shapes = static_shape) -> Any:
         """Returns K, or DYNAMIC; from whichever operand knows it."""
@@ -146,6 +144,12 @@ class MatmulOp(LkOperation, name="matmul", traits=[ext.Pure]):
 
 def _of_element(type_: ir.Type, element: ir.Type) -> ir.Type:
     return tensor_type(list(ranked("result", type_).shape), element)
+
+
+def check_sums(found: ir.Type, expected: ir.Type, accumulate: ir.Type) -> None:
+    """Fails unless a result is of the expected type, or of that with the sums as they are, which are not rounded."""
+    if not any(compatible_types(each, found) for each in (expected, _of_element(expected, accumulate))):
+        fail(f"result 0 has type {found}, but the operands and attributes give {expected}")
 
 
 def check_accumulate(element: ir.Type, accumulate: ir.Type) -> None:

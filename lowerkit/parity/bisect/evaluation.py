@@ -8,13 +8,47 @@ from typing import Any
 
 import numpy as np
 
-from lowerkit.dialect.interpreter.interpreter import executable_copy
+from lowerkit.dialect.interpreter.interpreter import Combine, executable_copy
 from lowerkit.dialect.reference.numeric import Array, is_floating, quiet
 from lowerkit.dialect.types import floats_as_float64
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter, flat_tensors
 from lowerkit.program.locations import Origin, last_part, origin_of
 from lowerkit.program.program import Program
+from lowerkit.runtimes.mesh.state_parts import own_slices
+
+
+@dataclass(frozen=True)
+class RankOf:
+    """One rank of a mesh.
+
+    Attributes:
+        place: where it is along each axis.
+        combine: what its interpreter begins collectives with.
+    """
+
+    place: Mapping[str, int]
+    combine: Combine
+
+    def own_weights(self, program: Program, whole: Callable[[str], Array]) -> Callable[[str], Array]:
+        """Returns what gives the rank's part of a weight by its name."""
+
+        def get(name: str) -> Array:
+            shard = program.weights.shard(name)
+            return whole(name) if shard is None else shard.part(whole(name), self.place)
+
+        return get
+
+    def own_states(self, program: Program, whole: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns the rank's part of what each state starts from."""
+        shapes = {
+            spec.name: [extent for extent in spec.shape if isinstance(extent, int)] for spec in program.signature.states
+        }
+        cuts = program.state_cuts
+        return {
+            name: value[own_slices(shapes[name], cuts.get(name, []), program.mesh, self.place)]
+            for name, value in whole.items()
+        }
 
 
 class OpValues:
@@ -70,6 +104,7 @@ def evaluate(
     float64: bool,
     keep: bool = False,
     make: Callable[..., MixedInterpreter] = MixedInterpreter,
+    rank: RankOf | None = None,
 ) -> Evaluation:
     """Runs the module that ``program`` holds now.
 
@@ -79,6 +114,7 @@ def evaluate(
         float64: every float is float64 (weights, inputs, constants, what weights are folded into).
         keep: keep the value of every op.
         make: makes the interpreter, of the arguments of :class:`MixedInterpreter`.
+        rank: which rank of a mesh it is; None: the program is for one device.
 
     Raises:
         LowerkitError: the interpreter does not know an op.
@@ -89,7 +125,10 @@ def evaluate(
     states = {
         spec.name: np.asarray(weights(spec.name)) for spec in program.signature.states if spec.name in program.weights
     }
+    if rank is not None:
+        weights, states = rank.own_weights(program, weights), rank.own_states(program, states)
     interpreter = make(functions, weights, states, float64=float64, keep=keep)
+    interpreter.combine = None if rank is None else rank.combine
     with module.context, floats_as_float64(float64):
         block = functions["main"].regions[0].blocks[0]
         arguments = [

@@ -15,7 +15,8 @@ class StageRow:
     """One stage of the waterfall.
 
     Attributes:
-        stage: ``eager``, ``exported``, ``captured``, ``raised``, ``canonical``, ``layout``, ``fused`` or ``compiled``.
+        stage: ``eager``, ``exported``, ``captured``, ``raised``, ``canonical``, ``layout``, ``fused`` or ``compiled``;
+            of a mesh ``ranks`` in place of the last but one: all ranks, interpreted side by side.
         own: decibels of its outputs to float64, computed in the model's element types; None where that was not run.
         exact: the same with every float as float64: what is lost here is no rounding.
         note: why something was not run, empty otherwise.
@@ -76,6 +77,7 @@ class Finding:
         cause: what kind of wrong it is.
         details: further lines: what was tried, and what agrees.
         testimony: of a kernel of a target with witnesses, the layer that is wrong, and what they say.
+        ranks: of a mesh, those on which it differs; empty for one device.
     """
 
     stage: str
@@ -88,13 +90,15 @@ class Finding:
     cause: str
     details: tuple[str, ...] = ()
     testimony: Testimony | None = None
+    ranks: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
         where = f" at {self.location}" if self.location else ""
+        who = f" on {', '.join(self.ranks)}" if self.ranks else ""
         layer = f"; what is wrong is {self.testimony.layer}" if self.testimony is not None else ""
-        return f"stage {self.stage}, {self.culprit}: {self.op} of {self.node}{where} is the first to differ{layer}"
+        return f"stage {self.stage}, {self.culprit}: {self.op} of {self.node}{where} is the first to differ{who}{layer}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON."""
@@ -108,6 +112,7 @@ class Finding:
             "distance": None if self.distance is None else self.distance.to_json(),
             "cause": self.cause,
             "details": list(self.details),
+            "ranks": list(self.ranks),
             "layer": "" if self.testimony is None else self.testimony.layer,
             "witnesses": [] if self.testimony is None else [row.to_json() for row in self.testimony.rows],
         }

@@ -32,6 +32,7 @@ from lowerkit.parity.bisect.graph import (
     graph_values,
 )
 from lowerkit.parity.bisect.locate import kernel_finding, memory_finding, pass_finding, step_finding
+from lowerkit.parity.bisect.ranks import Judge, search_ranks
 from lowerkit.parity.bisect.recorded_run import KernelFault, StepFault, recorded_run
 from lowerkit.parity.bisect.reproducer import kernel_reproducer, memory_reproducer, pass_reproducer
 from lowerkit.parity.gates import GATES
@@ -41,12 +42,14 @@ from lowerkit.runtimes.manifest import HOST
 
 if TYPE_CHECKING:
     from lowerkit.passes.base import PassContext
+    from lowerkit.passes.shard.plan import MeshPlan
     from lowerkit.program.program import Program
 
 STAGES = ("captured", "raised", "canonical", "partitioned", "layout", "fused")
 DOUBTED_DB = 40.0
 """Below this distance a stage is not called the same, however much the model magnifies rounding."""
 _PIPELINE = ("raised", "canonical", "partitioned", "layout", "fused")
+_BEFORE_SPLIT = ("raised", "canonical")
 
 
 @dataclass
@@ -65,6 +68,7 @@ def bisect_program(
     target: str = "cpu",
     device: str | None = None,
     allow: Sequence[str] = (),
+    sharding: MeshPlan | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Bisection:
     """Finds the first op of a captured program that computes something else than the model.
@@ -74,6 +78,7 @@ def bisect_program(
         target: what to compile for, such as ``cpu:x86-64-v3``.
         device: the device that takes the place of the target's.
         allow: what accelerators may compute less exactly; a kernel may be as far off as that moves its region.
+        sharding: how it is split among ranks, which are searched behind the split (:mod:`.ranks`); None: one device.
         on_progress: called with a line for people.
 
     Raises:
@@ -84,7 +89,7 @@ def bisect_program(
         raise UsageError(
             "LK1003", "a bisection needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
-    options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device)
+    options = CompileOptions(target=target, allow=frozenset(allow), golden=False, device=device, sharding=sharding)
     return _Search(program, program.example_inputs, options, on_progress or (lambda _text: None)).run()
 
 
@@ -109,9 +114,14 @@ class _Search:
         self.graphs()
         context = lowering_context(self.program, self.options)
         self.stage("captured", [], context)
-        for stage in _PIPELINE:
+        split = self.options.sharding is not None
+        for stage in _BEFORE_SPLIT if split else _PIPELINE:
             self.stage(stage, self.lower(stage, context), context)
-        self.compiled()
+        if split:
+            judge = Judge(self.decibels, self.same_outputs)
+            search_ranks(self.program, self.inputs, self.options, judge, self.result, self.show)
+        else:
+            self.compiled()
         return self.result
 
     # --- eager and the graphs -------------------------------------------------------------------------------------
@@ -201,8 +211,11 @@ class _Search:
             self.result.doubts.append(f"stage {stage} differs from the graph in float64 ({distance})")
 
     def sound(self, evaluation: Evaluation, least: float = -math.inf) -> bool:
+        return self.same_outputs(evaluation.outputs, least)
+
+    def same_outputs(self, outputs: Sequence[Array], least: float = -math.inf) -> bool:
         limit = max(self.limit, least)
-        return all(same(*pair, limit) for pair in zip(evaluation.outputs, self.reference, strict=True))
+        return all(same(*pair, limit) for pair in zip(outputs, self.reference, strict=True))
 
     def evaluation(self, program: Program, *, float64: bool, keep: bool = False) -> tuple[Evaluation | None, str]:
         try:

@@ -36,6 +36,7 @@ from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 from lowerkit.runtimes.mesh.places import place_of, rank_with_place
+from lowerkit.runtimes.mesh.state_parts import own_slices
 from lowerkit.spmd.simulated_session import SimulatedSession
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +69,7 @@ def check_integers(program: Program, inputs: Sequence[Array], options: CompileOp
 
     def walk_rank(rank: int, combine: Combine | None) -> list[IntegerRow]:
         place = place_of(program.mesh, rank)
-        states = {spec.name: _part(program.weights, spec.name, place) for spec in program.signature.states}
+        states = {spec.name: _own_state(program, spec, place) for spec in program.signature.states}
         interpreter = Interpreter(functions, lambda name: _part(program.weights, name, place), states, combine)
         with module.context:
             return _Walk(interpreter, given[rank][count:]).run(inputs)
@@ -92,6 +93,14 @@ def _part(weights: WeightStore, name: str, place: Mapping[str, int]) -> Array:
     """Returns what the rank at ``place`` has of a weight."""
     shard = weights.shard(name)
     return weights.get(name) if shard is None else shard.part(weights.get(name), place)
+
+
+def _own_state(program: Program, spec: TensorSpec, place: Mapping[str, int]) -> Array:
+    """Returns what a state of the rank at ``place`` starts from."""
+    own = [extent for extent in spec.shape if isinstance(extent, int)]
+    return program.weights.get(spec.name)[
+        own_slices(own, program.state_cuts.get(spec.name, []), program.mesh, place)
+    ].copy()
 
 
 def _worst(rows: Sequence[IntegerRow], ranks: Sequence[str]) -> IntegerRow:

@@ -81,6 +81,7 @@ def _finding(bisection: Bisection) -> str:
         ("op", found.op),
         ("node", found.node),
         ("source line", found.location or "none"),
+        ("ranks", ", ".join(found.ranks)),
         ("shape", "x".join(map(str, found.shape)) or "scalar"),
         ("SQNR to what it should be", distance),
         ("largest error", largest),

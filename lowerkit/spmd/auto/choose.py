@@ -6,7 +6,7 @@ The name of an axis says what is split along it: ``tp`` weights, ``dp`` the batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from lowerkit.errors import UnsupportedError
@@ -14,6 +14,7 @@ from lowerkit.passes.shard.plan import MeshPlan, ShardingPlan
 from lowerkit.program.program import Program
 from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.auto.draft import Draft, draft_of
+from lowerkit.spmd.auto.fixed_sums import REFERENCE, FixedSums
 from lowerkit.spmd.auto.one_axis import STAGES, choose_along
 from lowerkit.spmd.auto.stage_choice import StageChoice, choose_stages
 from lowerkit.spmd.auto.trial import Estimate, Machine
@@ -59,7 +60,7 @@ def choose_plan(
         mesh: the ranks.
         device: each of them.
         link: between them; one for all axes, or by axis.
-        invariant: for the plan.
+        invariant: for the plan, whose sums are then those of two ranks (:mod:`.fixed_sums`).
 
     Raises:
         UnsupportedError: LK4007, nothing can be split along an axis.
@@ -72,19 +73,21 @@ def choose_plan(
     trial, reasons = draft.trial, list[str]()
     plans: list[ShardingPlan] = []
     pipeline = _pipeline(mesh)
+    is_reference = mesh.axes == (MeshAxis(REFERENCE, 2),)
+    reference = _reference(program, device, links) if invariant and not is_reference else None
+    sums = FixedSums(reference) if invariant and not is_reference else None
     for axis in mesh.axes:
         if axis == pipeline:
             continue
         if axis.size == 1:
-            plans += [replace(plan, ranks=1) for plan in _of_two(program, mesh, axis, device, links) if invariant]
+            plans += [ShardingPlan(axis.name, 1)] if invariant else []
             reasons.append(f"{axis.name}: one rank, nothing is split")
             continue
-        found = choose_along(axis, draft, trial)
-        if invariant and found is not None and axis.size > 2:
-            _require_the_same_sums(found.plan, _of_two(program, mesh, axis, device, links))
+        found = choose_along(axis, draft, trial, sums)
         if found is None:
             raise _nothing(axis, draft)
         trial = found.trial
+        sums = None if sums is None else sums.behind(found.plan)
         plans.append(found.plan)
         reasons += found.reasons
     cost, stages = trial.estimate, None
@@ -94,38 +97,28 @@ def choose_plan(
             raise _nothing(pipeline, draft)
         reasons += stages.reasons
         cost = Estimate(stages.seconds, stages.weight_bytes, cost.collectives)
+    if invariant and is_reference:
+        (reference,) = plans
     made = MeshPlan(
-        tuple(sizes.items()), tuple(plans), None if stages is None else stages.plan, invariant, tuple(reasons)
+        tuple(sizes.items()),
+        tuple(plans),
+        None if stages is None else stages.plan,
+        invariant,
+        tuple(reasons),
+        None if reference is None else ShardingPlan(reference.axis, 1, reference.entries),
     )
     return AutoChoice(_entries(mesh, plans, stages), reasons, cost, made)
 
 
-def _of_two(program: Program, mesh: Mesh, axis: MeshAxis, device: DeviceModel, links: Links) -> list[ShardingPlan]:
-    """Returns the plan of an axis as it is chosen for two ranks: it says which sums have one order on every mesh."""
-    if axis.name.rstrip("0123456789") != "tp":
-        return []  # nothing else sums weighted products over ranks
-    axes = tuple(MeshAxis(each.name, 2) if each == axis else each for each in mesh.axes)
-    found = choose_plan(program, Mesh(axes), device, links).plan.axes
-    return [plan for plan in found if plan.axis == axis.name]
-
-
-def _require_the_same_sums(plan: ShardingPlan, reference: list[ShardingPlan]) -> None:
-    """Sums are made in one order for every mesh where each splits the same products along K.
-
-    Raises:
-        UnsupportedError: LK4007, two ranks would split others than ``plan`` does.
-    """
-    own = {entry.pattern for entry in plan.entries if entry.choice == "row"}
-    other = {entry.pattern for each in reference for entry in each.entries if entry.choice == "row"}
-    if own == other or not reference:
-        return
-    differing = ", ".join(map(repr, sorted(own ^ other)))
-    raise UnsupportedError(
-        "LK4007",
-        f"{plan.axis}={plan.ranks} and {plan.axis}=2 would sum other products over ranks ({differing}): "
-        "their bits would differ",
-        hint="--shard plan.json with the same rows for every mesh, or without --invariant",
-    )
+def _reference(program: Program, device: DeviceModel, links: LinkModel | Links) -> ShardingPlan | None:
+    """Returns the plan by which two ranks share weights; None where they can share none."""
+    try:
+        (plan,) = choose_plan(program, Mesh((MeshAxis(REFERENCE, 2),)), device, links).plan.axes
+    except UnsupportedError as error:
+        if error.code != "LK4007":
+            raise
+        return None
+    return plan
 
 
 def _pipeline(mesh: Mesh) -> MeshAxis | None:

@@ -135,16 +135,16 @@ class MeshSearch:
             return None
         plans, trial = found
         cost, stages = trial.cost, None
-        seconds, weights = cost.seconds, cost.weight_bytes
+        seconds, held = cost.seconds, cost.weight_bytes + cost.state_bytes
         if pipeline is not None:
             own = replace(trial, machine=replace(trial.machine, mesh=sizes))
             stages = choose_stages(pipeline, self._draft, own, plans)
             if stages is None:
                 return None
-            seconds, weights = stages.seconds, stages.weight_bytes
+            seconds, held = stages.seconds, stages.weight_bytes
         plan = MeshPlan(tuple(sizes.items()), plans, None if stages is None else stages.plan)
         split = bool(plans) or stages is not None
-        return Estimate(mesh, plan if split else None, seconds, weights + cost.state_bytes + cost.activation_bytes)
+        return Estimate(mesh, plan if split else None, seconds, held + cost.activation_bytes)
 
     def _along(self, axes: tuple[MeshAxis, ...]) -> tuple[tuple[ShardingPlan, ...], Trial] | None:
         if axes not in self._split:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lowerkit.passes.shard.plan import Choice, ShardingPlan
 from lowerkit.runtimes.mesh.structs import MeshAxis
 from lowerkit.spmd.auto.draft import Draft
+from lowerkit.spmd.auto.fixed_sums import FixedSums
 from lowerkit.spmd.auto.reasons import why_split, why_whole
 from lowerkit.spmd.auto.roles import Role, module_roles, roles_of
 from lowerkit.spmd.auto.search import Search, is_as_cheap, with_choice
@@ -78,21 +79,22 @@ STAGES = "pp"
 """The name of an axis of stages."""
 
 
-def choose_along(axis: MeshAxis, draft: Draft, trial: Trial) -> AxisChoice | None:
+def choose_along(axis: MeshAxis, draft: Draft, trial: Trial, sums: FixedSums | None = None) -> AxisChoice | None:
     """Returns what to split along an axis; None where nothing can be.
 
     Args:
         axis: whose name says what kind of things are split; with another name, the cheapest kind is taken.
         draft: what is split.
         trial: as it is split along the axes before.
+        sums: what may be summed over ranks; None: whatever is cheapest.
     """
     own = KINDS.get(axis.name.rstrip("0123456789"))
-    found = [_choose(axis, kind, draft, trial) for kind in ([own] if own is not None else KINDS.values())]
+    found = [_choose(axis, kind, draft, trial, sums) for kind in ([own] if own is not None else KINDS.values())]
     return min((each for each in found if each is not None), key=lambda each: each.trial.estimate.order, default=None)
 
 
-def _choose(axis: MeshAxis, kind: Kind, draft: Draft, trial: Trial) -> AxisChoice | None:
-    search = Search(trial, axis, kind.roles(draft, trial), kind.choices, kind.sparse)
+def _choose(axis: MeshAxis, kind: Kind, draft: Draft, trial: Trial, sums: FixedSums | None) -> AxisChoice | None:
+    search = Search(trial, axis, kind.roles(draft, trial), kind.choices, kind.sparse, sums)
     assignment = search.run(flips=kind.flips)
     chosen = search.trial(assignment)
     if not assignment or chosen is None:

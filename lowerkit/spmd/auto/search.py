@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from lowerkit.passes.shard.plan import Choice, PlanEntry, ShardingPlan
 from lowerkit.runtimes.mesh.structs import MeshAxis
+from lowerkit.spmd.auto.fixed_sums import FixedSums
 from lowerkit.spmd.auto.roles import Role
 from lowerkit.spmd.auto.trial import Estimate, Trial
 
@@ -42,6 +43,7 @@ class Search:
         roles: in program order.
         choices: that may be taken, in the order of preference.
         sparse: leaves out what changes nothing.
+        sums: what may be summed over ranks; None: whatever is cheapest.
     """
 
     base: Trial
@@ -49,6 +51,7 @@ class Search:
     roles: Sequence[Role]
     choices: Sequence[Choice]
     sparse: bool = False
+    sums: FixedSums | None = None
     _known: dict[tuple[Choice | None, ...], Trial | None] = field(
         default_factory=dict[tuple["Choice | None", ...], "Trial | None"]
     )
@@ -95,7 +98,8 @@ class Search:
         assignment: dict[Role, Choice] = {}
         for role in self.roles:
             ranked: list[tuple[tuple[float, int], int, Choice]] = []
-            for number, choice in enumerate(self.choices):
+            allowed = self.choices if self.sums is None else self.sums.choices(role, self.choices, self.axis.size)
+            for number, choice in enumerate(allowed):
                 if choice == "vocabulary" and any(other == "column" for _, _, other in ranked):
                     continue  # of a product, it is the same
                 found = self.estimate(with_choice(assignment, role, choice))

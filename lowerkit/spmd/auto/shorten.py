@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -78,7 +78,7 @@ def shorten(module: ir.Module) -> Counts:
     ops = [(op, origin_of(op.location).module) for op in operations(main_block(module))]
     done: set[str] = set()
     while True:
-        stacks = _stacks(path for _, path in ops)
+        stacks = stacks_of(path for _, path in ops)
         stack = next((each for each in stacks if each not in done), None)
         if stack is None:
             return counts
@@ -86,7 +86,7 @@ def shorten(module: ir.Module) -> Counts:
         ops = _shorten_stack(stack, ops, counts)
 
 
-def _stacks(paths: Iterator[str]) -> list[str]:
+def stacks_of(paths: Iterable[str]) -> list[str]:
     """Returns the paths with enough numbered modules below them that some may go, outer ones first."""
     numbers: defaultdict[str, set[str]] = defaultdict(set)
     for path in dict.fromkeys(paths):
@@ -100,7 +100,7 @@ def _stacks(paths: Iterator[str]) -> list[str]:
 
 def _shorten_stack(stack: str, ops: list[PlacedOp], counts: Counts) -> list[PlacedOp]:
     """Returns the ops that are left."""
-    layers = _layers(stack, ops)
+    layers = layers_of(stack, ops)
     groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for layer, members in layers.items():
         groups[tuple(_appearance(op, path, layer) for op, path in members)].append(layer)
@@ -108,7 +108,7 @@ def _shorten_stack(stack: str, ops: list[PlacedOp], counts: Counts) -> list[Plac
     for group in (each for each in groups.values() if len(each) > KEPT):
         stand_ins.update(dict.fromkeys(group[1:-1], group[-1]))
         for layer in group[1:-1]:
-            _read_instead(layers[layer], layers[group[0]])
+            read_instead(layers[layer], layers[group[0]])
     left = [(op, path) for op, path in ops if not any(prefix in stand_ins for prefix in prefixes(path))]
     for layer in stand_ins:
         for op, _ in reversed(layers[layer]):
@@ -119,13 +119,14 @@ def _shorten_stack(stack: str, ops: list[PlacedOp], counts: Counts) -> list[Plac
     return left
 
 
-def _read_instead(removed: list[PlacedOp], first: list[PlacedOp]) -> None:
+def read_instead(removed: Sequence[PlacedOp], first: Sequence[PlacedOp]) -> None:
+    """Lets who reads an alike layer that is to be removed read the values of another one."""
     for (op, _), (own, _) in zip(removed, first, strict=True):
         for result, value in zip(op.results, own.results, strict=True):
             result.replace_all_uses_with(value)
 
 
-def _layers(stack: str, ops: list[PlacedOp]) -> Mapping[str, list[PlacedOp]]:
+def layers_of(stack: str, ops: list[PlacedOp]) -> Mapping[str, list[PlacedOp]]:
     """Returns the ops of each layer of a stack, in program order, with their paths."""
     start = f"{stack}." if stack else ""
     layers: defaultdict[str, list[PlacedOp]] = defaultdict(list)

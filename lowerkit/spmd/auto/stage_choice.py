@@ -32,7 +32,7 @@ class StageChoice:
     Attributes:
         plan: of the axis.
         seconds: of a run.
-        weight_bytes: of the stage with the most.
+        weight_bytes: of the stage with the most, its states among them.
         reasons: for people.
     """
 
@@ -82,7 +82,8 @@ def _micro_batch(draft: Draft, trial: Trial, plans: Sequence[ShardingPlan], numb
     if not _can_run_apart(draft.trial, plans, number):
         return None
     machine = replace(trial.machine, mesh={**trial.machine.mesh, AXIS: number})
-    return replace(trial, machine=machine).split(ShardingPlan(AXIS, number, (PlanEntry("*", "batch"),)))
+    parts = ShardingPlan(AXIS, number, (PlanEntry("*", "batch"),), keeps_states=False)
+    return replace(trial, machine=machine).split(parts)
 
 
 def _can_run_apart(whole: Trial, plans: Sequence[ShardingPlan], number: int) -> bool:

@@ -8,7 +8,7 @@ Vocabulary
 Steps: cost each unit by its ops and the weights that it reads; then, by dynamic programming over the chain, find the
 cuts of the plan whose stages fit the device, and of these the one with the fastest slowest stage.
 
-Bytes and time: units times units times stages steps of arithmetic, nothing is lowered.
+Bytes and time: units times units times stages steps of arithmetic at most, nothing is lowered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeAlias
 from lowerkit.spmd.auto.shorten import Counts, prefixes
 
 Load: TypeAlias = tuple[float, int]
-"""Seconds of a unit, and bytes of its weights."""
+"""Seconds of a unit, and bytes of its weights and states."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def balanced(loads: Sequence[Load], stages: int, memory: float) -> list[int]:
     Args:
         loads: of the units, at least as many as there are stages.
         stages: how many.
-        memory: bytes of weights that a stage may hold; where that cannot be, the fullest stage is as small as can be.
+        memory: bytes that a stage may hold; where that cannot be, the fullest stage is as small as can be.
     """
     seconds = [0.0, *accumulate(load[0] for load in loads)]
     held = [0, *accumulate(load[1] for load in loads)]
@@ -95,9 +95,12 @@ def balanced(loads: Sequence[Load], stages: int, memory: float) -> list[int]:
     for number in range(2, stages + 1):
         following: dict[int, tuple[tuple[float, float, int], int]] = {}
         for end in range(number, count + 1):
-            following[end] = min(
-                (_worst(best[first][0], stage(first, end)), first) for first in range(number - 1, end) if first in best
-            )
+            for first in range(end - 1, number - 2, -1):
+                last = stage(first, end)
+                if end in following and last > following[end][0]:
+                    break  # a last stage that begins earlier is slower still
+                candidate = (_worst(best[first][0], last), first)
+                following[end] = min(following.get(end, candidate), candidate)
         best = following
         cuts.append({end: first for end, (_, first) in best.items()})
     found: list[int] = []

@@ -14,7 +14,7 @@ from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.function_by_function import run_on_functions
-from lowerkit.passes.rewriting import main_block, operations, weight_symbol
+from lowerkit.passes.rewriting import defining_op, main_block, operations, weight_symbol
 from lowerkit.passes.shard.plan import ShardingPlan
 from lowerkit.passes.shard.shard_program import ShardProgram
 from lowerkit.passes.source_location import describe
@@ -113,7 +113,9 @@ class Trial:
         return Estimate(self.cost.seconds, self.cost.weight_bytes, collectives)
 
     def loads(self, without: str = "") -> dict[str, Load]:
-        """Returns what each module costs by itself, in program order: seconds, and the weights that it reads first.
+        """Returns what each module costs by itself, in program order: seconds, and the bytes that it reads first.
+
+        These are weights and states.
 
         Collectives along the axis ``without`` are left out.
         """
@@ -127,12 +129,20 @@ class Trial:
             loads[path] = (before[0] + seconds / self.counts.of(path), before[1])
         for op in operations(main_block(self.module)):
             for operand in op.operands:
-                symbol = weight_symbol(operand)
+                symbol = _symbol(operand)
                 if symbol is not None and symbol not in seen:
                     seen.add(symbol)
                     before = loads.setdefault(path := describe(op).module_path, (0.0, 0))
                     loads[path] = (before[0], before[1] + counter.nbytes(operand))
         return loads
+
+
+def _symbol(value: ir.Value) -> str | None:
+    """Returns the name of the weight or the state that a value is; None of all others."""
+    owner = defining_op(value)
+    if owner is not None and owner.name == "lk.state_read":
+        return ir.StringAttr(owner.attributes["symbol"]).value
+    return weight_symbol(value)
 
 
 def copy_of(module: ir.Module) -> ir.Module:

@@ -7,13 +7,14 @@ Steps:
     3. those that all ranks issue in every run lie in no part of the steps that is jumped over or run again; a branch
        or a loop is decided by what all ranks have, so that they issue those of its body together, or not at all;
     4. weights that ranks share are those whose parts were proved, along the same axes, and what later stages compute of
-       these (:mod:`.derived`).
+       these (:mod:`.derived`);
+    5. states are cut as was proved, and start from their slices of the tensors of their names.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -26,7 +27,7 @@ from lowerkit.runtimes.artifact_reader import damaged, open_artifact
 from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate, normalize
 from lowerkit.runtimes.manifest import JUMP_KERNEL, Manifest, ProgramSpec, Step
 from lowerkit.runtimes.mesh.places import mesh_label, mesh_size, place_text
-from lowerkit.runtimes.mesh.structs import REDUCING
+from lowerkit.runtimes.mesh.structs import REDUCING, StateCut
 from lowerkit.spmd.certificate.certificate import (
     Certificate,
     CertificateReport,
@@ -37,6 +38,7 @@ from lowerkit.spmd.certificate.certificate import (
 )
 from lowerkit.spmd.certificate.derived import SharedAxes, sources_of, stored_weights
 from lowerkit.spmd.certificate.meetings import Meeting
+from lowerkit.spmd.certificate.states import split_states
 
 if TYPE_CHECKING:
     from lowerkit.program.weights import WeightStore
@@ -59,9 +61,16 @@ def certificate_bytes(certificate: Certificate, manifest: Manifest, store: Weigh
     programs = [_digest(program) for program in manifest.programs]
     bound = replace(certificate, programs=programs)
     if store is not None:
-        bound = replace(bound, derived=sources_of(certificate, stored_weights(manifest), store))
+        derived = sources_of(certificate, stored_weights(manifest), store)
+        bound = replace(bound, derived=derived, weights=_hashes(certificate, store))
     _require_bound(bound, manifest)
     return msgspec.json.encode(bound, order="deterministic")
+
+
+def _hashes(certificate: Certificate, store: WeightStore) -> dict[str, str]:
+    from lowerkit.spmd.certificate.stored.in_bytes import roots_of, sha256_of
+
+    return {root: sha256_of(store.get(root)) for root in roots_of(certificate) if root in store}
 
 
 def read_certificate(data: bytes) -> Certificate:
@@ -78,12 +87,13 @@ def read_certificate(data: bytes) -> Certificate:
         _refuse(f"it cannot be read: {error}")
 
 
-def check_artifact(path: Path, *, required: bool) -> CertificateReport | None:
-    """Proves the certificate in an artifact again; the weights are not read.
+def check_artifact(path: Path, *, required: bool, reads_weights: bool = False) -> CertificateReport | None:
+    """Proves the certificate in an artifact again.
 
     Args:
         path: the ``.lk`` file.
         required: whether an artifact without one is refused.
+        reads_weights: whether what it states of weights is checked in their bytes, too.
 
     Returns:
         What was proved; None where the artifact holds no certificate.
@@ -106,7 +116,12 @@ def check_artifact(path: Path, *, required: bool) -> CertificateReport | None:
         data = artifact.entry_bytes(CERTIFICATE_ENTRY).tobytes()
         if hashlib.sha256(data).hexdigest() != info.sha256:
             raise damaged(path, f"{CERTIFICATE_ENTRY}: its sha-256 is not that of the manifest")
-        return check_certificate(data, artifact.manifest)
+        report = check_certificate(data, artifact.manifest)
+        if not reads_weights:
+            return report
+        from lowerkit.spmd.certificate.stored.in_bytes import check_facts
+
+        return replace(report, checked=check_facts(read_certificate(data), artifact))
     finally:
         artifact.close()
 
@@ -130,7 +145,9 @@ def check_certificate(data: bytes, manifest: Manifest) -> CertificateReport:
         collectives=max(len(place.meetings) for place in certificate.meetings),
         ranks=mesh_size(certificate.mesh),
         mesh=mesh_label(manifest.programs[0]),
-        rewritten=certificate.rewritten,
+        trees=sum(len(step.trees) for step in certificate.axes),
+        invariant=certificate.invariant,
+        facts=len({fact.symbol for step in certificate.axes for fact in step.facts}),
     )
 
 
@@ -153,7 +170,7 @@ def _require_bound(certificate: Certificate, manifest: Manifest) -> None:
     programs = manifest.programs
     if [_digest(program) for program in programs] != certificate.programs:
         _refuse("it is that of other programs than the artifact holds")
-    shared = SharedAxes(certificate)
+    shared, cuts = SharedAxes(certificate), _proved_cuts(certificate)
     for program in programs:
         if program.mesh != certificate.mesh:
             _refuse(f"it is for other axes than {mesh_label(program) or 'one device'}")
@@ -164,6 +181,7 @@ def _require_bound(certificate: Certificate, manifest: Manifest) -> None:
             _refuse("it is for inputs of other shapes")
         _require_same(program, stated[0])
         _require_parts(shared, program)
+        _require_states(cuts, program)
 
 
 def _require_same(program: ProgramSpec, meetings: Sequence[Meeting]) -> None:
@@ -242,6 +260,25 @@ def _require_parts(shared: SharedAxes, program: ProgramSpec) -> None:
         axes = shared.of(name)
         if buffer.shard != ",".join(axes):
             _refuse(f"the weight {name!r} is shared along {buffer.shard or 'no axis'}, proved is {axes or 'no axis'}")
+
+
+def _proved_cuts(certificate: Certificate) -> dict[str, list[StateCut]]:
+    """Returns how each state is cut of which a rank has a part, as the programs that were proved say."""
+    found: dict[str, list[StateCut]] = {}
+    for step in certificate.axes:
+        before, after = certificate.graphs[step.before], certificate.graphs[step.after]
+        for symbol, slices in split_states(before, after, step.ranks).items():
+            found.setdefault(symbol, []).append(StateCut(step.axis, slices.axis, slices.parts))
+    return found
+
+
+def _require_states(cuts: Mapping[str, list[StateCut]], program: ProgramSpec) -> None:
+    names = [spec.name for spec in program.signature.states]
+    if program.state_cuts != {name: cuts[name] for name in names if name in cuts}:
+        _refuse(f"it cuts the states {', '.join(cuts) or 'of no name'} in another way than the program")
+    for name, stored in program.state_initials.items():
+        if stored != name:
+            _refuse(f"the state {name!r} starts from the tensor {stored!r}")
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -20,11 +20,13 @@ from lowerkit.errors import LowerkitError, ParityError, UsageError
 from lowerkit.runtimes.expressions import Expr, normalize
 from lowerkit.runtimes.manifest import Signature
 from lowerkit.runtimes.mesh.structs import MeshAxis
-from lowerkit.spmd.certificate.facts import Cut, Fact
-from lowerkit.spmd.certificate.graph import Graph
+from lowerkit.spmd.certificate.facts import Chunks, Cut, Fact, Slices
+from lowerkit.spmd.certificate.graph import Graph, with_own_numbers
 from lowerkit.spmd.certificate.meetings import Meeting
-from lowerkit.spmd.certificate.prover import Proof, prove
+from lowerkit.spmd.certificate.proof import Proof
+from lowerkit.spmd.certificate.prover import prove
 from lowerkit.spmd.certificate.stages import StagesProof, prove_stages
+from lowerkit.spmd.certificate.sums.trees import Tree
 
 VERSION = 1
 
@@ -38,6 +40,8 @@ class AxisStep(msgspec.Struct, frozen=True):
         facts: of the weights that the split makes.
         lemmas: of each op after.
         relations: of each value after.
+        trees: the sums that the split makes in chunks: they are those of the program before over the reals, where the
+            order of additions does not count.
     """
 
     axis: str
@@ -47,6 +51,7 @@ class AxisStep(msgspec.Struct, frozen=True):
     facts: list[Fact]
     lemmas: list[str]
     relations: list[str]
+    trees: list[Tree] = []
 
 
 class StageStep(msgspec.Struct, frozen=True):
@@ -93,9 +98,11 @@ class Certificate(msgspec.Struct, frozen=True):
         stages: the cut behind them; None where there is one stage.
         meetings: the collectives of the final programs, by place.
         shared: the weights of which a rank has a part, and the axes along which.
-        rewritten: what was done to the program for one device in front of a step, which is not proved.
+        invariant: floats are added in one order on every mesh: no collective adds those of several ranks, and sums
+            that ranks share are trees whose shape hangs on the number of terms alone.
         derived: the weights that later stages compute, and of which ones (see :mod:`.derived`); filled in when it is
             written.
+        weights: the sha-256 of those of the program of one device that others are slices and chunks of; likewise.
         programs: of the artifact; likewise.
         version: of this structure.
     """
@@ -107,8 +114,9 @@ class Certificate(msgspec.Struct, frozen=True):
     stages: StageStep | None
     meetings: list[PlaceMeetings]
     shared: dict[str, list[str]] = {}
-    rewritten: list[str] = []
+    invariant: bool = False
     derived: dict[str, list[str]] = {}
+    weights: dict[str, str] = {}
     programs: list[ProgramDigest] = []
     version: int = VERSION
 
@@ -126,14 +134,20 @@ class CertificateReport(msgspec.Struct, frozen=True):
         collectives: that a rank issues, the most of all places.
         ranks: of the mesh.
         mesh: ``dp=2,tp=4``.
-        rewritten: what was done to the program for one device, which is not part of the proof.
+        trees: how many sums are made in chunks, and are those of one device over the reals.
+        invariant: whether floats are added in one order on every mesh.
+        facts: of how many weights facts are stated that were checked when they were made.
+        checked: of how many of these the bytes in the artifact have been checked; None: the weights were not read.
     """
 
     ops: int
     collectives: int
     ranks: int
     mesh: str
-    rewritten: list[str]
+    trees: int
+    invariant: bool
+    facts: int = 0
+    checked: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the document of ``--json``."""
@@ -143,7 +157,17 @@ class CertificateReport(msgspec.Struct, frozen=True):
         """Returns the line for people."""
         noun = "collective" if self.collectives == 1 else "collectives"
         line = f"certificate: {self.ops} ops proved, {self.collectives} {noun} in one order on {self.ranks} ranks"
-        return f"{line} ({self.mesh})" + (f"; not proved: {', '.join(self.rewritten)}" if self.rewritten else "")
+        line += f" ({self.mesh})"
+        if self.invariant:
+            sums = "1 sum is that" if self.trees == 1 else f"{self.trees} sums are those"
+            line += f"; {sums} of one device but for the order of additions, "
+            line += "which is the same on every mesh"
+        if self.facts and self.checked is None:
+            return f"{line}; not checked: what is stated of the bytes of {self.facts} weights"
+        if self.facts:
+            line += f"; the bytes of {self.checked} of {self.facts} weights are what is stated"
+            line += ", the others were when they were cut" if self.checked != self.facts else ""
+        return line
 
 
 def shapes_of_inputs(signature: Signature) -> list[list[Any]]:
@@ -153,7 +177,7 @@ def shapes_of_inputs(signature: Signature) -> list[list[Any]]:
 
 def step_of(axis: str, ranks: int, graphs: tuple[int, int], facts: Sequence[Fact], proof: Proof) -> AxisStep:
     """Returns the step that was proved."""
-    return AxisStep(axis, ranks, *graphs, list(facts), proof.lemmas, proof.relations)
+    return AxisStep(axis, ranks, *graphs, list(facts), proof.lemmas, proof.relations, proof.trees)
 
 
 def stage_step_of(axis: str, before: int, after: Sequence[int], proof: StagesProof) -> StageStep:
@@ -191,14 +215,20 @@ def _prove(certificate: Certificate) -> list[PlaceMeetings]:
         used += [step.axis] if step.axis else []
         if sizes.get(step.axis, 0 if step.axis else 1) != step.ranks:
             _refuse(f"it proves {step.axis}={step.ranks}, the mesh has {sizes.get(step.axis, 0)} ranks there")
-        if proof is not None and step.before != last and not certificate.rewritten:
+        if proof is not None and step.before != last:
             _refuse(f"the split along {step.axis!r} begins with another program than the one before ended with")
         before, after = certificate.graphs[step.before], certificate.graphs[step.after]
+        after = with_own_numbers(after) if step.before == step.after else after
         proof = prove(before, after, step.axis, step.ranks, step.facts, certificate.shapes)
         _compare(f"the lemmas of {step.axis}", step.lemmas, proof.lemmas)
         _compare(f"the relations of {step.axis}", step.relations, proof.relations)
+        _compare("the sums in chunks", step.trees, proof.trees)
+        if certificate.invariant:
+            _require_one_order(proof)
         missing = [
-            fact.symbol for fact in step.facts if step.axis not in certificate.shared.get(fact.symbol, [step.axis])
+            fact.symbol
+            for fact in step.facts
+            if not isinstance(fact, Chunks) and step.axis not in certificate.shared.get(fact.symbol, [step.axis])
         ]
         if missing:
             _refuse(f"the weight {missing[0]!r} is not said to be shared along {step.axis!r}")
@@ -206,6 +236,7 @@ def _prove(certificate: Certificate) -> list[PlaceMeetings]:
         if own:
             _refuse(f"the weight {own[0]!r} is said to be the same for all ranks, and to be shared")
         last = step.after
+    _require_shared_alike(certificate)
     if certificate.stages is not None:
         used.append(certificate.stages.axis)
     if sorted(used) != sorted(sizes):
@@ -213,6 +244,27 @@ def _prove(certificate: Certificate) -> list[PlaceMeetings]:
     if certificate.stages is None:
         return [PlaceMeetings({}, [] if proof is None else proof.meetings)]
     return _prove_stages(certificate, certificate.stages, last, sizes)
+
+
+def _require_one_order(proof: Proof) -> None:
+    if proof.ordered:
+        _refuse(f"ranks add floats in an order of theirs: {proof.ordered[0]}")
+    other = [tree for tree in proof.trees if not tree.is_fixed]
+    if other:
+        _refuse(f"the sum of {other[0].place} is no tree that other meshes have: {other[0].chunks} of {other[0].size}")
+
+
+def _require_shared_alike(certificate: Certificate) -> None:
+    """A weight that is cut into chunks is shared as that of which it is cut."""
+    axes: dict[str, list[str]] = {}
+    for step in certificate.axes:
+        for fact in step.facts:
+            if isinstance(fact, Slices | Chunks):
+                own = [step.axis] if isinstance(fact, Slices) else []
+                axes[fact.symbol] = axes.get(fact.source, []) + own
+            last = isinstance(fact, Chunks) and fact.symbol in certificate.graphs[certificate.axes[-1].after].weights
+            if last and certificate.shared.get(fact.symbol, []) != axes[fact.symbol]:
+                _refuse(f"the weight {fact.symbol!r} is not said to be shared as that of which it is cut")
 
 
 def _prove_stages(

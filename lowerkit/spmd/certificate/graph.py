@@ -151,6 +151,13 @@ def without_numbers(graph: Graph) -> Graph:
     return replace(graph, ops=ops, functions=functions)
 
 
+def with_own_numbers(graph: Graph) -> Graph:
+    """Returns a program whose ops are said to be its own: what a split leaves as it is."""
+    ops = [replace(op, number=number) for number, op in enumerate(graph.ops)]
+    functions = {name: with_own_numbers(function) for name, function in graph.functions.items()}
+    return replace(graph, ops=ops, functions=functions)
+
+
 def _require(numbers: Iterable[int], count: int, what: str) -> None:
     if any(not 0 <= number < count for number in numbers):
         raise ValueError(f"a number refers to none of {count} {what}")

@@ -45,8 +45,13 @@ def is_linear(form: Form, terms: set[int], operands: int, is_zero: Callable[[int
     if form.name == "lk.reduce":
         return form.attributes["kind"] in ("sum", "mean")
     if form.name == "tensor.pad":  # its body is the constant behind the edges
-        return terms == {0} and form.captured == 1 and form.body == _YIELDED and is_zero(operands - 1)
+        return terms == {0} and pads_with_its_operand(form) and is_zero(operands - 1)
     return form.name == "linalg.generic" and _body_is_linear(form, terms)
+
+
+def pads_with_its_operand(form: Form) -> bool:
+    """Whether a ``tensor.pad`` has its last operand behind the edges."""
+    return form.captured == 1 and form.body == _YIELDED
 
 
 def _body_is_linear(form: Form, terms: set[int]) -> bool:

@@ -22,7 +22,7 @@ from lowerkit.spmd.certificate.effects import Stretch
 from lowerkit.spmd.certificate.graph import OPEN, Form, Graph, element_of, shape_of
 from lowerkit.spmd.certificate.indices import Index, equal, number, substitute, total, variable, within
 from lowerkit.spmd.certificate.linear import is_linear
-from lowerkit.spmd.certificate.loop_nests.nest import Nest, decode, single_turns
+from lowerkit.spmd.certificate.loop_nests.nest import Nest, carried_turns, decode, single_turns
 from lowerkit.spmd.certificate.loop_nests.table import LOCAL_ATTRIBUTES, nest_of
 from lowerkit.spmd.certificate.relations import RANK, Relation, View, open_extents_hold
 from lowerkit.spmd.certificate.solver import Solver
@@ -157,16 +157,8 @@ class _Turns:
         """Finds the turns that each operand names, and shows that all operands name the same."""
         for operand in range(len(self.own.operands)):
             self._read(operand)
-        single = [each for each in self._equations if len(each[2].terms) == 1]
-        for _, index, place in (*single, *self._equations):
-            known = [(atom, factor) for atom, factor in place.terms if str(atom) in self.carried]
-            open_ = Index(tuple(term for term in place.terms if term not in known), place.constant)
-            if open_.terms:
-                rest = total((index, 1), *((self.carried[str(atom)], -factor) for atom, factor in known))
-                found = decode(rest, open_, self.before.extents, self.ranges)
-                for name, digit in found.items():
-                    self.carried.setdefault(name, digit)
-        self.carried = {**single_turns(self.before.extents), **self.carried}
+        equations = [(index, place) for _, index, place in self._equations]
+        self.carried = carried_turns(equations, self.before.extents, self.ranges)
         for name in self.own.kinds:
             if name not in self.carried:
                 if self.own.extents[name] != self.before.extents[name]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from lowerkit.spmd.certificate.facts import Cut, Fact, Slices
+from lowerkit.spmd.certificate.facts import Chunks, Cut, Fact, Slices
 from lowerkit.spmd.certificate.graph import Form, element_of, shape_of
 from lowerkit.spmd.certificate.indices import Index, number, total, variable
 from lowerkit.spmd.certificate.lookups import found_rows
 from lowerkit.spmd.certificate.matching import fail
 from lowerkit.spmd.certificate.moves import ranges_of, taken
 from lowerkit.spmd.certificate.relations import RANK, Formula, Relation, View, element
+from lowerkit.spmd.certificate.sums.chunked_weights import chunked_weight
 from lowerkit.spmd.certificate.values import Classes, Extent
 
 
@@ -30,6 +31,8 @@ def own_weight(fact: Fact, kind: str, ranks: int, classes: Classes) -> tuple[str
             fail(f"{kind} is no slice of {fact.kind}")
         own[fact.axis] = total((variable(RANK), size), (own[fact.axis], 1))
         return "slice", View(base, tuple(own))
+    if isinstance(fact, Chunks):
+        return "chunks", chunked_weight(fact, kind, classes)
     if isinstance(fact, Cut):
         whole = shape_of(fact.kind) or ()
         if not len(fact.starts) == len(whole) == len(shape) or element_of(kind) != element_of(fact.kind):

@@ -5,7 +5,8 @@ Vocabulary
 
 Steps: a derivation that moves elements gives, of the probe of each dimension, where each element of each part came
 from; 0 is padding. That must be slice r of a dimension, for rank r. A weight that is the same for all ranks must be a
-block of the nearest weight that the program before reads; what lies between is derived from the probe, too. Derivations
+block of the nearest weight that the program before reads; what lies between is derived from the probe, too. Along no
+axis, a weight may be another one in chunks. Derivations
 of equal code and equal constants are asked once. A table without a source is small and is read: rows of integers that
 are a linear function of the rank.
 
@@ -22,8 +23,9 @@ import numpy as np
 
 from lowerkit.errors import VerifyError
 from lowerkit.program.weights import Shard, WeightStore
-from lowerkit.spmd.certificate.facts import Cut, Fact, Rows, Slices
+from lowerkit.spmd.certificate.facts import Chunks, Cut, Fact, Rows, Slices
 from lowerkit.spmd.certificate.graph import Graph, element_of, shape_of, type_text
+from lowerkit.spmd.certificate.sums.chunked_weights import places_of
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +39,7 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
     there = before.weights
     types = {**after.weights, **there}
     known: dict[Any, int | None] = {}
+    held: dict[Any, bool] = {}
     found: list[Fact] = []
     for symbol, kind in after.weights.items():
         shard = store.shard(symbol)
@@ -46,6 +49,9 @@ def facts_of(before: Graph, after: Graph, store: WeightStore, axis: str, ranks: 
             continue
         if shard is None and symbol not in there and (cut := _cut(store, symbol, kind, there)) is not None:
             found.append(cut)
+            continue
+        if not axis and symbol not in there and (chunks := _chunks(store, symbol, kind, there, held)) is not None:
+            found.append(chunks)
             continue
         if shard is None or (axis, ranks) not in shard.axes:
             if shard is not None and axis in dict(shard.axes):
@@ -96,6 +102,59 @@ def _cut(store: WeightStore, symbol: str, kind: str, there: Mapping[str, str]) -
             return None
         starts.append(start)
     return Cut(symbol, source, there[source], starts)
+
+
+def _chunks(
+    store: WeightStore, symbol: str, kind: str, there: Mapping[str, str], held: dict[Any, bool]
+) -> Chunks | None:
+    """Returns of which weight before a weight is the chunks; None: it is none of these."""
+    parents = store.parents(symbol)
+    if len(parents) != 1 or parents[0] not in there:
+        return None
+    identity = _identity(store.derivation(symbol))
+    for fact in _candidates(symbol, kind, parents[0], there[parents[0]]):
+        key = (identity, kind, fact.kind, fact.axis, fact.count, fact.size, store.shard(symbol))
+        if identity is None or key not in held:
+            held[key] = _holds(fact, kind, store)
+        if held[key]:
+            return fact
+    return None
+
+
+def _candidates(symbol: str, kind: str, source: str, whole_kind: str) -> list[Chunks]:
+    """Returns the facts that the shapes of a weight and of its source allow."""
+    whole, own = list(shape_of(whole_kind) or ()), list(shape_of(kind) or ())
+    found: list[Chunks] = []
+    for axis in range(len(whole)) if len(own) >= len(whole) else ():
+        if len(own) >= len(whole) + 2:
+            count, size = own[0] * own[1], own[len(own) - len(whole) + axis]
+        elif axis == 0:
+            count, size = own[0], 1
+        else:
+            count, size = own[0] // max(whole[0], 1), own[axis]
+        fact = Chunks(symbol, source, whole_kind, axis, count, size)
+        if fact.fits(own):
+            found.append(fact)
+    return found
+
+
+def _holds(fact: Chunks, kind: str, store: WeightStore) -> bool:
+    shard = store.shard(fact.source)
+    leading = () if shard is None else shard.sizes
+    whole, own = (*leading, *(shape_of(fact.kind) or ())), (*leading, *(shape_of(kind) or ()))
+    if store.shard(fact.symbol) != shard or store.spec(fact.symbol)[0] != store.spec(fact.source)[0]:
+        return False
+    places = places_of(fact, shape_of(kind) or ())
+    for dimension, extent in enumerate(whole):
+        made = _moved(store, fact.symbol, whole, dimension, store.spec(fact.source)[1]).reshape(own)
+        if dimension < len(leading):
+            expected = _along(np.arange(1, extent + 1), dimension, len(own))
+        else:
+            expected = places[dimension - len(leading)] + 1
+        inside = places[fact.axis] < (shape_of(fact.kind) or ())[fact.axis]
+        if not np.array_equal(made, np.broadcast_to(np.where(inside, expected, 0), own)):
+            return False
+    return True
 
 
 def _recomputed(store: WeightStore, symbol: str, data: Mapping[str, Array]) -> Array:

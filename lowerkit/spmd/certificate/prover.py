@@ -6,7 +6,7 @@ Vocabulary
     lemma           by which the relation of an op's results follows from those of its operands: ``alike``: all ranks
                     run it on whole operands; ``part``: it is an op before on a part (:mod:`.matching`); ``slice``,
                     ``cut``, ``row``: a weight (:mod:`.facts`); ``move``, ``take``, ``collective`` (:mod:`.moves`);
-                    ``own``, ``look-up`` (:mod:`.lookups`)
+                    ``own``, ``look-up`` (:mod:`.lookups`); ``chunk``, ``tree`` (:mod:`.sums`)
 
 Functions, the bodies of branches and loops, are proved one by one: they are given whole values, and return whole ones;
 what decides about them is whole.
@@ -19,22 +19,24 @@ no lemma fits: it is named with its line, what it was given, and what that was b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from lowerkit.errors import VerifyError
 from lowerkit.runtimes.expressions import Expr
+from lowerkit.runtimes.mesh.structs import REDUCING
 from lowerkit.spmd.certificate.effects import CHECK, Effects
 from lowerkit.spmd.certificate.facts import Fact
-from lowerkit.spmd.certificate.graph import Form, Graph
+from lowerkit.spmd.certificate.graph import Form, Graph, element_of
 from lowerkit.spmd.certificate.lookups import elementwise, shared_look_up
 from lowerkit.spmd.certificate.matching import Matcher, Pair, Unproved, fail
 from lowerkit.spmd.certificate.meetings import Meeting, Sizes, in_order, meeting_of
 from lowerkit.spmd.certificate.moves import MOVES, concatenated, met, moved, ranges_of
 from lowerkit.spmd.certificate.own_data import own_weight, taken_rows
+from lowerkit.spmd.certificate.proof import Proof
 from lowerkit.spmd.certificate.refusals import other_result, unproved_op
 from lowerkit.spmd.certificate.relations import (
+    Chunk,
     Formula,
     Pending,
     Relation,
@@ -47,25 +49,10 @@ from lowerkit.spmd.certificate.relations import (
     whole,
 )
 from lowerkit.spmd.certificate.solver import Solver
-from lowerkit.spmd.certificate.states import STATE_OPS, slice_of, split_states, state_types
+from lowerkit.spmd.certificate.states import STATE_OPS, Slices, slice_of, split_states, state_types
+from lowerkit.spmd.certificate.sums.lemmas import Sums
+from lowerkit.spmd.certificate.sums.products import Products
 from lowerkit.spmd.certificate.values import EFFECTS, read_classes, shapes_of
-
-
-@dataclass
-class Proof:
-    """What was proved of the program after.
-
-    Attributes:
-        lemmas: of each op.
-        relations: of each value, as a certificate states them.
-        meetings: its collectives, along all axes, in order.
-        asked: how many questions z3 has answered.
-    """
-
-    lemmas: list[str] = field(default_factory=list[str])
-    relations: list[str] = field(default_factory=list[str])
-    meetings: list[Meeting] = field(default_factory=list[Meeting])
-    asked: int = 0
 
 
 def prove(
@@ -98,6 +85,8 @@ def prove(
         inner[name] = [replace(meeting, function=name) for meeting in own.meetings]
         proof.lemmas += own.lemmas
         proof.relations += own.relations
+        proof.trees += own.trees
+        proof.ordered += own.ordered
         proof.asked += own.asked
     proof.meetings = in_order(after, proof.meetings, inner, after.functions)
     return proof
@@ -119,8 +108,10 @@ class _Prover:
         self.sizes = Sizes(self.classes, inputs)
         self.solver = Solver()
         self.matcher = Matcher(self.classes, ranks, self.solver)
+        self.sums = Sums(Products(before, known, self.solver))
         self.held: list[Relation] = []
-        self.states: dict[str, int] = {}
+        self.exact: set[int] = set()
+        self.states: dict[str, Slices] = {}
         self.proof = Proof()
 
     def run(self) -> Proof:
@@ -145,7 +136,10 @@ class _Prover:
             kinds = [self.after.value_types[result] for result in results]
             self.held += [canonical(relation, kind) for relation, kind in zip(made, kinds, strict=True)]
             self.proof.lemmas.append(lemma)
+            if lemma == "look-up" or (lemma == "move" and self.after.ops[number].operands[0] in self.exact):
+                self.exact.update(results)
         self._require_same_end()
+        self.proof.trees = self.sums.trees
         kinds = self.after.value_types
         self.proof.relations = [render(each, kind, self.classes) for each, kind in zip(self.held, kinds, strict=True)]
         self.proof.meetings = [
@@ -172,6 +166,9 @@ class _Prover:
             return "collective", [given[0].then]
         if form.name in STATE_OPS and form.attributes["symbol"] in self.states:
             return "state", self._state(number, form, given)
+        if self.sums.concerns(self.after, number, given, self.ranks):
+            lemma, relation = self.sums.lemma(self.after, number, given)
+            return lemma, [relation]
         operand_kinds = [self.after.value_types[operand] for operand in op.operands]
         if all(is_whole(each, kind, self.classes) for each, kind in zip(given, operand_kinds, strict=True)):
             return "alike", self._alike(number, form, [each.base for each in given if isinstance(each, View)], kinds)
@@ -182,7 +179,11 @@ class _Prover:
     def _met(self, number: int, form: Form, given: Relation, kind: str) -> View:
         if not isinstance(given, View):
             fail("its operand is no value before")
-        operand = self.after.value_types[self.after.ops[number].operands[0]]
+        (value,) = self.after.ops[number].operands
+        operand = self.after.value_types[value]
+        adds = form.attributes["kind"] in REDUCING and form.attributes["reduction"] in ("sum", "product")
+        if adds and value not in self.exact and "f" in element_of(operand):
+            self.proof.ordered.append(self.after.describe(number))
         return met(form, given, (operand, kind), self.ranks)
 
     def _alike(self, number: int, form: Form, operands: list[int], kinds: list[str]) -> list[Relation]:
@@ -214,7 +215,7 @@ class _Prover:
 
     def _state(self, number: int, form: Form, given: list[Relation]) -> list[Relation]:
         """A read or a write of a state of which each rank has a slice."""
-        axis = self.states[str(form.attributes["symbol"])]
+        slices = self.states[str(form.attributes["symbol"])]
         kind = self.after.value_types[[*self.after.results(number), *self.after.ops[number].operands][0]]
         wanted = self.effects.following()
         if wanted is None or wanted[0] != form:
@@ -224,9 +225,9 @@ class _Prover:
         if not written:
             whole_kind = state_types(self.before)[str(form.attributes["symbol"])]
             made = self.classes.computes(form, (), [whole_kind], self.effects.version, self.after.describe(number))
-            return [slice_of(made[0], kind, axis)]
-        if given[0] != slice_of(written[0], kind, axis):
-            fail(f"what is written is not the slice along dimension {axis} of what was")
+            return [slice_of(made[0], kind, slices, self.ranks)]
+        if given[0] != slice_of(written[0], kind, slices, self.ranks):
+            fail(f"what is written is not the slice along dimension {slices.axis} of what was")
         return []
 
     def _extent(self, given: list[Relation], number: int) -> View:
@@ -285,6 +286,7 @@ class _Prover:
     def _require_open_extents(self, number: int, made: list[Relation]) -> None:
         for value, relation in zip(self.after.results(number), made, strict=True):
             view = relation.then if isinstance(relation, Pending) else relation
+            view = view.view if isinstance(view, Chunk) else view
             if isinstance(view, View) and not open_extents_hold(view, self.after.value_types[value], self.classes):
                 fail("an open dimension is not one of the value before, from end to end")
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.manifest import Signature
@@ -22,10 +21,10 @@ from lowerkit.spmd.certificate.certificate import (
 from lowerkit.spmd.certificate.facts import Fact
 from lowerkit.spmd.certificate.graph import Graph, without_numbers
 from lowerkit.spmd.certificate.probing import facts_of
-from lowerkit.spmd.certificate.prover import Proof, prove
+from lowerkit.spmd.certificate.proof import Proof
+from lowerkit.spmd.certificate.prover import prove
 from lowerkit.spmd.certificate.reading import number_ops, read_graph, strip_numbers
 from lowerkit.spmd.certificate.stages import prove_stages
-from lowerkit.spmd.certificate.states import split_states
 
 
 class Recorder:
@@ -48,7 +47,7 @@ class Recorder:
         self._graphs: list[Graph] = []
         self._axes: list[AxisStep] = []
         self._places: list[PlaceMeetings] = [PlaceMeetings({}, [])]
-        self._rewritten: list[str] = []
+        self._invariant = False
         self._before = -1
 
     def before(self, module: ir.Module) -> None:
@@ -66,19 +65,12 @@ class Recorder:
         strip_numbers(module)
         before = self._graphs[self._before]
         facts = facts_of(before, after, self._weights, axis, ranks)
-        self._require_zeros(before, after, ranks)
         proof = prove(before, after, axis, ranks, facts, self._inputs)
         self._keep(axis, ranks, after, facts, proof)
 
-    def rewritten(self, how: str) -> None:
-        """Notes what is done to the program for one device, which is not proved."""
-        self._rewritten.append(how)
-
-    def _require_zeros(self, before: Graph, after: Graph, ranks: int) -> None:
-        """A proof knows of a state of which each rank has a slice that it starts from zeros."""
-        for symbol in split_states(before, after, ranks):
-            if symbol in self._weights:
-                raise VerifyError("LK3006", f"the state {symbol!r} is split and starts from data, which nothing states")
+    def invariant(self) -> None:
+        """Says that floats are to be added in one order on every mesh, which is proved too."""
+        self._invariant = True
 
     def _keep(self, axis: str, ranks: int, after: Graph, facts: Sequence[Fact], proof: Proof) -> None:
         numbers = (self._before, self._add(after))
@@ -90,7 +82,7 @@ class Recorder:
         symbols = dict.fromkeys(symbol for graph in self._graphs[-1:] for symbol in graph.weights)
         shards = {symbol: self._weights.shard(symbol) for symbol in symbols}
         shared = {symbol: [name for name, _ in shard.axes] for symbol, shard in shards.items() if shard is not None}
-        parts = (self._inputs, self._graphs, self._axes, None, self._places, shared, self._rewritten)
+        parts = (self._inputs, self._graphs, self._axes, None, self._places, shared, self._invariant)
         return Certificate(list(mesh), *parts)
 
     def _add(self, graph: Graph) -> int:

@@ -7,13 +7,14 @@ Vocabulary
             (padding) may hold anything
     terms   of a view: not the element itself; the outcome of a reduction of the ranks' elements is. The index is
             the same on all ranks then
+    chunk   the sum of some neighbouring terms of that element, where it is a sum: see :mod:`.sums`
     whole   a view of all of a value, in its place; ``split d``: dimension d in slices of one size, by rank
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from lowerkit.spmd.certificate.graph import OPEN, shape_of
@@ -63,7 +64,38 @@ class Formula:
         return len(self.extents)
 
 
-Relation: TypeAlias = View | Pending | Formula
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a sum that a value before is: the terms ``first`` to ``first + leaf * 2**level`` of its elements.
+
+    Attributes:
+        base: the class of the value before.
+        index: for each of its dimensions, as of a view.
+        first: the number of the first term, over ``i0``, ``i1``, ...
+        depth: how many terms there are in all; those behind are zeros.
+        leaf: how many terms are added one after the other.
+        level: of the tree: how often neighbours of one size have been added.
+    """
+
+    base: int
+    index: tuple[Index, ...]
+    first: Index
+    depth: int
+    leaf: int
+    level: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many terms."""
+        return self.leaf << self.level
+
+    @property
+    def view(self) -> View:
+        """What it is a part of."""
+        return View(self.base, self.index)
+
+
+Relation: TypeAlias = View | Pending | Formula | Chunk
 
 
 def element(count: int) -> list[Index]:
@@ -96,14 +128,22 @@ def canonical(relation: Relation, kind: str) -> Relation:
         then = canonical(relation.then, kind)
         assert isinstance(then, View), "what is pending is a view"
         return Pending(then)
+    if isinstance(relation, Chunk):
+        *index, first = canonical_indices((*relation.index, relation.first), kind)
+        return replace(relation, index=tuple(index), first=first)
     if not isinstance(relation, View):
         return relation
+    return View(relation.base, canonical_indices(relation.index, kind), relation.terms)
+
+
+def canonical_indices(indices: tuple[Index, ...], kind: str) -> tuple[Index, ...]:
+    """Returns indices with 0 for the element of a dimension that has one."""
     shape = shape_of(kind) or ()
     single = {f"i{axis}": number(0) for axis, size in enumerate(shape) if size == 1}
     if not single:
-        return relation
+        return indices
     ranges = {f"i{axis}": None if size == OPEN else size for axis, size in enumerate(shape)}
-    return View(relation.base, tuple(substitute(index, single, ranges) for index in relation.index), relation.terms)
+    return tuple(substitute(index, single, ranges) for index in indices)
 
 
 def open_extents_hold(view: View, kind: str, classes: Classes) -> bool:
@@ -138,6 +178,9 @@ def render(relation: Relation, kind: str, classes: Classes) -> str:
         return f"pending {render(relation.then, kind, classes)}"
     if isinstance(relation, Formula):
         return "computed from own data"
+    if isinstance(relation, Chunk):
+        place = f"{relation.first} to {relation.first} + {relation.size}"
+        return f"%{relation.base} {placement(relation.view, kind, classes)}, its terms {place} of {relation.depth}"
     suffix = f", terms of a {relation.terms}" if relation.terms else ""
     return f"%{relation.base} {placement(relation, kind, classes)}{suffix}"
 
@@ -163,6 +206,6 @@ def explain(relations: Sequence[Relation], kinds: Sequence[str], classes: Classe
     lines: list[str] = []
     for relation, kind in zip(relations, kinds, strict=True):
         view = relation.then if isinstance(relation, Pending) else relation
-        name = f" of {classes.names[view.base]}" if isinstance(view, View) else ""
+        name = f" of {classes.names[view.base]}" if isinstance(view, View | Chunk) else ""
         lines.append(f"{kind} is {render(relation, kind, classes)}{name}")
     return lines

@@ -7,15 +7,14 @@ for each stage.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from lowerkit.passes.shard.plan import MeshPlan
-from lowerkit.runtimes.manifest import ProgramSpec
-from lowerkit.spmd.cost.machine import DeviceModel, Links
-from lowerkit.spmd.cost.memory import RankMemory, memory_of
-from lowerkit.spmd.cost.planned_steps import pieces_of
+from lowerkit.spmd.cost.machine import DeviceModel
+from lowerkit.spmd.cost.memory import RankMemory
+from lowerkit.spmd.cost.stage_cost import StageCost
 from lowerkit.spmd.cost.stage_runs import Event, StageRun, run_stages
 from lowerkit.spmd.mesh import Mesh
 
@@ -49,12 +48,14 @@ class MeshCost:
         plan: how the program is split; None for one device.
         memory: of each stage.
         runs: of each stage, in simulated time.
+        alike_layers: of the program, that were not planned, since others are like them.
     """
 
     mesh: Mesh
     plan: MeshPlan | None
     memory: tuple[RankMemory, ...]
     runs: tuple[StageRun, ...]
+    alike_layers: int = 0
 
     @property
     def seconds(self) -> float:
@@ -109,23 +110,11 @@ class MeshCost:
         return self.rank_bytes <= device.memory
 
 
-def cost_of_mesh(
-    mesh: Mesh,
-    plan: MeshPlan | None,
-    programs: Sequence[ProgramSpec],
-    dims: Mapping[str, int],
-    device: DeviceModel,
-    links: Links,
-) -> MeshCost:
-    """Returns what a mesh costs whose stages run ``programs``, for the values ``dims`` of the symbolic dims.
-
-    Raises:
-        ArtifactError: LK8001, a program contradicts itself for these dims.
-    """
-    memory = tuple(memory_of(program, dims) for program in programs)
+def cost_of_mesh(mesh: Mesh, plan: MeshPlan | None, stages: Sequence[StageCost], alike_layers: int = 0) -> MeshCost:
+    """Returns what a mesh costs whose stages take ``stages`` each; ``alike_layers`` as in :class:`MeshCost`."""
     axis = plan.stages.axis if plan is not None and plan.stages is not None else ""
-    runs = run_stages([pieces_of(program, dims, device, links) for program in programs], axis)
-    return MeshCost(mesh, plan, memory, tuple(runs))
+    runs = run_stages([stage.pieces for stage in stages], axis)
+    return MeshCost(mesh, plan, tuple(stage.memory for stage in stages), tuple(runs), alike_layers)
 
 
 def _key(event: Event) -> tuple[str, str]:

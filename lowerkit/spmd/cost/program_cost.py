@@ -6,7 +6,8 @@ Steps:
     2. turn work into time by the roofline of the device, bytes of collectives into time by the link of their axis;
     3. place both in time: collectives run beside what stands between their start and their done.
 
-A branch counts as the longer of its two bodies, a loop as one turn.
+A branch counts as the longer of its two bodies, a loop as one turn: its condition and its body once. Weights of both
+bodies count, since a rank holds both.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def cost_of(
     """
     sizes = _sizes(axes)
     links = link if isinstance(link, Links) else Links(link)
-    run = _Run(sizes, device, links, count or (lambda _: 1), WorkCounter(dynamic))
+    run = _Run(sizes, device, links, count or (lambda _: 1), WorkCounter(dynamic), _functions_of(module))
     block = main_block(module)
     run.block(block)
     return ProgramCost(
@@ -150,6 +151,12 @@ def cost_of(
         run.peak(block),
         run.clock.now,
     )
+
+
+def _functions_of(module: ir.Module) -> dict[str, ir.Block]:
+    """Returns the bodies of the functions of a module by their names."""
+    found = (op.operation for op in module.body.operations if op.operation.name == "func.func")
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op.regions[0].blocks[0] for op in found}
 
 
 def _sizes(axes: Iterable[MeshAxis] | Mapping[str, int]) -> Mapping[str, int]:
@@ -166,6 +173,7 @@ class _Run:
         links: Links,
         count: Callable[[str], int],
         counter: WorkCounter,
+        functions: Mapping[str, ir.Block],
     ) -> None:
         self.clock = Clock()
         self.compute: list[ComputeCost] = []
@@ -173,7 +181,7 @@ class _Run:
         self.weights: dict[str, int] = {}
         self.states: dict[str, int] = {}
         self._sizes, self._device, self._links = sizes, device, links
-        self._count, self._counter = count, counter
+        self._count, self._counter, self._functions = count, counter, functions
 
     def block(self, block: ir.Block) -> None:
         for op in operations(block):
@@ -189,10 +197,11 @@ class _Run:
                     self.collectives[pending] = replace(self.collectives[pending], span=self.clock.wait(pending))
                 case "lk.cond":
                     self._branches(op)
+                case "lk.while":
+                    for body in self._bodies(op):
+                        self.block(body)
                 case _:
                     self._compute(op)
-                    for region in op.regions if op.name == "lk.while" else ():
-                        self.block(region.blocks[0])
 
     def peak(self, block: ir.Block) -> int:
         """The most bytes that values of a block take at once, from the op that makes them to their last reader."""
@@ -208,9 +217,15 @@ class _Run:
                     size = self._counter.nbytes(result)
                     live += size
                     ends[last.get(result, place)] = ends.get(last.get(result, place), 0) + size
-            most = max(most, live)
+            inside = max(map(self.peak, self._bodies(op)), default=0)
+            most = max(most, live + inside)
             live -= ends.get(place, 0)
         return most
+
+    def _bodies(self, op: ir.Operation) -> list[ir.Block]:
+        """The bodies of the functions that an op runs."""
+        names = (ir.StringAttr(op.attributes[key]).value for key in _CALLED if key in op.attributes)
+        return [self._functions[name] for name in names]
 
     def _root(self, value: ir.Value) -> ir.Value:
         """The value whose memory a value is a view of."""
@@ -243,9 +258,9 @@ class _Run:
         """Keeps of two bodies the one that takes longer."""
         tried: list[tuple[float, list[ComputeCost], dict[ir.Value, CollectiveCost], Clock]] = []
         begun = (self.clock, self.compute, self.collectives)
-        for region in op.regions:
+        for body in self._bodies(op):
             self.clock, self.compute, self.collectives = begun[0].copy(), list(begun[1]), dict(begun[2])
-            self.block(region.blocks[0])
+            self.block(body)
             tried.append((self.clock.now, self.compute, self.collectives, self.clock))
         _, self.compute, self.collectives, self.clock = max(tried, key=lambda each: each[0])
 
@@ -258,6 +273,8 @@ class _Run:
             self.compute.append(ComputeCost(op.name, path, work.flops * times, work.moved * times, span))
 
 
+_CALLED = ("then_function", "else_function", "condition_function", "body_function")
+"""Attributes of ``lk.cond`` and ``lk.while`` that name functions of the module."""
 _VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"})
 _NO_MEMORY = frozenset({"lk.weight", "lk.state_read", "arith.constant", "tensor.empty", "lk.collective_done"})
 

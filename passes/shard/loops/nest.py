@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 from lowerkit.mlir import ir
 from lowerkit.passes.rewriting import tensor_type
-from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Reduction, Sharding, Split
+from lowerkit.passes.shard.shardings import WHOLE, Partial, Placed, Reduction, Sharding, Shared, Split
 
 Kind = Literal["parallel", "sum", "product", "min", "max", "opaque"]
 Index: TypeAlias = tuple[int, ...]
@@ -84,15 +84,26 @@ class Nest:
     def shared(self, placed: Placed) -> int | None:
         """Returns the loop that the ranks share of an op that runs as ``placed``; None where they share none."""
         for number, held in enumerate(placed.operands):
-            if isinstance(held, Split) and number not in self.destinations:
+            if isinstance(held, Split | Shared) and number not in self.destinations:
                 return self.loop_of(number, held.axis)
-        results = ((number, held) for number, held in enumerate(placed.results) if isinstance(held, Split))
+        results = ((number, held) for number, held in enumerate(placed.results) if isinstance(held, Split | Shared))
         return next((self.loop_of_result(number, held.axis) for number, held in results), None)
 
     def along(self, loop: int, ranks: int) -> Placed | None:
         """Returns how the op runs when ``ranks`` share a loop; None where they cannot."""
         extent = self.loops[loop].extent
         return self.placed_along(loop) if extent > 0 and extent % ranks == 0 else None
+
+    def along_shared(self, loop: int, parts: int) -> Placed | None:
+        """Returns how the op runs when neighbouring ranks have the same of ``parts`` slices of a loop."""
+        found = self.along(loop, parts)
+        if found is None or self.loops[loop].kind != "parallel":
+            return None
+        operands, results = (
+            tuple(Shared(held.axis, parts) if isinstance(held, Split) else held for held in each)
+            for each in (found.operands, found.results)
+        )
+        return Placed(operands, results)
 
     def placed_along(self, loop: int) -> Placed | None:
         """As :meth:`along`, whatever the extent: what does not divide is the caller's to pad."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lowerkit.runtimes import _collective
+from lowerkit.runtimes.collective.call_engine import Record, ended
 from lowerkit.runtimes.collective.failures import Status
 from lowerkit.runtimes.collective.mpi.library import load_mpi
 from lowerkit.runtimes.collective.mpi.operations import Begun, LengthsDiffer
@@ -16,8 +17,6 @@ from lowerkit.runtimes.collective.mpi.operations import Begun, LengthsDiffer
 # MPI moves data while it is asked whether it is done. Who waits asks all the time at first, and then now and then.
 _EAGER_TURNS = 2000
 _PAUSE_SECONDS = 50e-6
-
-Record = dict[str, int | list[int]]
 
 
 class MpiWork:
@@ -28,7 +27,8 @@ class MpiWork:
         begun: its requests.
         agreement: the request that gathers the descriptions of all ranks' calls, or None: a message.
         disagreement: what is wrong with them when they have come.
-        deadline: of ``time.monotonic_ns``; passing it aborts the group.
+        limit: nanoseconds until it must be over, anew from when somebody waits for it, since MPI moves data only while
+            it is asked; passing it aborts the group.
         expected: bytes of a message that is received.
         record: of the flight recorder, completed in the end.
         aborted: why the group was aborted, or None.
@@ -41,7 +41,7 @@ class MpiWork:
         begun: Begun,
         agreement: Any,
         disagreement: Callable[[], str | None],
-        deadline: int,
+        limit: int,
         expected: int | None,
         record: Record,
         aborted: Callable[[], str | None],
@@ -51,7 +51,8 @@ class MpiWork:
         self._begun: Begun | None = begun
         self._agreement = agreement
         self._disagreement = disagreement
-        self._deadline = deadline
+        self._limit = limit
+        self._deadline = time.monotonic_ns() + limit
         self._expected = expected
         self._record = record
         self._aborted = aborted
@@ -82,7 +83,10 @@ class MpiWork:
         Raises:
             CollectiveError: it failed, or the time passed.
         """
-        end = time.monotonic_ns() + timeout if timeout else None
+        now = time.monotonic_ns()
+        end = now + timeout if timeout else None
+        if end is None:
+            self._deadline = max(self._deadline, now + self._limit)
         turns = 0
         while not self.test():
             if end is not None and time.monotonic_ns() >= end:
@@ -116,7 +120,7 @@ class MpiWork:
                 for step in begun.finish:
                     step()
                 self._begun = None
-                self._ended(Status.OK)
+                ended(self._record, Status.OK)
                 return None
         except LengthsDiffer as error:
             return self._fail(Status.DESYNC, str(error))
@@ -145,10 +149,6 @@ class MpiWork:
 
     def _fail(self, status: Status, problem: str) -> None:
         self._failure = (status, f"{self._what}: {problem}")
-        self._ended(status)
+        ended(self._record, status)
         if status != Status.ABORTED:
             self._abort(self._failure[1])
-
-    def _ended(self, status: Status) -> None:
-        self._record["finished"] = time.time_ns()
-        self._record["status"] = int(status)

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from lowerkit.errors import ResourceError
 from lowerkit.runtimes.collective.failures import not_formed
 from lowerkit.runtimes.collective.rendezvous.authentication import (
     HELLO_BYTES,
@@ -27,6 +28,7 @@ from lowerkit.runtimes.collective.rendezvous.authentication import (
 )
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.host import family_of
+from lowerkit.runtimes.mapping.address_space import limit_lines
 
 logger = logging.getLogger("lowerkit.collective")
 
@@ -91,8 +93,13 @@ class Listener:
             self._credentials, self._meeting = credentials, meeting
             self._drop_accepted()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"lowerkit-listener-{self._rank}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=f"lowerkit-listener-{self._rank}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system gives no more threads, or there is no room for a stack
+                reason = f"rank {self._rank} cannot listen: {error}"
+                raise ResourceError("LK7002", reason, details=limit_lines()) from error
+            self._thread = thread
 
     def wait(self, timeout: float) -> bool:
         """Tells whether all higher ranks are connected within ``timeout`` seconds."""

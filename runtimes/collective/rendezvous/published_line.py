@@ -8,7 +8,8 @@ from typing import Self
 
 from lowerkit.runtimes.collective.failures import not_formed
 
-_MOST_BYTES = 4096
+MOST_BYTES = 4096
+"""Of a line."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PublishedLine:
             CollectiveFault: LK8007, it is none: another version, or foreign bytes.
         """
         try:
-            if len(data) > _MOST_BYTES:
+            if len(data) > MOST_BYTES:
                 raise ValueError(f"{len(data)} bytes")
             line = cls(**json.loads(data))
             for name, kind in cls.__annotations__.items():

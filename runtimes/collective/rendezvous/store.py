@@ -136,7 +136,7 @@ class DirectoryStore:
 
     def delete(self, key: str) -> bool:
         """See :class:`Store`."""
-        with self._locked(), suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self._locked():  # who made the folder may have ended, and removed it
             self._path(key).unlink()
             return True
         return False

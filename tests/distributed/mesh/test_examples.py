@@ -18,8 +18,9 @@ _DEADLINE = 180.0
     [
         (["pipeline.py"], "4 stages, 4 micro-batches: largest error"),
         (["experts.py"], "1 all_to_all"),
+        (["beyond_memory.py"], "tp=2,pp=2: largest error"),
     ],
-    ids=["pipeline", "experts"],
+    ids=["pipeline", "experts", "beyond-memory"],
 )
 def test_an_example(command: list[str], said: str) -> None:
     done = subprocess.run(

@@ -75,12 +75,14 @@ def test_outputs_that_differ_between_simulated_ranks_are_named(tmp_path: Path) -
         (2, ["--nproc", 3], "--nproc is 3, and PATH is for a mesh tp=2"),
         (2, ["--sim", 4], "--sim is 4, and PATH is for a mesh tp=2"),
         (2, ["--nproc", 2, "--sim", 2], "--nproc 2 and --sim 2 exclude each other"),
+        (2, ["--sim", 2, "--memory-limit", "1GiB"], "--memory-limit is no option of --sim"),
+        (0, ["--memory-limit", "much"], "--memory-limit is 'much', no number"),
         (2, ["--nproc", 0], "--nproc is 0"),
         (0, ["--nproc", 2], "--nproc is 2, and PATH is for one rank"),
         (0, ["--sim", 2], "--sim is 2, and PATH is for one rank"),
     ],
 )
-def test_another_number_of_ranks_is_refused(ranks: int, options: list[Any], said: str, tmp_path: Path) -> None:
+def test_options_that_do_not_fit_are_refused(ranks: int, options: list[Any], said: str, tmp_path: Path) -> None:
     path = tmp_path / "m.lk"
     if ranks:
         write_mesh(path, ranks)
@@ -88,6 +90,18 @@ def test_another_number_of_ranks_is_refused(ranks: int, options: list[Any], said
         write_one_rank(path)
     code, _, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", *options)
     assert code == 2 and said.replace("PATH", str(path)) in err and "hint" in err, err
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_limit_of_memory_is_that_of_each_rank(ranks: int, tmp_path: Path) -> None:
+    path = write_mesh(tmp_path / "m.lk", ranks) if ranks else write_one_rank(tmp_path / "m.lk")
+    way = ["--nproc", ranks] if ranks else []
+    given = ["run", path, *way, "--input", f"x:{COLUMNS}:f32", "--memory-limit"]
+    code, printed, err = finished(tmp_path, *given, "1MiB")
+    assert code == 7 and printed == "" and len(diagnostics(err)) == 1, err
+    assert diagnostics(err)[0].startswith("error[LK7002]: ") and "a limit of 1.0 MB is less than the" in err
+    code, _, err = finished(tmp_path, *given, "8GiB")
+    assert code == 0, err
 
 
 def test_a_mesh_without_ranks_names_the_ways(tmp_path: Path) -> None:
@@ -180,8 +194,7 @@ def test_states_are_of_a_rank(tmp_path: Path) -> None:
         parts = [np.load(tmp_path / "states" / f"rank{rank}" / "sum.npy") for rank in range(2)]
         # The sum of the rank's own row, once a run: a state that a rank took from another would show.
         np.testing.assert_array_equal(parts, turn * np.arange(2 * COLUMNS, dtype=np.float32).reshape(2, COLUMNS))
-    (tmp_path / "states" / "rank1" / "sum.npy").rename(tmp_path / "sum.npy")
-    (tmp_path / "states" / "rank1").rmdir()
+    (tmp_path / "states" / "rank1").rename(tmp_path / "rank1")
     code, _, err = run("--nproc")
     assert code == 3 and "rank0, not the states of the 2 ranks" in err, err
     code, _, err = run("--sim")

@@ -131,6 +131,16 @@ def test_transposes_vanish(check: Check, name: str) -> None:
     assert_same_results(text, "propagate-transposes", INPUTS, WEIGHTS, tolerance)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_sums_of_floats_stay_where_they_are_in_one_order(check: Check, name: str) -> None:
+    """What is in front of them may be moved by a collective, which a mesh has and another has not."""
+    adds = name in ("reduction over the spatial dims", "softmax over channels", "average pool")
+    result = CASES[name][1]
+    marked = frame(*CASES[name]).replace(f"-> {result} {{", f"-> {result} attributes {{lk.invariant}} {{", 1)
+    found = "CHECK" if adds else "CHECK-NOT"
+    check(marked, "propagate-transposes", f"// {found}: linalg.transpose\n// CHECK: return", WEIGHTS)
+
+
 MIXED = (
     """
   %s = linalg.generic {indexing_maps = [#id, #id, #id],

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
-from lowerkit.dialect.context import new_context, parse_module
 from lowerkit.errors import UnsupportedError
-from lowerkit.passes.base import PassContext
-from lowerkit.passes.shard.plan import PlanEntry, ShardingPlan
-from lowerkit.passes.shard.shard_program import ShardProgram
-from lowerkit.program.weights import WeightStore
+from lowerkit.passes.shard.plan import ShardingPlan
 from tests.filecheck.conftest import match_checks
 from tests.filecheck.shard.test_shard_program import (
-    MAPS,
     elementwise,
     kinds,
     lk,
@@ -23,7 +17,6 @@ from tests.filecheck.shard.test_shard_program import (
     multiplied,
     product,
     sharded,
-    stored_weights,
     weight,
 )
 
@@ -195,51 +188,3 @@ def test_slices_along_another_dimension_are_exchanged() -> None:
     )
     assert kinds(plan) == ["all_to_all", "all_gather"]
     match_checks(text, '// CHECK: kind = "all_to_all"{{.*}}(tensor<2x2x4xf32>) -> tensor<2x2x4xf32>')
-
-
-DECODE = "\n".join(
-    [
-        product("k", "x", "1x8xf32", "key", "8x8xf32", "1x8xf32"),
-        "%n = tensor.expand_shape %k [[0], [1, 2]] output_shape [1, 4, 2] : tensor<1x8xf32> into tensor<1x4x2xf32>",
-        '%c = "lk.state_read"() {symbol = "cache"} : () -> tensor<5x4x2xf32>',
-        '%u = "lk.scatter"(%c, %i, %n) {axis = 0 : i64, kind = "set"}\n'
-        ": (tensor<5x4x2xf32>, tensor<1xi64>, tensor<1x4x2xf32>) -> tensor<5x4x2xf32>",
-        '"lk.state_write"(%u) {symbol = "cache"} : (tensor<5x4x2xf32>) -> ()',
-        "return %u : tensor<5x4x2xf32>",
-    ]
-)
-
-
-@pytest.mark.parametrize("splits", [True, False])
-def test_a_state_is_held_as_what_is_written_to_it(splits: bool) -> None:
-    text = main("%x: tensor<1x8xf32>, %i: tensor<1xi64>", "tensor<5x4x2xf32>", DECODE)
-    module = parse_module(MAPS + text, new_context())
-    plan = ShardingPlan("tp", 2, (PlanEntry("key", "column"),))
-    store: WeightStore = stored_weights(text)
-    assert ShardProgram(splits_states=splits).run(module, PassContext(store, sharding=plan))
-    assert module.operation.verify()
-    assert plan.report.states == ({"cache": 1} if splits else {})
-    extent = 2 if splits else 4
-    match_checks(
-        str(module),
-        f"""
-        // CHECK: lk.state_read{{{{.*}}}}-> tensor<5x{extent}x2xf32>
-        // CHECK: lk.state_write{{{{.*}}}}(tensor<5x{extent}x2xf32>)
-        """,
-    )
-
-
-def test_a_state_that_something_else_is_written_to_stays_whole() -> None:
-    again = '"lk.state_write"(%c) {symbol = "cache"} : (tensor<5x4x2xf32>) -> ()'
-    once = DECODE.replace(
-        "return",
-        '%z = "lk.cumulative"(%u) {axis = 1 : i64, kind = "sum", exclusive = false, '
-        "reverse = false} : (tensor<5x4x2xf32>) -> tensor<5x4x2xf32>\nreturn",
-    )
-    body = once.replace("return", again.replace("%c", "%z") + "\nreturn")
-    text = main("%x: tensor<1x8xf32>, %i: tensor<1xi64>", "tensor<5x4x2xf32>", body)
-    module = parse_module(MAPS + text, new_context())
-    plan = ShardingPlan("tp", 2, (PlanEntry("key", "column"),))
-    assert ShardProgram(splits_states=True).run(module, PassContext(stored_weights(text), sharding=plan))
-    assert plan.report.states == {}
-    assert np.all(["5x4x2" in line for line in str(module).splitlines() if "lk.state_" in line])

@@ -37,19 +37,20 @@ def run(
     element: str,
     level: str,
     weights: Sequence[str] = (),
+    made: str = "",
 ) -> Array:
-    """One op alone in its region, in three ranges of tasks."""
+    """One op alone in its region, in three ranges of tasks; its result has elements of ``made``, or ``element``."""
     types = [tensor(array.shape, element) for array in arrays]
     arguments = ", ".join(f"%a{number}: {each}" for number, each in enumerate(types))
     names = ", ".join(f"%a{number}" for number in range(len(types)))
-    out = tensor(result, element)
+    out = tensor(result, made or element)
     text = (
         f"func.func @region({arguments}) -> {out} {{\n"
         f'%0 = "lk.{op}"({names}) {{{attributes}}} : ({", ".join(types)}) -> {out}\nreturn %0 : {out}\n}}'
     )
     plan = kernel(text, weights or [""] * len(arrays), level)
     contiguous = [np.ascontiguousarray(array) for array in arrays]
-    return run_plan(plan, contiguous, [(result, element)], level, ranges=3)[0]
+    return run_plan(plan, contiguous, [(result, made or element)], level, ranges=3)[0]
 
 
 def product(a: Array, b: Array, element: str, level: str, weight: bool, flip: bool) -> Array:
@@ -204,12 +205,19 @@ CONVOLUTIONS = {
     "pixels": (64, 32, 1, 1),
     "groups": (32, 32, 3, 4),
     "channels": (16, 16, 3, 16),
+    "single_channels": (4, 4, 3, 4),
+    "groups_of_pixels": (64, 64, 1, 4),
+    "odd_groups": (12, 32, 3, 4),
+    "odd_groups_of_pixels": (20, 32, 1, 4),
+    "multiplied_channels": (4, 16, 3, 4),
+    "taps_that_join": (32, 32, 4, 4),
+    "whole_steps": (128, 32, 3, 4),
 }
 
 
-@pytest.mark.parametrize("element", ["f32", "bf16"])
+@pytest.mark.parametrize(("element", "level"), [("f32", ENDS[-1]), *(("bf16", level) for level in levels("bf16")[-2:])])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions(name: str, element: str) -> None:
+def test_convolutions(name: str, element: str, level: str) -> None:
     """Output channels, groups and images beside each other."""
     channels, outputs, kernel_size, groups = CONVOLUTIONS[name]
     generator, pad, side = np.random.default_rng(6), kernel_size // 2, 7
@@ -221,8 +229,9 @@ def test_convolutions(name: str, element: str) -> None:
             "accumulate = f32, channels_last = true, dilation = array<i64: 1, 1>, strides = array<i64: 1, 1>, "
             f"groups = {own} : i64, padding = array<i64: {pad}, {pad}, {pad}, {pad}>"
         )
-        shape = (len(image), side, side, len(part))
-        return run("conv", attributes, [image, part], shape, element, ENDS[-1], ["", "w"])
+        out = side + 1 - kernel_size % 2
+        shape = (len(image), out, out, len(part))
+        return run("conv", attributes, [image, part], shape, element, level, ["", "w"], "f32")
 
     whole = convolved(x, filters, groups)
     assert_same(convolved(x[1:], filters, groups), whole[1:], "one image")

@@ -15,7 +15,8 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.compiled import Compiled, CompileOptions
 from lowerkit.compiler import compile_program
-from lowerkit.errors import UnsupportedError
+from lowerkit.errors import UnsupportedError, UsageError
+from lowerkit.parity.check import check_program
 from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.processes import finished
@@ -51,6 +52,8 @@ PLANS: dict[str, Plan] = {
         "*.word_embeddings": "vocabulary",
     },
     "vit_b16": {"*.[qkv]_proj": "column", "*.o_proj": "row", "*.fc1": "column", "*.fc2": "row"},
+    # Bottlenecks: the first 1x1 along outputs, the 3x3 along the channels that a rank has.
+    "resnet50": {"*.layer.0.convolution": "column", "*.layer.1.convolution": "row", "*.classifier.1": "row"},
 }
 
 
@@ -101,6 +104,46 @@ def test_the_same_bits_on_one_rank_and_on_several(name: str, dtype: torch.dtype)
     np.testing.assert_allclose(found["tp=1"].astype(np.float32), expected, rtol=bound, atol=bound)
 
 
+class Inverted(nn.Module):
+    """A block as MobileNet has them: 12 channels wide, which do not divide by eight, a depthwise 3x3, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand = nn.Conv2d(4, 12, 1)
+        self.depthwise = nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.reduce = nn.Conv2d(12, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.relu6(self.depthwise(nn.functional.relu6(self.expand(x))))
+        return (x + self.reduce(hidden)).mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_convolution_whose_channels_do_not_divide(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module, x = Inverted().eval().to(dtype), torch.randn(2, 4, 6, 6).to(dtype)
+    plan: Plan = {"expand": "column", "depthwise": "column", "reduce": "row"}
+    found = {run(compiled(module, x, mesh, plan), x).tobytes() for mesh in ("tp=1", "tp=2", "tp=4")}
+    found.add(run(compiled(module, x, "tp=8", {"reduce": "row"}), x).tobytes())
+    assert len(found) == 1
+    program = capture(module, (x,))
+    checked = check_program(program, sharding=sharding_of("tp=2", plan, program, invariant=True), per_op=True)
+    assert checked.passed, [row.verdict.reason for row in checked.outputs]
+
+
+def test_plans_that_are_chosen_sum_the_same_on_every_mesh() -> None:
+    """Where no axis sums over ranks what two ranks would, each rank makes the same tree by itself."""
+    module, x = make("resnet50", 4)
+    bits: dict[str, bytes] = {}
+    for mesh in ("tp=2", "dp=2,tp=2", "dp=2,sp=2"):
+        program = capture(module, (x,))
+        sharding = sharding_of(mesh, "auto", program, invariant=True)
+        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        bits[mesh] = run(made, x).tobytes()
+        assert sum(len(step.trees) for step in made.program.certificate.axes) == 5
+    assert len(set(bits.values())) == 1
+
+
 def test_without_it_the_ranks_show_in_the_bits() -> None:
     module, x = make("llama", 1)
     found = [run(compiled(module, x, mesh, PLANS["llama"], invariant=False), x) for mesh in ("tp=1", "tp=4")]
@@ -119,7 +162,8 @@ def test_an_element_of_a_batch_has_the_bits_that_it_has_alone(name: str) -> None
 def test_batches_may_be_split_as_well() -> None:
     module, x = make("llama", 2)
     both: Plan = {"dp": {"input_ids": "batch"}, "tp": PLANS["llama"]}
-    outputs = {run(compiled(module, x, mesh, both), x).tobytes() for mesh in ("dp=2,tp=2", "tp=2,dp=2", "dp=2,tp=1")}
+    meshes = ("dp=2,tp=2", "tp=2,dp=2", "dp=2,tp=1", "dp=2")
+    outputs = {run(compiled(module, x, mesh, both), x).tobytes() for mesh in meshes}
     outputs.add(run(compiled(module, x, "tp=1", PLANS["llama"]), x).tobytes())
     assert len(outputs) == 1
 
@@ -185,6 +229,13 @@ def test_what_cannot_be_so_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="kernels of cuda") as caught:
         compile_program(program, CompileOptions("cuda:sm_90", device="cuda-sim", sharding=sharding))
     assert caught.value.code == "LK4007"
+
+
+def test_an_axis_that_the_mesh_lacks_may_not_name_what_is_not_there() -> None:
+    module, x = make("mlp", 2)
+    plan: Plan = {"dp": {"x": "batch"}, "tp": {"up": "column", "dwon": "row"}}
+    with pytest.raises(UsageError, match="'dwon' names no module of the model; near: .*down"):
+        compiled(module, x, "dp=2", plan)
 
 
 def test_the_line_of_a_compilation_names_the_price() -> None:

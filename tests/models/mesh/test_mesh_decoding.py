@@ -1,38 +1,103 @@
-"""Decoders with their caches as state on the ranks of a mesh: over 64 steps the tokens of eager on one device."""
+"""Decoders with their caches as state on the ranks of a mesh: over 64 steps the tokens of eager on one device.
+
+Each rank has its part of the caches and no more: along heads, those of its stage.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.runtimes.artifact_reader import open_artifact
+from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
+from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.mesh.simulated import simulated_sessions
+from lowerkit.runtimes.session import Session
 from lowerkit.spmd.sharding import sharding_of
 from tests.models.test_decoding import PROMPT, STEPS, eager_tokens, greedy
 from tests.models.test_mesh_models import PLANS
 from tests.support.models import decoders
+from tests.support.processes import run_processes
+
+CACHE_BYTES = {"gpt2": 4 * 4 * 80 * 8 * 4, "llama": 4 * 2 * 80 * 8 * 4}
+"""Four caches of 80 positions and heads of 8: GPT-2 has four of them, Llama two key heads."""
+
+Decoded = tuple[list[int], list[Any]]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_every_rank_gives_the_tokens_of_one_device(name: str, tmp_path: Path) -> None:
+def compiled(path: Path, name: str, mesh: str, *, tokens: int | None = None) -> Path:
+    """Compiles a decoder for a mesh: of any number of tokens, or for ``tokens`` at a time."""
     module = decoders().decoder(name, tiny=True)
-    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1)
-    program = capture(module, (), kwargs=decoders().example(5), dynamic_shapes=shapes)
-    compiled = compile_program(program, CompileOptions(golden=False, sharding=sharding_of("tp=2", PLANS[name])))
-    compiled.save(tmp_path / "two.lk")
-    wanted, logits = eager_tokens(name, PROMPT)
-    artifact = open_artifact(tmp_path / "two.lk")
+    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1) if tokens is None else None
+    program = capture(module, (), kwargs=decoders().example(tokens or 5), dynamic_shapes=shapes)
+    sharding = sharding_of(mesh, PLANS[name] if mesh.startswith("tp") else "auto", program)
+    compile_program(program, CompileOptions(golden=False, sharding=sharding)).save(path)
+    return path
+
+
+def one_by_one(session: Session, prompt: torch.Tensor) -> Decoded:
+    """Greedy tokens from an artifact that takes one token at a time."""
+    fed: list[int] = prompt[0].tolist()
+    logits: list[Any] = []
+    for position in range(prompt.shape[1] + STEPS - 1):
+        (result,) = session.run(input_ids=np.array([[fed[position]]]), cache_position=np.array([position]))
+        if position >= prompt.shape[1] - 1:
+            logits.append(result[0, -1])
+            fed.append(int(result[0, -1].argmax()))
+    return fed[prompt.shape[1] :], logits
+
+
+def require_tokens(found: Decoded, wanted: Decoded) -> None:
+    tokens, logits = found
+    assert len(tokens) == STEPS
+    assert tokens == wanted[0]
+    for ours, other in zip(logits, wanted[1], strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5)
+
+
+def cache_bytes(session: Session) -> int:
+    return sum(value.nbytes for value in session.state.values() if value.ndim == 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "parts"),
+    [
+        ("gpt2", "tp=2", 2),
+        ("llama", "tp=2", 2),
+        ("llama", "tp=4", 2),  # two ranks share a key head
+        ("gpt2", "pp=2", 2),
+        ("llama", "pp=2,tp=2", 4),
+    ],
+)
+def test_every_rank_gives_the_tokens_of_one_device(name: str, mesh: str, parts: int, tmp_path: Path) -> None:
+    static = mesh.startswith("pp")
+    path = compiled(tmp_path / "m.lk", name, mesh, tokens=1 if static else None)
+    decode = one_by_one if static else greedy
+    wanted = eager_tokens(name, PROMPT)
+    artifact = open_artifact(path)
     with simulated_sessions(artifact, 1, "structure") as (simulation, sessions):
-        outcomes = simulation.run(lambda group: greedy(sessions[group.rank], PROMPT))
+        assert [cache_bytes(session) for session in sessions] == [CACHE_BYTES[name] // parts] * len(sessions)
+        outcomes = simulation.run(lambda group: decode(sessions[group.rank], PROMPT))
     artifact.close()
     for outcome in outcomes:
         assert not isinstance(outcome, BaseException), outcome
-        tokens, found = outcome
-        assert len(tokens) == STEPS
-        assert tokens == wanted
-        for ours, other in zip(found, logits, strict=True):
-            np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5)
+        require_tokens(outcome, wanted)
+
+
+def serve(rank: int, size: int, path: str, folder: str) -> tuple[Decoded, int]:
+    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=60.0, threads=1)
+    return greedy(session, PROMPT), cache_bytes(session)
+
+
+def test_ranks_that_are_processes_give_these_tokens_too(tmp_path: Path) -> None:
+    path = compiled(tmp_path / "m.lk", "llama", "tp=2")
+    wanted = eager_tokens("llama", PROMPT)
+    for found, held in run_processes(serve, 2, str(path), str(tmp_path / "store")):
+        require_tokens(found, wanted)
+        assert held == CACHE_BYTES["llama"] // 2

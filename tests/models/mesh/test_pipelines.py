@@ -88,6 +88,30 @@ def test_micro_batches(parts: int) -> None:
         np.testing.assert_allclose(ours, other.numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Places(nn.Module):
+    """Looks up along features by numbers that are no input: what they index is read inside of the loop's body."""
+
+    places: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(5, 3)
+        self.register_buffer("places", torch.randint(8, (6, 5)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.gather(torch.relu(self.up(x)), 1, self.places))
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize("mesh", ["pp=2", "tp=2,pp=2"])
+def test_a_body_reads_what_the_micro_batches_give_together(mesh: str, chosen: bool) -> None:
+    program = capture(Places().eval(), (torch.randn(6, 8),))
+    axes: dict[str, Any] = {"pp": {"up": 0, "down": 1, "micro-batches": 2}}
+    if "tp" in mesh:
+        axes["tp"] = {"up": "column"}
+    assert check_program(program, sharding=sharding_of(mesh, "auto" if chosen else axes, program)).passed
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("mesh", ["pp=2", "pp=2,tp=2", "tp=2,pp=2"])
 def test_decoders(name: str, mesh: str) -> None:

@@ -26,6 +26,7 @@ Array = np.ndarray[Any, Any]
 AXIS = "tp"
 
 _WEIGHT = re.compile(r'"lk.weight"\(\) \{symbol = "([\w.]+)"\} : \(\) -> tensor<((?:\d+x)*)(\w+)>')
+_STATE = re.compile(r'"lk.state_read"\(\) \{symbol = "(\w+)"\} : \(\) -> tensor<((?:\d+x)*)(\w+)>')
 _ARGUMENT = re.compile(r"%\w+: tensor<((?:\d+x)*)(\w+)>")
 _MATMUL = "accumulate = f32, transpose_lhs = false, transpose_rhs = false"
 _MAPS = """
@@ -43,6 +44,8 @@ class Split:
         module: what each rank runs; its ops have the numbers of those before.
         store: the weights of both.
         inputs, wanted: arguments, and what the program before gives for them.
+        states: what it starts from.
+        plan: by which it was split.
         ranks: how many there are.
     """
 
@@ -51,6 +54,8 @@ class Split:
     store: WeightStore
     inputs: list[Array]
     wanted: list[Array]
+    states: dict[str, Array]
+    plan: ShardingPlan
     ranks: int
 
     def prove(self, module: ir.Module | None = None) -> Proof:
@@ -66,9 +71,17 @@ class Split:
             data = self.store.get(name)
             return data if self.store.shard(name) is None else data[rank]
 
-        found = interpret_mesh(module, self.inputs, part, self.ranks)
+        found = interpret_mesh(module, self.inputs, part, self.ranks, self.own_states)
         pairs = [pair for one in found for pair in zip(one, self.wanted, strict=True)]
         return all(np.allclose(one, other, rtol=1e-4, atol=1e-4) for one, other in pairs)
+
+    def own_states(self, rank: int) -> dict[str, Array]:
+        """Returns what a rank starts from."""
+        found = dict(self.states)
+        for name, held in self.plan.report.states.items():
+            parts = np.split(found[name], held.parts, held.axis)
+            found[name] = parts[rank * held.parts // self.ranks]
+        return found
 
 
 def split(text: str, plan: Mapping[str, Any], ranks: int) -> Split:
@@ -78,7 +91,7 @@ def split(text: str, plan: Mapping[str, Any], ranks: int) -> Split:
     def random(shape: str, dtype: str) -> Array:
         sizes = [int(size) for size in shape.split("x") if size]
         if dtype.startswith("i"):
-            return generator.integers(-12, 12, sizes, np.int64)
+            return generator.integers(*((0, 9) if "lk.scatter" in text else (-12, 12)), sizes, np.int64)
         return generator.standard_normal(sizes).astype(np.float32)
 
     module = parse_module(_MAPS + text, new_context())
@@ -87,13 +100,15 @@ def split(text: str, plan: Mapping[str, Any], ranks: int) -> Split:
         if name not in store:
             store.add(name, random(shape, dtype))
     inputs = [random(*found) for found in _ARGUMENT.findall(text.partition("->")[0])]
-    wanted = interpret(module, inputs, store.get)
+    states = {name: random(*found) for name, *found in _STATE.findall(text)}
+    wanted = interpret(module, inputs, store.get, states=dict(states))
     before = read_graph(module)
     number_ops(module)
     entries = tuple(PlanEntry(pattern, choice) for pattern, choice in plan.items())
-    ShardProgram().run(module, PassContext(store, sharding=ShardingPlan(AXIS, ranks, entries)))
+    sharding = ShardingPlan(AXIS, ranks, entries)
+    ShardProgram().run(module, PassContext(store, sharding=sharding))
     assert module.operation.verify()
-    return Split(before, module, store, inputs, wanted, ranks)
+    return Split(before, module, store, inputs, wanted, states, sharding, ranks)
 
 
 def _weight(name: str, shape: str) -> str:
@@ -185,10 +200,49 @@ ATTENTION = f"""func.func @main(%x: tensor<2x5x6xf32>) -> tensor<2x5x16xf32> {{
 """Two key heads: of four ranks, two share one."""
 ATTENTION_PLAN = {"*_proj": "column"}
 
+
+def _kept(name: str, value: str) -> str:
+    """A cache, read, changed at the position %i, and written."""
+    types = "2x2x9x4xf32", "2x2x1x4xf32"
+    return f"""
+      %{name}r = "lk.state_read"() {{symbol = "{name}"}} : () -> tensor<{types[0]}>
+      %{name} = "lk.scatter"(%{name}r, %i, %{value}) {{axis = 2 : i64, kind = "set"}}
+          : (tensor<{types[0]}>, tensor<1xi64>, tensor<{types[1]}>) -> tensor<{types[0]}>
+      "lk.state_write"(%{name}) {{symbol = "{name}"}} : (tensor<{types[0]}>) -> ()"""
+
+
+def _token(name: str, count: int) -> str:
+    flat = f"2x1x{count * 4}xf32"
+    return f"""
+      {_product(name, "x", f"{name}_proj", f"2x1x6xf32 6x{count * 4}xf32 {flat}")}
+      %{name}1 = tensor.expand_shape %{name} [[0], [1], [2, 3]] output_shape [2, 1, {count}, 4]
+          : tensor<{flat}> into tensor<2x1x{count}x4xf32>
+      %{name}2 = tensor.empty() : tensor<2x{count}x1x4xf32>
+      %{name}3 = linalg.transpose ins(%{name}1 : tensor<2x1x{count}x4xf32>) outs(%{name}2 : tensor<2x{count}x1x4xf32>)
+          permutation = [0, 2, 1, 3]"""
+
+
+DECODE = f"""func.func @main(%x: tensor<2x1x6xf32>, %i: tensor<1xi64>) -> tensor<2x1x6xf32> {{
+  {_token("q", 4)}
+  {_token("k", 2)}
+  {_token("v", 2)}
+  {_kept("keys", "k3")}
+  {_kept("values", "v3")}
+  %a = "lk.attention"(%q3, %keys, %values) {{causal = false, empty_rows = "zero", fill = 0.0 : f64, masking = "add",
+      scale = 0.5 : f64}} : (tensor<2x4x1x4xf32>, tensor<2x2x9x4xf32>, tensor<2x2x9x4xf32>) -> tensor<2x4x1x4xf32>
+  %f = tensor.collapse_shape %a [[0], [1, 2, 3]] : tensor<2x4x1x4xf32> into tensor<2x16xf32>
+  %m = tensor.expand_shape %f [[0], [1, 2]] output_shape [2, 1, 16] : tensor<2x16xf32> into tensor<2x1x16xf32>
+  {_product("y", "m", "o_proj", "2x1x16xf32 16x6xf32 2x1x6xf32")}
+  return %y : tensor<2x1x6xf32>
+}}"""
+"""One token with two caches of two key heads each."""
+DECODE_PLAN = {"[qkv]_proj": "column", "o_proj": "row"}
+
 PROGRAMS: dict[str, tuple[str, Mapping[str, str], int]] = {
     "mlp": (MLP, MLP_PLAN, 2),
     "gathered": (GATHERED, GATHERED_PLAN, 4),
     "look-up": (LOOK_UP, LOOK_UP_PLAN, 3),
     "attention": (ATTENTION, ATTENTION_PLAN, 4),
+    "decode": (DECODE, DECODE_PLAN, 4),
 }
 """Text, plan and ranks."""

@@ -63,6 +63,17 @@ def test_a_plan_of_the_user_is_planned(lowerkit_command: RunCommand, tmp_path: P
     assert {each["axis"] for each in mesh["collectives"]} == {"tp"}
 
 
+def test_the_plan_is_written_for_shard(lowerkit_command: RunCommand, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    first = lowerkit_command("plan", MODEL, "--meta", "--mesh", "pp=2,tp=2", "--plan-out", path, "--json")
+    (chosen,) = document(first)["meshes"]
+    assert json.loads(path.read_text()) == chosen["plan"]
+    again = lowerkit_command("plan", MODEL, "--meta", "--mesh", "pp=2,tp=2", "--shard", path, "--json")
+    assert document(again)["meshes"] == [chosen]
+    alone = lowerkit_command("plan", MODEL, "--meta", "--mesh", "tp=1", "--plan-out", tmp_path / "none.json")
+    assert "error[LK1011]" in alone.err and not (tmp_path / "none.json").exists()
+
+
 def test_what_does_not_fit_is_refused_with_the_part_and_the_smallest_mesh(lowerkit_command: RunCommand) -> None:
     outcome = lowerkit_command("plan", MODEL, "--meta", "--mesh", "tp=1", "--memory", "150kB")
     assert outcome.code == 7

@@ -43,7 +43,7 @@ def test_load_run_and_verify_need_nothing_of_the_compiler(tmp_path: Path) -> Non
     np.save(tmp_path / "x.npy", x)
     script = SCRIPT.format(blocked=BLOCKED)
     output = python("-c", script, str(artifact), str(tmp_path / "y.npy"), str(tmp_path / "x.npy"))
-    assert output.strip() == "[] ['lowerkit.errors']"
+    assert output.strip() == "[] ['lowerkit.errors', 'lowerkit.launching', 'lowerkit.launching.loading']"
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), reference(x), rtol=1e-6)
 
 

@@ -102,6 +102,23 @@ def test_plans_of_several_axes_that_are_wrong(entries: Any, part: str) -> None:
     assert part in "\n".join([caught.value.message, *caught.value.details])
 
 
+def test_with_one_order_a_plan_serves_meshes_that_lack_an_axis() -> None:
+    """What ranks along the axis would sum, each rank sums by itself; a plan that is given back says so, too."""
+    entries = {"dp": {"x": "batch"}, "tp": {"up": "column", "down": "row"}}
+    plan = make_plan(Mesh.parse("dp=2"), entries, invariant=True)
+    assert [each.axis for each in plan.axes] == ["dp"]
+    assert plan.sums is not None
+    assert (plan.sums.axis, plan.sums.ranks) == ("tp", 1)
+    assert entries_of(plan) == entries
+    assert make_plan(Mesh.parse("dp=2,tp=2"), entries, invariant=True).sums is None
+    with pytest.raises(UsageError, match="'tp' is no axis of the mesh dp=2"):
+        make_plan(Mesh.parse("dp=2"), entries)
+    with pytest.raises(UsageError, match="it says nothing of the axis 'tp'"):
+        make_plan(Mesh.parse("dp=2,tp=2"), {"dp": entries["dp"], "tpp": entries["tp"]}, invariant=True)
+    with pytest.raises(UsageError, match="'pp' is no axis of the mesh dp=2"):
+        make_plan(Mesh.parse("dp=2"), {"dp": entries["dp"], "pp": {"up": 0, "down": 1}}, invariant=True)
+
+
 def test_all_wrong_entries_are_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         make_plan(Mesh.parse("tp=2"), [("a", "colum"), ("b", 3), ("c", "row"), ("c", "row"), ("", "row")])

@@ -12,6 +12,7 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.check import check_program
 from lowerkit.spmd.sharding import sharding_of
+from tests.models.mesh.test_cached_meshes import TP, Cached
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
 
@@ -52,3 +53,14 @@ def test_a_device_gets_the_part_of_its_rank(npus: None) -> None:
     spec = compile_program(program, options).parts.program
     shared = {buffer.weight: buffer.size for buffer in spec.buffers if buffer.shard and buffer.memory == "products"}
     assert shared == {"up.weight@tp.0": 4 * 8 * 8, "down.weight@tp.1": 4 * 8 * 8}
+
+
+def test_a_device_keeps_the_part_of_a_state(npus: None) -> None:
+    inputs = (torch.randn(2, 1, 16), torch.tensor([4]))
+    program = capture(Cached().eval(), inputs)
+    options = CompileOptions(target="rest", golden=False, sharding=sharding_of("tp=2", TP))
+    spec = compile_program(program, options).parts.program
+    states = [(buffer.memory, buffer.size) for buffer in spec.buffers if buffer.kind == "state"]
+    assert states == [("rest", 4 * 2 * 1 * 9 * 8)] * 2
+    report = check_program(capture(Cached().eval(), inputs), target="rest", sharding=sharding_of("tp=2", TP))
+    assert report.passed, report.first_failure

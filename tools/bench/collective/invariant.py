@@ -36,6 +36,7 @@ PLANS = {
     | dict.fromkeys(["*.wte", "*.lm_head"], "vocabulary"),
     "llama": {"*.[qkv]_proj": "column", "*.gate_proj": "column", "*.up_proj": "column"}
     | {"*.o_proj": "row", "*.down_proj": "row", "*.embed_tokens": "vocabulary", "*.lm_head": "vocabulary"},
+    "resnet50": {"*.layer.0.convolution": "column", "*.layer.1.convolution": "row", "*.layer.2.convolution": "column"},
 }
 
 
@@ -101,13 +102,13 @@ def timed(
 @click.command()
 @click.option("--model", "name", type=click.Choice(list(PLANS)), default="llama", show_default=True)
 @click.option("--ranks", multiple=True, type=int, default=(1, 2), show_default=True)
-@click.option("--tokens", default=64, show_default=True, help="Length of the input; 1 is a step of decoding.")
+@click.option("--tokens", default=64, show_default=True, help="Length of a text; 1 is a step of decoding.")
 @click.option("--cores", default=2, show_default=True, help="Threads of all ranks together.")
 @click.option("--turns", default=7, show_default=True)
 @click.option("--runs", default=5, show_default=True, help="Runs of a turn.")
 def main(name: str, ranks: Sequence[int], tokens: int, cores: int, turns: int, runs: int) -> None:
     """Time a model with and without --invariant."""
-    example = [value[:, :tokens] for value in benchmark_models().full(name)[1]]
+    example = [value if value.dim() > 2 else value[:, :tokens] for value in benchmark_models().full(name)[1]]
     inputs = [np.asarray(value) for value in example]
     bits: set[bytes] = set()
     with tempfile.TemporaryDirectory() as text:

@@ -111,7 +111,7 @@ def bind_artifact(path: Path) -> str:
     # The inputs of the corpus where a case lets them be; more than a few bytes are no use and no test.
     arrays = [np.zeros(_shape(spec), numpy_dtype(spec.dtype)) for spec in signature.inputs]
     dims = bind_dims(signature, collect(signature, arrays, {}))
-    arguments = (program, dims, session._weights, session._kernel_address)  # pyright: ignore[reportPrivateUsage]
+    arguments = (program, dims, session._weights.places, session._kernel_address)  # pyright: ignore[reportPrivateUsage]
     bound, stepped = bind_model(*arguments), bind_steps(*arguments)
     file_size = path.stat().st_size
     states = [_bytes(spec.shape, spec.dtype) for spec in signature.states]

@@ -152,6 +152,30 @@ def decode(index: Index, place: Index, extents: dict[str, int], ranges: Ranges) 
     return found
 
 
+def carried_turns(
+    equations: Sequence[tuple[Index, Index]], extents: dict[str, int], ranges: Ranges
+) -> dict[str, Index]:
+    """Returns what loops must be where places of one nest are given indices, as far as digits tell.
+
+    The caller checks the answer.
+
+    Args:
+        equations: an index, and the place that it is, over loops.
+        extents: of these loops.
+        ranges: of the variables of the indices.
+    """
+    carried: dict[str, Index] = {}
+    single = [each for each in equations if len(each[1].terms) == 1]
+    for index, place in (*single, *equations):
+        known = [(atom, factor) for atom, factor in place.terms if str(atom) in carried]
+        open_ = Index(tuple(term for term in place.terms if term not in known), place.constant)
+        if open_.terms:
+            rest = total((index, 1), *((carried[str(atom)], -factor) for atom, factor in known))
+            for name, digit in decode(rest, open_, extents, ranges).items():
+                carried.setdefault(name, digit)
+    return {**single_turns(extents), **carried}
+
+
 def single_turns(extents: dict[str, int]) -> dict[str, Index]:
     """Returns the turn of each loop that has one turn."""
     return {name: number(0) for name, extent in extents.items() if extent == 1}

@@ -26,14 +26,14 @@ def matmul(form: Form, own: Shapes, before: Shapes) -> Nest:
 
 
 def attention(form: Form, own: Shapes, before: Shapes) -> Nest | None:
-    """Batches, heads and rows run apart; rows that know their place (causal) do not."""
+    """Batches, heads, rows and features of the values run apart; rows that know their place (causal) do not."""
     query, key, value = own.operands[:3]
     if OPEN in (query[1], key[1]) or query[1] % max(key[1], 1):
         return None
     nest = Nest()
     batch, head, shared = nest.loop(query[0]), nest.loop(key[1]), nest.loop(query[1] // max(key[1], 1))
     rows = nest.loop(query[2], "opaque" if form.attributes["causal"] else "parallel")
-    features, keys, outputs = (nest.loop(size, "opaque") for size in (query[3], key[2], value[3]))
+    features, keys, outputs = nest.loop(query[3], "opaque"), nest.loop(key[2], "opaque"), nest.loop(value[3])
     heads = total((head, query[1] // max(key[1], 1)), (shared, 1))
     nest.operands = [(batch, heads, rows, features), (batch, head, keys, features), (batch, head, keys, outputs)]
     if len(own.operands) > 3:

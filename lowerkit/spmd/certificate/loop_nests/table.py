@@ -39,6 +39,7 @@ NESTS: dict[str, Maker] = {
     "tensor.expand_shape": views.expand,
     "tensor.collapse_shape": views.collapse,
     "tensor.extract_slice": views.extract_slice,
+    "tensor.insert_slice": views.insert_slice,
     "tensor.pad": views.pad,
     "tensor.concat": views.concat,
     "tensor.cast": views.same,
@@ -48,6 +49,7 @@ NESTS: dict[str, Maker] = {
 LOCAL_ATTRIBUTES: dict[str, frozenset[str]] = {
     "tensor.expand_shape": frozenset({"static_output_shape"}),
     "tensor.extract_slice": frozenset({"static_offsets", "static_sizes"}),
+    "tensor.insert_slice": frozenset({"static_sizes"}),
     "lk.conv": frozenset({"groups"}),
     "lk.integer_conv": frozenset({"groups"}),
     "lk.conv_transpose": frozenset({"groups"}),

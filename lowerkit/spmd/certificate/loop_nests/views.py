@@ -79,6 +79,25 @@ def extract_slice(form: Form, own: Shapes, before: Shapes) -> Nest | None:
     return nest
 
 
+def insert_slice(form: Form, own: Shapes, before: Shapes) -> Nest | None:
+    """Dimensions that the slice has whole run apart; it may leave out dimensions of one element."""
+    del before
+    part, whole = own.operands[0], own.operands[1]
+    offsets, sizes, strides = (form.attributes[f"static_{name}"] for name in ("offsets", "sizes", "strides"))
+    nest = Nest()
+    inner: list[Index] = []
+    outer: list[Index] = []
+    for axis, extent in enumerate(whole):
+        apart = extent != OPEN and (offsets[axis], sizes[axis], strides[axis]) == (0, extent, 1)
+        outer.append(nest.loop(extent, "parallel" if apart else "opaque"))
+        left, needed = len(whole) - axis, len(part) - len(inner)
+        if needed and (left == needed or sizes[axis] != 1 or part[len(inner)] == 1):
+            inner.append(outer[-1] if apart else nest.loop(part[len(inner)], "opaque"))
+    nest.operands = [tuple(inner), tuple(outer), *([()] * (len(own.operands) - 2))]
+    nest.results = [tuple(outer)]
+    return nest
+
+
 def pad(form: Form, own: Shapes, before: Shapes) -> Nest:
     """Dimensions that get no padding run apart."""
     del before

@@ -59,9 +59,13 @@ class _Scheme:
         return 3 - self.along
 
 
-def takes_amx_conv(problem: ConvProblem, cpu: CpuFeatures) -> bool:
-    """True when AMX tiles apply: bf16 and runs of whole steps along channels (or along a line of taps)."""
-    return cpu.amx and problem.arithmetic.number == "bf16" and _run(problem, problem.channels)[1] % STEP == 0
+def takes_amx_conv(problem: ConvProblem, cpu: CpuFeatures, for_all_groups: bool = False) -> bool:
+    """True when AMX tiles apply: bf16 and runs of whole steps along channels (or along a line of taps).
+
+    With ``for_all_groups`` it hangs on the channels of a group alone: taps follow each other where there is one group.
+    """
+    run = problem.group_channels if for_all_groups else _run(problem, problem.channels)[1]
+    return cpu.amx and problem.arithmetic.number == "bf16" and run % STEP == 0
 
 
 def _run(problem: ConvProblem, pitch: int) -> tuple[int, int]:

@@ -69,9 +69,10 @@ class ConvFamily(KernelFamily):
                 problem.filter_operand, problem.arithmetic, b_is_filter=True,
             )  # fmt: skip
             return plan_row_gemm(self.name, gemm, frame, epilogue, cpu)
-        if takes_amx_conv(problem, cpu):
+        if takes_amx_conv(problem, cpu, for_all_groups=region.invariant):
             return plan_amx_conv(self.name, problem, frame, epilogue, cpu)
-        if takes_pairs(problem.arithmetic.number, cpu):
+        # Beside other groups, one of an odd number of channels has no pairs.
+        if takes_pairs(problem.arithmetic.number, cpu) and not (region.invariant and problem.group_channels % 2):
             problem = in_pairs(problem)
         return _Writer(problem, choose_scheme(problem, cpu), frame, epilogue).plan(self.name)
 

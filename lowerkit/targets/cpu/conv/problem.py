@@ -151,10 +151,12 @@ def _arithmetic(anchor: ir.Operation, parameters: dict[str, Any], of_bytes: Arit
     """How the kernel multiplies, by the types of the op; ``of_bytes`` where these are bytes."""
     if anchor.name == "lk.integer_conv":
         return of_bytes if parameters["unsigned"] else Refusal("the input is signed: byte products take unsigned ones")
-    element = str(ir.RankedTensorType(anchor.results[0].type).element_type)
-    if element not in _FLOATS or any(str(ir.RankedTensorType(v.type).element_type) != element for v in anchor.operands):
+    values = (*anchor.operands, *anchor.results)
+    element, *others = (str(ir.RankedTensorType(value.type).element_type) for value in values)
+    sums = "f64" if element == "f64" else "f32"
+    if element not in _FLOATS or others[0] != element or others[1] not in (element, sums):
         return Refusal(f"element type {element}: only floating point convolutions are taken")
-    if str(parameters["accumulate"]) != ("f64" if element == "f64" else "f32"):
+    if str(parameters["accumulate"]) != sums:
         return Refusal(f"sums in {parameters['accumulate']}")
     return of_numbers(element)
 

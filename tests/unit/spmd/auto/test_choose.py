@@ -132,6 +132,26 @@ def test_an_axis_of_one_rank() -> None:
     assert found.reasons == ["tp: one rank, nothing is split"]
 
 
+@pytest.mark.parametrize("mesh", ["tp=1", "tp=2", "tp=4", "tp=3", "dp=2", "dp=2,tp=2", "tp=2,tp2=2", "x=4"])
+def test_sums_over_ranks_are_those_of_two_on_every_mesh(mesh: str) -> None:
+    """What no axis sums over its ranks, each rank makes of the same chunks."""
+    sizes = {"width": 24, "heads": 12, "key_heads": 12}
+    plan = choose_plan(decoder(**sizes), Mesh.parse(mesh), SLOW, invariant=True).plan
+    assert plan.invariant
+    assert plan.sums is not None
+    rows = [[entry.pattern for entry in each.entries if entry.choice == "row"] for each in plan.summing]
+    assert rows[-1] == ["*.o_proj", "*.down"]
+    assert plan.sums.ranks == 1
+    summed = [pattern for each in rows[:-1] for pattern in each]
+    assert set(summed) <= set(rows[-1])
+    assert len(summed) == len(set(summed)), "of two axes the first one sums"
+    assert bool(summed) == (mesh not in ("tp=1", "tp=3", "dp=2"))
+
+
+def test_a_plan_without_invariance_has_no_sums_of_its_own() -> None:
+    assert chosen(decoder(), "dp=2").plan.sums is None
+
+
 def test_nothing_to_split() -> None:
     program = capture(nn.Sequential(nn.Linear(5, 7)).eval(), (torch.randn(3, 5),))
     with pytest.raises(UnsupportedError, match="nothing of Sequential can be split along 'tp' among 9 ranks") as caught:

@@ -16,6 +16,7 @@ REFUSED = {
     "gathered": {"operand": 20, "dropped": 1, "reduction": 2, "axis": 3, "symbol": 2},
     "look-up": {"operand": 15, "dropped": 1, "reduction": 1, "axis": 2, "number": 20, "swapped": 9},
     "attention": {"operand": 18, "axis": 3, "symbol": 2, "permutation": 2},
+    "decode": {"operand": 20, "axis": 3, "symbol": 2, "dropped": 1, "reduction": 1},
 }
 """At least so many changes of each kind are refused."""
 

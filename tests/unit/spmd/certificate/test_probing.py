@@ -10,7 +10,7 @@ import pytest
 
 from lowerkit.errors import VerifyError
 from lowerkit.program.weights import Shard, WeightStore
-from lowerkit.spmd.certificate.facts import Cut, Fact, Rows, Slices
+from lowerkit.spmd.certificate.facts import Chunks, Cut, Fact, Rows, Slices
 from lowerkit.spmd.certificate.graph import Form, Graph, Op
 from lowerkit.spmd.certificate.probing import facts_of
 
@@ -198,3 +198,22 @@ def _shared(ranks: int) -> WeightStore:
     store.declare("w", "f32", (8, 8))
     store.derive("w@tp", ["w"], slices(0, 2), dtype="f32", shape=(2, 4, 8), shard=Shard((("tp", ranks),)))
     return store
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_chunks_are_cut_along_a_dimension_with_zeros_behind(size: int) -> None:
+    """``[2, 4, 6, size]`` of ``[6, 24]``, in eight chunks, or in six and two of zeros."""
+
+    def chunked(array: Array) -> Array:
+        wide = np.pad(array, [(0, 0), (0, 8 * size - 24)])
+        return np.ascontiguousarray(np.moveaxis(wide.reshape(6, 2, 4, size), (1, 2), (0, 1)))
+
+    def other(array: Array) -> Array:
+        return np.ascontiguousarray(np.moveaxis(chunked(array), 0, 1)).reshape(2, 4, 6, size)
+
+    for derivation, facts in ((chunked, [Chunks("w@tp", "w", "f32[6,24]", 1, 8, size)]), (other, [])):
+        store = WeightStore()
+        store.declare("w", "f32", (6, 24))
+        store.derive("w@tp", ["w"], derivation, dtype="f32", shape=(2, 4, 6, size))
+        before = Graph(["f32[6,24]"], [Form("lk.weight", {"symbol": "w"})], [""], [], [Op(0, [], [0])], [])
+        assert facts_of(before, reading(f"f32[2,4,6,{size}]"), store, "", 1) == facts

@@ -68,6 +68,16 @@ def test_each_rank_allocates_what_was_planned(factory: str, mesh: str, plan: dic
     assert max(own.weights for own in memory) < stored
 
 
+def test_caches_are_shared_by_heads_and_by_stages() -> None:
+    (whole,) = planned("tiny_decode", None, None)
+    (own,) = planned("tiny_decode", "tp=2", WEIGHTS)
+    stages = planned("tiny_decode", "pp=2", STAGES)
+    both = planned("tiny_decode", "pp=2,tp=2", {"tp": WEIGHTS, "pp": STAGES})
+    assert 0 < own.states == whole.states // 2
+    assert [stage.states for stage in stages] == [whole.states // 3, whole.states * 2 // 3]  # of three layers
+    assert [stage.states for stage in both] == [stage.states // 2 for stage in stages]
+
+
 def test_inspect_says_the_same_of_one_device(tmp_path: Path) -> None:
     (own,) = planned("tiny_decode", None, None)
     program = capture_path(f"{ROOT / FACTORIES}:tiny_decode")
@@ -80,6 +90,16 @@ def test_inspect_says_the_same_of_one_device(tmp_path: Path) -> None:
     assert (own.states, own.activations) == (totals["state_bytes"], totals["arena_bytes"])
     assert own.communication == 0
     artifact.close()
+
+
+def test_inspect_counts_the_weights_of_a_stage_alone() -> None:
+    program = capture_path(f"{ROOT / FACTORIES}:tiny_prefill")
+    parts = plan_program(program, CompileOptions(golden=False, sharding=sharding_of("pp=2", STAGES)))
+    totals = [describe(each, {}, parts.weight_bytes, 0)["totals"] for each in parts.manifest.programs]
+    assert [each["rank_weight_bytes"] for each in totals] == [
+        each.weights for each in planned("tiny_prefill", "pp=2", STAGES)
+    ]
+    assert sum(each["rank_weight_bytes"] for each in totals) < 1.1 * parts.weight_bytes
 
 
 def test_what_collectives_name_is_a_part_of_the_arena() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowerkit.dialect.context import new_context
+from lowerkit.dialect.ragged import OPERAND_RUNS, RESULT_RUNS
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.spmd.cost.machine import DeviceModel, LinkModel, Links
@@ -93,3 +94,56 @@ def test_symbolic_extents_count_as_said_or_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="symbolic extent") as caught:
         cost(text)
     assert caught.value.code == "LK4002"
+
+
+def segments(*operands: int) -> str:
+    """Returns the attributes that say how many operands each of the operand runs has; there is one result."""
+    runs = {"operand": (operands, OPERAND_RUNS), "result": ((1,), RESULT_RUNS)}
+    found = [
+        f"{name}SegmentSizes = array<i32: {', '.join(map(str, [*first, *[0] * (total - len(first))]))}>"
+        for name, (first, total) in runs.items()
+    ]
+    return ", ".join(found)
+
+
+BRANCHES = """
+func.func @main(%p: tensor<i1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %y = "lk.cond"(%p, %x) {then_function = "long", else_function = "short", SIZES}
+    : (tensor<i1>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %y : tensor<8x8xf32>
+}
+func.func @long(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %w = "lk.weight"() {symbol = "v"} : () -> tensor<8x8xf32>
+  %a = "lk.matmul"(%x, %w) {transpose_lhs = false, transpose_rhs = false, accumulate = f32}
+    : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %b = "lk.matmul"(%a, %w) {transpose_lhs = false, transpose_rhs = false, accumulate = f32}
+    : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %b : tensor<8x8xf32>
+}
+func.func @short(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %w = "lk.weight"() {symbol = "w"} : () -> tensor<8x8xf32>
+  %a = "lk.matmul"(%x, %w) {transpose_lhs = false, transpose_rhs = false, accumulate = f32}
+    : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %a : tensor<8x8xf32>
+}
+""".replace("SIZES", segments(1, 1))
+
+
+def test_a_branch_counts_as_the_longer_body_and_the_weights_of_both() -> None:
+    found = cost(BRANCHES)
+    assert found.flops == 2 * (2 * 8**3)
+    assert found.weight_bytes == 2 * 4 * 8 * 8
+    assert found.activation_bytes >= 2 * 4 * 8 * 8
+
+
+def test_a_loop_counts_as_one_turn() -> None:
+    call = "\n".join(BRANCHES.splitlines()[2:4])
+    turn = f'%y = "lk.while"(%x) {{condition_function = "less", body_function = "long", {segments(1)}}}'
+    text = BRANCHES.replace(call, f"  {turn}\n    : (tensor<8x8xf32>) -> tensor<8x8xf32>")
+    condition = """
+func.func @less(%x: tensor<8x8xf32>) -> tensor<i1> {
+  %t = arith.constant dense<true> : tensor<i1>
+  return %t : tensor<i1>
+}
+"""
+    assert cost(text + condition).flops == 2 * (2 * 8**3)

@@ -1,0 +1,1 @@
+"""What a process maps of an artifact, and whether it has the room."""

@@ -1,0 +1,85 @@
+"""Programs for a mesh in a communicator of mpi4py, and on the command line with MPI as the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowerkit
+from lowerkit.errors import LowerkitError
+from tests.distributed.scale_out.test_mpirun import RANK, mpirun
+from tests.support.mesh.artifacts import expected, write_mesh
+from tests.support.mesh.engine_artifacts import write_all, write_model
+from tests.support.mesh.engine_ranks import FUNCTIONS, Ranks, X, verdicts
+from tests.support.mesh.processes import finished, left_behind
+from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
+
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
+HERE = "tests.distributed.mesh.test_mpi_steps"
+
+
+def programs(rank: int, size: int, folder: str, seed: int) -> None:
+    """Writes what each function raised: the ranks of one mpirun run all of them."""
+    from mpi4py import MPI
+
+    found = verdicts(Ranks(rank, size, Path(folder), MPI.COMM_WORLD, tells_sizes=False), FUNCTIONS[size])
+    for name, text in found.items():
+        (Path(folder) / f"verdict.{name}.{rank}").write_text(text)
+
+
+def parts(rank: int, size: int, folder: str, seed: int) -> None:
+    """A communicator of some ranks in another order, and one that goes beyond the job."""
+    from mpi4py import MPI
+
+    pair = MPI.COMM_WORLD.Split(rank % 2, key=-rank)
+    session = lowerkit.load(Path(folder) / "sum.lk", group=pair, threads=1, deadline=20.0)
+    assert session.group is not None and session.group.rank == 1 - rank // 2
+    np.testing.assert_allclose(session.run(X)[0], expected(X), rtol=1e-6)
+    with pytest.raises(LowerkitError, match="LK8021.*for a mesh tp=2, and the group 'mesh' has 4 ranks"):
+        lowerkit.load(Path(folder) / "sum.lk", group=MPI.COMM_WORLD, deadline=20.0)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], list[str]]:
+    """Returns for each function what it raised on each rank."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for size, functions in FUNCTIONS.items():
+        folder = tmp_path_factory.mktemp(f"mpi{size}ranks")
+        for name, ranks in (("programs", size), ("parts", 2)):
+            (folder / name).mkdir(mode=0o700)
+            (folder / name / "native").mkdir(mode=0o700)
+            write_all(folder / name, ranks)
+        write_model(folder / "programs", size)
+        raised = run_with_mpi(size, folder, [f"{HERE}:programs", *([f"{HERE}:parts"] if size == 4 else [])])
+        for function in functions:
+            files = [folder / "programs" / f"verdict.{function.__name__}.{rank}" for rank in range(size)]
+            found[size, function.__name__] = [
+                file.read_text() if file.exists() else f"was not reached: {raised}" for file in files
+            ]
+        found[size, "parts"] = raised.get(f"{HERE}:parts", [])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [*((size, each.__name__) for size in FUNCTIONS for each in FUNCTIONS[size]), (4, "parts")]
+)
+def test_ranks(size: int, name: str, results: dict[tuple[int, str], list[str]]) -> None:
+    assert results[size, name] == [""] * size, "\n".join(results[size, name])
+
+
+@pytest.mark.parametrize("engine", ["mpi", "gloo"])
+def test_the_command_line(engine: str, tmp_path: Path) -> None:
+    """Under mpirun, and with gloo in processes of ``--nproc``; what cannot be is refused before anything starts."""
+    path, out = write_mesh(tmp_path / "two.lk"), tmp_path / "out"
+    np.save(tmp_path / "x.npy", X)
+    command = mpirun(2, *RANK) if engine == "mpi" else ()
+    given = ["run", path, "--engine", engine, "--input", f"x=@{tmp_path}/x.npy"]
+    ranks = [] if engine == "mpi" else ["--nproc", 2]
+    code, _, err = finished(tmp_path, *given, "-o", out, *ranks, command=command)
+    assert code == 0 and err == "" and left_behind(tmp_path) == [], err
+    np.testing.assert_allclose(np.load(out / "y.npy"), expected(X), rtol=1e-6)
+    code, _, err = finished(tmp_path, *given, "--sim", 2)
+    starter = "mpirun" if engine == "mpi" else "--nproc or torchrun"
+    assert code == 2 and f"LK1009]: --engine {engine} is for ranks that are started by {starter}" in err, err
