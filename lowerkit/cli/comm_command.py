@@ -66,7 +66,7 @@ def trace(files: tuple[Path, ...], top: int, chrome: Path | None, as_json: bool,
 def tune(ranks: str, seconds: float, output: Path | None, dry_run: bool, as_json: bool, quiet: bool) -> None:
     """Measure all_reduce between local processes and write the table that groups may be given."""
     from lowerkit.runtimes.collective.tuning.measure import measure_here
-    from lowerkit.runtimes.collective.tuning.search import search
+    from lowerkit.runtimes.collective.tuning.search import chosen_seconds, search
     from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable, default_path, processor_name, processors
 
     try:
@@ -89,7 +89,8 @@ def tune(ranks: str, seconds: float, output: Path | None, dry_run: bool, as_json
             found[count], trials[count] = search(measure, count)
     path = output or default_path()
     if not dry_run:
-        TuningTable(processor_name(), processors(), found).save(path)
+        seconds_of = {count: chosen_seconds(tried) for count, tried in trials.items()}
+        TuningTable(processor_name(), processors(), found, seconds=seconds_of).save(path)
     if as_json:
         tables = {
             str(count): {"tuning": found[count].to_json(), "trials": [trial.to_json() for trial in trials[count]]}

@@ -61,8 +61,8 @@ _MOST_SOUGHT = 4096
     "link_texts",
     multiple=True,
     metavar="[AXIS=]RATE,LATENCY|FILE",
-    help="Between devices: 450GB/s,2us, pp=50GB/s,5us for one axis, or what `lowerkit comm tune --json` printed. "
-    "[default: 450GB/s,2us]",
+    help="Between devices: 450GB/s,2us, pp=50GB/s,5us for one axis, or a file that `lowerkit comm tune` wrote or "
+    "printed. [default: 450GB/s,2us]",
 )
 @click.option("--devices", metavar="N[,N...]", help="Numbers of devices; the mesh is chosen. [default: --mesh's, or 8]")
 @mesh_option

@@ -113,12 +113,11 @@ def check_program(
         raise UsageError(
             "LK1003", "a check needs inputs to run with", hint="give --input NAME=@FILE.npy or NAME:SHAPE:DTYPE"
         )
-    if bisect and sharding is not None:
-        plain = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
-        return _bisect_ranks(program, sharding, per_op=per_op, hard=hard, **plain)
     show = on_progress or (lambda _text: None)
+    arguments: dict[str, Any] = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
+    if bisect and sharding is not None:
+        return _bisect_ranks(program, sharding, per_op=per_op, hard=hard, **arguments)
     if per_op and sharding is not None and sharding.stages is not None:
-        arguments: dict[str, Any] = {"target": target, "device": device, "allow": allow, "on_progress": on_progress}
         return _check_stages(program, sharding, hard=hard, **arguments)
     captured = program.copy() if bisect else None
     bodies = bodies_of(program) if per_op else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,9 +85,14 @@ def test_every_value_tried_is_one_that_groups_take() -> None:
 def test_tables_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "table.json"
     table = TuningTable(processor_name(), processors(), {2: Tuning(tile_bytes=128 << 10), 8: Tuning()})
+    table = replace(table, seconds={2: {64: 1e-6, 1 << 20: 4e-5}})
     table.save(path)
     loaded = TuningTable.load(path)
-    assert loaded.ranks == table.ranks and loaded.source == str(path)
+    assert loaded.ranks == table.ranks and loaded.source == str(path) and loaded.seconds == table.seconds
+    old = json.loads(path.read_text())
+    del old["seconds"]
+    (tmp_path / "old.json").write_text(json.dumps({**old, "version": 1}))
+    assert replace(TuningTable.load(tmp_path / "old.json"), source="") == replace(table, seconds={})
     assert loaded.for_ranks(2).tile_bytes == 128 << 10 and loaded.for_ranks(3) == Tuning()
     monkeypatch.setattr(tuning, "processor_name", lambda: "another")
     with pytest.raises(LowerkitError, match=r"LK1003.*another"):

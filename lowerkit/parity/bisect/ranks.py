@@ -173,8 +173,11 @@ def _name(
     alike = [rank_with_place(split.mesh, rank) for rank in faulty if place(rank) == place(first)]
     alone, fault, of_rank = replace(options, sharding=None), recorded[first].fault, programs[first]
     finding: Finding
+    details: list[str] = []
     if isinstance(fault, KernelFault):
         finding, piece = kernel_finding(fault, of_rank, alone)
+        if piece is None and any(fault.is_weight):
+            details.append("what the rank has of a weight that it reads may be wrong: lowerkit verify reads them")
         result.reproducer_note = "no part of the region shows it when it is compiled by itself"
         if piece is not None:
             result.reproducer = kernel_reproducer(piece, finding, alone)
@@ -186,7 +189,7 @@ def _name(
         assert isinstance(fault, MemoryFault), "there is no other fault"
         finding = memory_finding(fault, of_rank)
         result.reproducer_note = "a memory plan of a rank cannot be cut: the model is the reproducer"
-    result.finding = replace(finding, ranks=tuple(alike))
+    result.finding = replace(finding, ranks=tuple(alike), details=(*finding.details, *details))
 
 
 def _step(fault: KernelFault | MemoryFault | StepFault | None) -> int:

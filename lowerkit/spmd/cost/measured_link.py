@@ -1,4 +1,4 @@
-"""A link as it was measured: out of what ``lowerkit comm tune --json`` printed.
+"""A link as it was measured: out of what ``lowerkit comm tune`` printed with ``--json``, or wrote as its table.
 
 Vocabulary
     a, B   latency and bandwidth
@@ -21,6 +21,7 @@ from lowerkit.spmd.cost.machine import LinkModel
 
 _MOST_BYTES = 1 << 20
 _SCHEMA = "lowerkit.comm_tune"
+_TABLE = "lowerkit.collective_tuning"
 
 
 class _Trial(msgspec.Struct):
@@ -32,13 +33,23 @@ class _Ranks(msgspec.Struct):
     trials: list[_Trial]
 
 
-class _Document(msgspec.Struct):
+class _Head(msgspec.Struct):
     schema: str
+
+
+class _Document(msgspec.Struct):
     ranks: dict[int, _Ranks]
 
 
+class _Table(msgspec.Struct):
+    seconds: dict[int, dict[int, float]] = {}
+
+
 def read_link(path: Path) -> LinkModel:
-    """Reads a link from a file of ``lowerkit comm tune --json``, of the most ranks that were measured.
+    """Reads a link from a file of ``lowerkit comm tune``, of the most ranks that were measured.
+
+    Args:
+        path: what it printed with ``--json``, or the table that it wrote.
 
     Raises:
         InputError: LK1001, it cannot be read; LK1002, it is no such document, or its times give no link.
@@ -50,18 +61,30 @@ def read_link(path: Path) -> LinkModel:
         hint = "write a link as --link 450GB/s,2us, or name a file of `lowerkit comm tune --json`"
         raise InputError("LK1001", f"the link {path} cannot be read: {error.strerror}", hint=hint) from error
     try:
-        document = msgspec.json.decode(data, type=_Document, strict=False)
-        if document.schema != _SCHEMA:
-            raise ValueError(f"its schema is {document.schema!r}")
-        ranks = max(document.ranks)
-        medians: dict[int, float] = {}
-        for trial in document.ranks[ranks].trials:
-            medians.update(trial.median_seconds if trial.chosen else {})
-        return link_of(medians, ranks)
+        medians = _medians(data)
+        if not medians:
+            raise ValueError("it holds no times; a table of version 1 has none")
+        ranks = max(medians)
+        return link_of(medians[ranks], ranks)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            "LK1002", f"{path} is no document of `lowerkit comm tune --json`: {error}", hint="run it for this machine"
+            "LK1002", f"{path} is no measurement of `lowerkit comm tune`: {error}", hint="run it for this machine"
         ) from error
+
+
+def _medians(data: bytes) -> dict[int, dict[int, float]]:
+    """Returns the seconds of an all_reduce, by ranks and bytes."""
+    schema = msgspec.json.decode(data, type=_Head).schema
+    if schema == _TABLE:
+        return msgspec.json.decode(data, type=_Table, strict=False).seconds
+    if schema != _SCHEMA:
+        raise ValueError(f"its schema is {schema!r}")
+    found: dict[int, dict[int, float]] = {}
+    for ranks, measured in msgspec.json.decode(data, type=_Document, strict=False).ranks.items():
+        own = found[ranks] = {}
+        for trial in measured.trials:
+            own.update(trial.median_seconds if trial.chosen else {})
+    return found
 
 
 def link_of(medians: Mapping[int, float], ranks: int) -> LinkModel:

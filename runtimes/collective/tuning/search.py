@@ -101,5 +101,13 @@ def search(measure: Measure, ranks: int) -> tuple[Tuning, list[Trial]]:
     return best, trials
 
 
+def chosen_seconds(trials: Sequence[Trial]) -> dict[int, float]:
+    """Returns the median seconds by size of the values that were taken, of the last comparison for each size."""
+    found: dict[int, float] = {}
+    for trial in trials:
+        found.update(trial.medians if trial.chosen else {})
+    return found
+
+
 def _ratio(medians: Mapping[int, float], standard: Mapping[int, float], sizes: Sequence[int]) -> float:
     return math.exp(sum(math.log(medians[size] / standard[size]) for size in sizes) / len(sizes))

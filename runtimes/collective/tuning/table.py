@@ -1,8 +1,10 @@
 """Where one algorithm gives way to the next, measured on a machine: the table that ``lowerkit comm tune`` writes.
 
-A table is one JSON file: ``schema`` (``lowerkit.collective_tuning``), ``version`` 1, ``processor`` (the model's name),
-``processors`` (how many the ranks might use) and ``ranks``, from a number of local ranks to the four fields of
-:class:`Tuning`. A group takes a table only when it is told to, and logs what it took.
+A table is one JSON file: ``schema`` (``lowerkit.collective_tuning``), ``version`` 2, ``processor`` (the model's name),
+``processors`` (how many the ranks might use), ``ranks``, from a number of local ranks to the four fields of
+:class:`Tuning`, and ``seconds``, from such a number and bytes to the median of an all_reduce with these values, of
+which a cost model makes a link. Version 1 had no ``seconds``; it is read still. A group takes a table only when it is
+told to, and logs what it took.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,8 @@ from lowerkit.errors import InputError
 from lowerkit.runtimes.collective.failures import usage
 
 SCHEMA = "lowerkit.collective_tuning"
+VERSION = 2
+_READ = (1, VERSION)
 _PAGE = 4096
 _TILE_BYTES = (64 << 10, 16 << 20)
 _MOST_BYTES = 1 << 62
@@ -73,12 +77,15 @@ class TuningTable:
         processors: in the affinity mask of those who measured.
         ranks: number of local ranks -> values; for other numbers the built-in ones hold.
         source: the file, for messages.
+        seconds: number of local ranks -> bytes -> median of an all_reduce with these values; empty where a table does
+            not say.
     """
 
     processor: str
     processors: int
     ranks: dict[int, Tuning]
     source: str = ""
+    seconds: dict[int, dict[int, float]] = field(default_factory=dict[int, dict[int, float]])
 
     def for_ranks(self, local_count: int) -> Tuning:
         """Returns the values for a number of local ranks: measured ones, or the built-in ones."""
@@ -93,8 +100,8 @@ class TuningTable:
         target = Path(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         document = {
-            "schema": SCHEMA, "version": 1, "processor": self.processor, "processors": self.processors,
-            "ranks": self.ranks,
+            "schema": SCHEMA, "version": VERSION, "processor": self.processor, "processors": self.processors,
+            "ranks": self.ranks, "seconds": self.seconds,
         }  # fmt: skip
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +133,10 @@ class TuningTable:
             if len(data) > _MOST_FILE_BYTES:
                 raise ValueError(f"it has more than {_MOST_FILE_BYTES} bytes")
             read = msgspec.json.decode(data, type=_Document)
-            if (read.schema, read.version) != (SCHEMA, 1):
+            if read.schema != SCHEMA or read.version not in _READ:
                 raise ValueError(f"it is {read.schema} {read.version}")
         except (ValueError, RecursionError) as error:
-            raise InputError("LK1002", f"{source} is no tuning table of version 1: {error}") from error
+            raise InputError("LK1002", f"{source} is no tuning table of version {VERSION} or 1: {error}") from error
         here = (processor_name(), processors())
         if here != (read.processor, read.processors):
             raise InputError(
@@ -140,7 +147,7 @@ class TuningTable:
             )
         for tuning in read.ranks.values():
             tuning.check()
-        return TuningTable(read.processor, read.processors, read.ranks, str(source))
+        return TuningTable(read.processor, read.processors, read.ranks, str(source), read.seconds)
 
 
 class _Document(msgspec.Struct):
@@ -149,6 +156,7 @@ class _Document(msgspec.Struct):
     processor: str
     processors: int
     ranks: dict[int, Tuning]
+    seconds: dict[int, dict[int, float]] = {}
 
 
 def default_path() -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lowerkit.errors import InputError
+from lowerkit.runtimes.collective.tuning.table import SCHEMA, Tuning, TuningTable
 from lowerkit.spmd.cost.collective_time import fastest
 from lowerkit.spmd.cost.machine import LinkModel
 from lowerkit.spmd.cost.measured_link import link_of, read_link
@@ -32,6 +33,18 @@ def test_times_of_a_link_give_the_link(ranks: int, tmp_path: Path) -> None:
     found = read_link(path)
     assert found.bandwidth == pytest.approx(link.bandwidth)
     assert found.latency == pytest.approx(link.latency)
+
+
+def test_the_table_of_comm_tune_gives_the_same_link(tmp_path: Path) -> None:
+    link, path = LinkModel(bandwidth=3e9, latency=4e-6), tmp_path / "table.json"
+    medians = {size: fastest("all_reduce", 2, size, link).seconds(link) for size in (64, 1 << 24)}
+    TuningTable("a processor", 2, {2: Tuning()}, seconds={2: medians}).save(path)
+    found = read_link(path)
+    assert (found.bandwidth, found.latency) == (pytest.approx(link.bandwidth), pytest.approx(link.latency))
+    old = {"schema": SCHEMA, "version": 1, "processor": "a processor", "processors": 2, "ranks": {"2": {}}}
+    path.write_text(json.dumps(old))
+    with pytest.raises(InputError, match="holds no times"):
+        read_link(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
