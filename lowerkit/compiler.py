@@ -72,7 +72,7 @@ def compile(
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, kwargs=kwargs)
     from lowerkit.spmd.sharding import sharding_of
 
-    sharding = sharding_of(mesh, shard, program, invariant=invariant)
+    sharding = sharding_of(mesh, shard, program, invariant=invariant, target=target)
     options = CompileOptions(
         target, frozenset(allow), workers=workers, use_cache=use_cache, device=device, sharding=sharding
     )

@@ -57,8 +57,7 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
         "",
         "Written by `python tools/fault_matrix_models.py --write`; [faults.md](../faults.md) says what it means.",
         "A cell is the seconds from the fault until the last rank that is left had its error (or its results, where a",
-        "rank was slow): the longest of its runs. **FAIL**: a demand is not met. A star: a rank that shares no group",
-        "with the one that was stopped blames the one that it waited for, which waited as long itself.",
+        "rank was slow): the longest of its runs. **FAIL**: a demand is not met.",
         "",
         "| fault | " + " | ".join(f"{mesh}, {transport}" for mesh, transport in columns) + " |",
         "|---|" + "---|" * len(columns),
@@ -66,9 +65,7 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
     for fault in cells.FAULTS:
         row = [outcomes[cells.Cell(fault, transport, mesh).name] for mesh, transport in columns]
         texts = [
-            "**FAIL**"
-            if any(one.problems for one in found)
-            else f"{max(one.seconds for one in found):.2f}" + "*" * any(one.another for one in found)
+            "**FAIL**" if any(one.problems for one in found) else f"{max(one.seconds for one in found):.2f}"
             for found in row
         ]
         lines.append(f"| {fault} | " + " | ".join(texts) + " |")

@@ -79,7 +79,7 @@ def command(
     with progress(quiet) as show:
         show("capturing")
         program = capture_model(model, inputs, dynamic, seed, dtype)
-        sharding = sharding_of(mesh, plan, program, invariant=invariant)
+        sharding = sharding_of(mesh, plan, program, invariant=invariant, target=target)
         report = check_program(
             program,
             target=target,

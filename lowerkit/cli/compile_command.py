@@ -115,7 +115,7 @@ def command(
         else:
             program = capture_model(model, inputs, dynamic, seed, use_cache=not no_cache)
         captured = time.perf_counter()
-        options = replace(options, sharding=sharding_of(mesh, plan, program, invariant=invariant))
+        options = replace(options, sharding=sharding_of(mesh, plan, program, invariant=invariant, target=target))
         if compile_to is not None:
             from lowerkit.compiler import lower_program
             from lowerkit.program.stage_file import write_stage

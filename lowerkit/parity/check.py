@@ -78,7 +78,7 @@ def check(
         bisect=bisect,
         hard=hard,
         allow=allow,
-        sharding=sharding_of(mesh, shard, program, invariant=invariant),
+        sharding=sharding_of(mesh, shard, program, invariant=invariant, target=target),
     )
 
 

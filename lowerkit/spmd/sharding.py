@@ -36,6 +36,7 @@ def sharding_of(
     program: Program | None = None,
     *,
     invariant: bool = False,
+    target: str = "cpu",
 ) -> MeshPlan | None:
     """Returns the sharding that a user names; None where there is neither a mesh nor a plan.
 
@@ -44,6 +45,7 @@ def sharding_of(
         plan: a file, its content, or ``auto``; None with a mesh is ``auto``.
         program: what a plan is chosen for; a plan that is given does not need it.
         invariant: sums are made in one order, whatever the mesh.
+        target: whose times choose.
 
     Raises:
         UsageError: LK1011, one of them is missing or wrong.
@@ -63,7 +65,7 @@ def sharding_of(
         from lowerkit.spmd.auto.choose import auto_sharding
 
         assert program is not None, "a plan is chosen for a program"
-        return auto_sharding(program, parsed, invariant=invariant)
+        return auto_sharding(program, parsed, target, invariant=invariant)
     if isinstance(plan, str):
         raise UsageError("LK1011", f"the plan is {plan!r}, which is no file and not {AUTO!r}", hint=EXAMPLE_PLAN)
     return make_plan(parsed, read_plan(plan) if isinstance(plan, Path) else plan, invariant=invariant)

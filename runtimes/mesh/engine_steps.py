@@ -21,7 +21,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes import _collective, _native
 from lowerkit.runtimes.collective.calls import Operation, Part
 from lowerkit.runtimes.collective.engine import EngineWork
-from lowerkit.runtimes.collective.failures import RankDied, Status, from_native, usage
+from lowerkit.runtimes.collective.failures import CollectiveFault, RankDied, Status, from_native, usage
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.manifest import ITEM_SIZES, ProgramSpec, Step
 from lowerkit.runtimes.mesh.dims import DTYPES, PHASES
@@ -119,8 +119,10 @@ class EngineCalls(CollectiveCalls):
             raise
 
     def meet_at_fault(self, number: int) -> None:
-        """See :class:`CollectiveCalls`."""
+        """See :class:`CollectiveCalls`. Several axes are refused: that a rank goes on would not be seen there."""
         self.require_alike(number)
+        if not self._one:
+            raise CollectiveFault("LK8011", f"{self._who} ended its run in step {number}")
         try:
             while self._started:
                 started = self._started[0]
@@ -140,7 +142,7 @@ class EngineCalls(CollectiveCalls):
             raise failure
         code, message = failure.args
         axis = step.collective.axis
-        message = self._groups.told(axis, message)
+        message = self.explained(axis, code, message)
         self._groups.by_axis[axis].note_failure(message)
         raise self.failure(code, message, step) from failure
 

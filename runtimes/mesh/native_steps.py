@@ -92,16 +92,23 @@ class NativeCalls(CollectiveCalls):
                 raise
 
     def meet_at_fault(self, number: int) -> None:
-        """See :class:`CollectiveCalls`."""
+        """See :class:`CollectiveCalls`.
+
+        Ranks meet along each axis with collectives to come, that of the next one first. A rank that goes on instead
+        begins a collective there, which no rank waits for long: that it is another operation is seen at once.
+        """
         self.require_alike(number)
         try:
             for native in self._native.values():
                 native.settle(None)
         except _collective.CollectiveError as error:
             raise from_native(*error.args) from error
-        if self.begins_behind(number):
+        if self._one and self.begins_behind(number):
             self._world.run(self._world.calls.barrier())
-        elif (reason := self._world.aborted) is not None:
+        for axis in [] if self._one else self.axes_behind(number):
+            group = self._groups.by_axis[axis]
+            group.run(group.calls.barrier())
+        if (reason := self._world.aborted) is not None:
             raise from_native(Status.ABORTED, reason)
         self._together = True
 
@@ -109,7 +116,7 @@ class NativeCalls(CollectiveCalls):
         """See :class:`CollectiveCalls`; called in the thread of the run, right behind it."""
         assert step.collective is not None, "only collectives fail here"
         axis = step.collective.axis
-        message = self._groups.told(axis, _collective.last_error())
+        message = self.explained(axis, status, _collective.last_error())
         self._groups.by_axis[axis].note_failure(message)
         raise self.failure(status, message, step)
 

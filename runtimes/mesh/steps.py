@@ -9,18 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import NoReturn
 
 from lowerkit.errors import LowerkitError
-from lowerkit.runtimes.collective.failures import CollectiveFault, from_native
+from lowerkit.runtimes.collective.failures import CollectiveFault, Status, from_native
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.manifest import JUMP_KERNEL, ProgramSpec, Step
 from lowerkit.runtimes.mesh.groups import axis_groups
 from lowerkit.runtimes.mesh.pairs import phase_of
-from lowerkit.runtimes.mesh.places import place_of, rank_name
+from lowerkit.runtimes.mesh.places import place_of, rank_name, ranks_along
 from lowerkit.runtimes.mesh.structs import MESSAGES
+from lowerkit.runtimes.mesh.waiting import follow, waited_for
 
 ENDED = "the session cannot run again: load the artifact in a new group"
+
+_ENDED_EARLY = "; no step of a program is a barrier: a rank calls it whose run has ended at an index out of range"
 
 
 class CollectiveCalls(ABC):
@@ -48,7 +52,8 @@ class CollectiveCalls(ABC):
         self._groups = axis_groups(world, program.mesh)
         self._one = world in self._groups.by_axis.values()  # the ranks along an axis are all that there are
         messages = any(step.collective and step.collective.operation in MESSAGES for step in self._steps)
-        self._alike = self._one and not program.place and not messages
+        self._alike = not program.place and not messages
+        self._jumps = any(step.kernel == JUMP_KERNEL for step in self._steps)
 
     @abstractmethod
     def context(self, step: Step) -> int:
@@ -105,17 +110,50 @@ class CollectiveCalls(ABC):
             what = f"{step.collective.operation} failed" + (f" in step {step.name!r}" if step.name else "")
         return type(error)(error.code, f"{what} at {self._who}: {message}", op=op, location=location, hint=ENDED)
 
+    def explained(self, axis: str, status: int, message: str) -> str:
+        """Returns why an operation along ``axis`` failed, with the ranks that the one it waited for waits for itself.
+
+        Where a rank that shares no axis with this one has stopped, its neighbours wait for it, and this one for them.
+        """
+        other = waited_for(message) if status == Status.TIMEOUT and not self._one else None
+        message = self._groups.told(axis, message)
+        if status == Status.DESYNC and "barrier()" in message:
+            return message + _ENDED_EARLY
+        members = ranks_along(self._groups.mesh, axis, self._world.rank)
+        if other is None or other >= len(members) or members[other] == self._world.rank:
+            return message
+        world, mesh = self._world, self._groups.mesh
+        chain = follow(world.store, f"{world.name}/{world.identity}", world.rank, members[other], world.size)
+        pairs = [f"; {rank_name(mesh, one)} waits for {rank_name(mesh, two)}" for one, two in pairwise(chain)]
+        return message + "".join(pairs)
+
     def require_alike(self, number: int) -> None:
-        """Raises CollectiveFault (LK8011) where other ranks may be at other steps than ``number``."""
-        if not self._alike:
+        """Raises CollectiveFault (LK8011) where other ranks may be at other steps than ``number``.
+
+        They may be in the stages of a pipeline, which run other programs. Along several axes a jump is one too many:
+        behind it nobody knows along which axis another rank begins the next collective.
+        """
+        if not self._alike or (self._jumps and not self._one):
             raise CollectiveFault("LK8011", f"{self._who} ended its run in step {number}")
 
     def begins_behind(self, number: int) -> bool:
         """Tells whether a rank that goes on behind step ``number`` may begin a collective."""
         return any(
-            phase_of(step) in ("run", "start") or (step.kernel == JUMP_KERNEL and step.target <= number)
+            _begins(step) or (step.kernel == JUMP_KERNEL and step.target <= number)
             for step in self._steps[number + 1 :]
         )
+
+    def axes_behind(self, number: int) -> list[str]:
+        """Returns the axes along which a rank that goes on behind step ``number`` begins collectives, the next first.
+
+        There are no jumps among several axes: see :meth:`require_alike`.
+        """
+        begun = [step.collective.axis for step in self._steps[number + 1 :] if step.collective and _begins(step)]
+        return list(dict.fromkeys(begun))
+
+
+def _begins(step: Step) -> bool:
+    return phase_of(step) in ("run", "start")
 
 
 def reason_of(who: str, error: BaseException) -> str:

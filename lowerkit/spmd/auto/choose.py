@@ -6,7 +6,7 @@ The name of an axis says what is split along it: ``tp`` weights, ``dp`` the batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lowerkit.errors import UnsupportedError
@@ -18,7 +18,7 @@ from lowerkit.spmd.auto.fixed_sums import REFERENCE, FixedSums
 from lowerkit.spmd.auto.one_axis import STAGES, choose_along
 from lowerkit.spmd.auto.stage_choice import StageChoice, choose_stages
 from lowerkit.spmd.auto.trial import Estimate, Machine
-from lowerkit.spmd.cost.machine import H100, NVLINK4, DeviceModel, LinkModel, Links
+from lowerkit.spmd.cost.machine import H100, NVLINK4, DeviceModel, LinkModel, Links, machine_of
 from lowerkit.spmd.mesh import Mesh
 
 
@@ -39,9 +39,16 @@ class AutoChoice:
     plan: MeshPlan
 
 
-def auto_sharding(program: Program, mesh: Mesh, *, invariant: bool = False) -> MeshPlan:
-    """Returns the plan that is chosen for a program; see :func:`choose_plan`."""
-    return choose_plan(program, mesh, invariant=invariant).plan
+def auto_sharding(program: Program, mesh: Mesh, target: str = "cpu", *, invariant: bool = False) -> MeshPlan:
+    """Returns the plan that is chosen for a program by the times of a target; see :func:`choose_plan`."""
+    machine = machine_of(target)
+    plan = choose_plan(program, mesh, machine.device, machine.link, invariant=invariant).plan
+    device, link = machine.device, machine.link
+    times = (
+        f"times are those of {machine.name}: {device.flops / 1e9:g} GFLOP/s, {device.bandwidth / 1e9:g} GB/s; "
+        f"links: {link.bandwidth / 1e9:g} GB/s, {link.latency * 1e6:g} us"
+    )
+    return replace(plan, reasons=(times, *plan.reasons))
 
 
 def choose_plan(

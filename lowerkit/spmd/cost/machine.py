@@ -75,7 +75,33 @@ class Links:
         return self.of_axis.get(axis, self.default)
 
 
+@dataclass(frozen=True)
+class MachineModel:
+    """What a rank runs on where a user says no more than a target.
+
+    Attributes:
+        name: for people.
+        device: of each rank.
+        link: between any two.
+    """
+
+    name: str
+    device: DeviceModel
+    link: LinkModel
+
+
 H100 = DeviceModel(flops=990e12, bandwidth=3.35e12, memory=80 << 30)
 """An H100 SXM5 as its data sheet has it: dense bf16, HBM3, 80 GB."""
 NVLINK4 = LinkModel(bandwidth=450e9, latency=2e-6)
 """The fourth NVLink, each direction."""
+CORE = DeviceModel(flops=200e9, bandwidth=28e9, memory=64 << 30)
+"""A core with AVX-512: products of f32 from L2, and what it reads of memory (89 to 254 GFLOP/s, by level)."""
+SHARED_MEMORY = LinkModel(bandwidth=25e9, latency=0.2e-6)
+"""Between two ranks of a host, as ``tools/bench/collective/step.py`` measures collectives of 16 bytes and of 1 MiB."""
+
+
+def machine_of(target: str) -> MachineModel:
+    """Returns what the ranks of a target run on: an H100 for CUDA, a core each for all others."""
+    if any(part.partition(":")[0] == "cuda" for part in target.replace(",", "+").split("+")):
+        return MachineModel("an H100", H100, NVLINK4)
+    return MachineModel("a core of a processor", CORE, SHARED_MEMORY)

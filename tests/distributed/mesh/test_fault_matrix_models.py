@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.mesh.faults.cells import Cell, cells
-from tests.support.mesh.faults.driver import blames_another, judge, run
+from tests.support.mesh.faults.driver import judge, run
 from tests.support.mesh.faults.network import Artifacts, compile_artifacts
 from tests.support.mesh.faults.rank import Line
 
@@ -65,16 +65,17 @@ def test_the_judge_sees_what_is_missing() -> None:
         assert part in problem
 
 
-def test_who_shares_no_group_with_the_victim_may_blame_one_that_does() -> None:
+def test_who_shares_no_group_with_the_victim_must_name_it_too() -> None:
     """Of ``dp=2,tp=2``: rank 1 was stopped, rank 2 waits for rank 0, and rank 0 for rank 1."""
     cell = Cell("SIGSTOP", "shm", "dp=2,tp=2")
+    text = (
+        "all_gather failed in step 'add' at rank 2 (dp=1,tp=0): waited 1 s for rank 0 (dp=0,tp=0){}\n  at: network.py:2"
+    )
 
-    def blames(rank: int, whom: int, where: Cell = cell) -> bool:
-        text = f"all_gather failed at rank {rank} (dp=1,tp=0): waited 1 s for rank {whom} (dp=0,tp=0)"
-        return blames_another(where, rank, Line("LK8008", text))
+    def blamed(further: str) -> list[str]:
+        again = {"size": 3, "right": True}
+        return judge(cell, {2: replace(GOOD, code="LK8008", message=text.format(further), again=again)})
 
-    assert blames(2, 0) and blames(2, 3)
-    assert not blames(2, 1), "that is the right one"
-    assert not blames(0, 3), "it waits for the victim itself"
-    assert not blames(2, 0, Cell("SIGKILL", "shm", "dp=2,tp=2")), "a death is known at once"
-    assert not blames(2, 0, Cell("SIGSTOP", "shm")), "there all share one group"
+    assert not blamed("; rank 0 (dp=0,tp=0) waits for rank 1 (dp=0,tp=1)")
+    (problem,) = blamed("")
+    assert "does not name the rank" in problem

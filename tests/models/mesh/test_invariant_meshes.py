@@ -135,13 +135,15 @@ def test_plans_that_are_chosen_sum_the_same_on_every_mesh() -> None:
     """Where no axis sums over ranks what two ranks would, each rank makes the same tree by itself."""
     module, x = make("resnet50", 4)
     bits: dict[str, bytes] = {}
+    trees: set[int] = set()
     for mesh in ("tp=2", "dp=2,tp=2", "dp=2,sp=2"):
         program = capture(module, (x,))
         sharding = sharding_of(mesh, "auto", program, invariant=True)
         made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
         bits[mesh] = run(made, x).tobytes()
-        assert sum(len(step.trees) for step in made.program.certificate.axes) == 5
+        trees.add(sum(len(step.trees) for step in made.program.certificate.axes))
     assert len(set(bits.values())) == 1
+    assert trees == {8}
 
 
 def test_without_it_the_ranks_show_in_the_bits() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lowerkit.runtimes.collective.tracing.flight_record_file import to_flight_record
 from lowerkit.runtimes.collective.tracing.trace import Trace
-from lowerkit.runtimes.mesh.places import rank_name, ranks_along
+from lowerkit.runtimes.mesh.places import rank_name
 from lowerkit.runtimes.mesh.structs import MeshAxis
 from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
 from tests.support.mesh.faults.network import OTHER_MESH, Artifacts
@@ -36,14 +36,12 @@ class Outcome:
         problems: what is wrong; empty: passed.
         seconds: from the fault until the last rank that is left had its error or its results.
         message: the error of the first of them, empty where there is none.
-        another: whether a rank blames one that waited for the victim itself; see :func:`blames_another`.
     """
 
     cell: Cell
     problems: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
     message: str = ""
-    another: bool = False
 
 
 def run(cell: Cell, made: Artifacts) -> Outcome:
@@ -58,7 +56,6 @@ def run(cell: Cell, made: Artifacts) -> Outcome:
     left = [lines[rank] for rank in cell.survivors if rank in lines]
     outcome.seconds = max((line.seconds for line in left), default=0.0)
     outcome.message = next((line.message for line in left if line.message), "")
-    outcome.another = any(blames_another(cell, rank, lines[rank]) for rank in cell.survivors if rank in lines)
     return outcome
 
 
@@ -102,7 +99,7 @@ def _of_message(cell: Cell, rank: int, line: Line) -> Iterator[str]:
     if line.code not in told:
         yield f"code {line.code}: {line.message}"
     blamed = rf"\brank {VICTIM}\b" if rank != VICTIM else r"\brank [023]\b"
-    if not re.search(blamed, line.message) and not blames_another(cell, rank, line):
+    if not re.search(blamed, line.message):
         yield f"the error does not name the rank: {line.message}"
     if cell.starts:
         other_mesh = cell.fault == "another mesh"
@@ -115,23 +112,6 @@ def _of_message(cell: Cell, rank: int, line: Line) -> Iterator[str]:
     missing = [text for text in wanted if text not in line.message]
     if missing:
         yield f"the error does not say {', '.join(missing)}: {line.message}"
-
-
-def blames_another(cell: Cell, rank: int, line: Line) -> bool:
-    """Tells whether a rank blames one that waited for the victim as long as it waited itself.
-
-    A rank that shares no group with the victim waits for one that does. Where time alone reveals the fault both are at
-    the end of their patience at once, and it may be the first to say so.
-    """
-    if cell.fault != "SIGSTOP" or _share_a_group(cell, rank, VICTIM):
-        return False
-    named = {int(number) for number in re.findall(r"\brank (\d+)", line.message)} - {rank}
-    return VICTIM not in named and bool(named) and all(_share_a_group(cell, other, VICTIM) for other in named)
-
-
-def _share_a_group(cell: Cell, one: int, other: int) -> bool:
-    mesh = _axes(cell.mesh)
-    return any(other in ranks_along(mesh, axis.name, one) for axis in mesh)
 
 
 def _axes(mesh: str) -> list[MeshAxis]:

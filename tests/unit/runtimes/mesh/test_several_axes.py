@@ -178,7 +178,40 @@ def test_an_index_out_of_range_on_one_rank_ends_the_run_on_all(tmp_path: Path) -
     for rank in (0, 1, 3):
         other = outcomes[rank]
         assert isinstance(other, CollectiveFault), other
-        assert "rank 2 (dp=1,tp=0) ended its run: index 4 of aten.embedding is out of range" in other.message
+        assert "rank 2 (dp=1,tp=0)" in other.message and "out of range" in other.message
+
+
+def test_an_index_out_of_range_on_all_ranks_leaves_them_together(tmp_path: Path) -> None:
+    path = write_axes(tmp_path / "model.lk", [looked_up({"dp": 2, "tp": 2})])
+    x = RANDOM.standard_normal(COLUMNS).astype(np.float32)
+
+    def run(group: Group) -> None:
+        session = load(path, threads=1, group=group)
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(np.array([0, 3]), x)[0], 4 * x)
+            with pytest.raises(RuntimeFault, match=r"LK8015(.|\n)*no state has changed"):
+                session.run(np.array([0, 4]), x)
+
+    with simulate(4, patience=3600.0) as simulation:
+        assert simulation.run(run) == [None] * 4
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_ranks_that_find_an_index_out_of_range_alone_do_not_wait(rank: int, tmp_path: Path) -> None:
+    """One line of ranks, or one rank, ends its run: those that go on see it in their next collective with them."""
+    path = write_axes(tmp_path / "model.lk", [looked_up({"dp": 2, "tp": 2})])
+    for bad in ({rank}, {rank, rank ^ 1}, {rank, rank ^ 2}, {rank, rank ^ 3}):
+
+        def run(group: Group, bad: set[int] = bad) -> None:
+            session = load(path, threads=1, group=group)
+            session.run(np.array([0, 4 if group.rank in bad else 3]), np.ones(COLUMNS, np.float32))
+
+        with simulate(4, patience=3600.0) as simulation:
+            outcomes = simulation.run(run)
+            assert simulation.now < 2.0
+        for each, outcome in enumerate(outcomes):
+            assert isinstance(outcome, RuntimeFault), outcome
+            assert (outcome.code == "LK8015") == (each in bad), outcome
 
 
 def problems_of(programs: list[ProgramSpec], features: tuple[str, ...] = ("mesh", "places")) -> list[str]:
