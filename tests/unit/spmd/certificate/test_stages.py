@@ -75,6 +75,19 @@ def test_a_value_crosses_and_the_result_comes_back() -> None:
         (FIRST, [(F[0], [0]), (F[1], [1])], "LK3007", "wait for each other"),
         # Both receive first.
         ([(EMPTY, []), (start("receive", peer=1), [1]), (DONE, [2])], SECOND, "LK3007", "wait for each other"),
+        # Both send first: each waits for the other to receive, where nothing is buffered.
+        (
+            [*FIRST[:3], (start("receive", peer=1), [1]), (DONE, [4])],
+            [
+                (F[0], [0]),
+                (start("send", peer=0), [1], TOKEN),
+                *FIRST[2:3],
+                (start("receive", peer=0), [1]),
+                (DONE, [4]),
+            ],
+            "LK3007",
+            "wait for each other",
+        ),
         # The wrong peer.
         ([FIRST[0], (start("send", peer=0), [1], TOKEN), *FIRST[2:]], SECOND, "LK3007", "wait for each other"),
         (FIRST, [SECOND[0], (start("receive", peer=1), [1]), *SECOND[2:]], "LK3007", "wait for each other"),
