@@ -188,8 +188,3 @@ def test_from_python_all_ranks_run_in_this_process() -> None:
     assert compiled.sharding.collectives == {"all_reduce": 1}
     with pytest.raises(UsageError, match="is for a mesh tp=2"):
         _ = compiled.session
-
-
-def test_without_a_bisection() -> None:
-    with pytest.raises(UsageError, match="searches the program of one device"):
-        lowerkit.check(*make("mlp"), mesh="tp=2", shard=PLANS["mlp"], bisect=True)

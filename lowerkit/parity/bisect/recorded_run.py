@@ -32,6 +32,7 @@ from lowerkit.parity.gates import GATES, judge_op
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.permission import Permitted, permitted_results
 from lowerkit.runtimes.manifest import CHECK_KERNEL, JUMP_KERNEL, ProgramSpec
+from lowerkit.runtimes.mesh.pairs import phase_of
 from lowerkit.runtimes.session import Session
 from lowerkit.runtimes.stepwise import StepwiseRun
 
@@ -154,14 +155,18 @@ class _Watch:
 
     def after(self, number: int) -> tuple[int, int, Array, Array] | None:
         """Returns (buffer, its maker, bytes before, bytes now) of a value that step ``number`` wrote over."""
-        own = self.program.steps[number].buffers
+        step = self.program.steps[number]
+        own, phase = step.buffers, phase_of(step)
+        if phase:  # a collective may write where its operand is, and until its done whenever others have come
+            self.kept.pop(own[1], None)
         for buffer, (maker, before) in list(self.kept.items()):
             now = self.run.read(buffer)
             if buffer not in own and not np.array_equal(now, before):
                 return buffer, maker, before, now
             if self.last[buffer] <= number:
                 del self.kept[buffer]
-        for buffer in own:
+        settled = [buffer for buffer in own if phase != "start" or buffer != own[1]]
+        for buffer in settled:
             if self.program.buffers[buffer].kind == "arena" and self.last[buffer] > number and buffer not in self.kept:
                 self.kept[buffer] = (number, self.run.read(buffer))
         return None

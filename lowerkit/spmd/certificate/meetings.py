@@ -1,8 +1,8 @@
 """The collectives of a program in their order, as a certificate and the steps of an artifact both state them.
 
-Why ranks do not wait in a circle, however large their messages are: :mod:`.stages` proves that the stages end where each
-of them waits at every meeting, a send too, until the other side is there. That is the strictest rule: no message is
-taken to be buffered. Steps begin collectives in that very order, which :mod:`.binding` compares, and each waits for
+Why ranks do not wait in a circle, however large their messages are: :mod:`.stages` proves that the stages end where
+each of them waits at every meeting, a send too, until the other side is there. That is the strictest rule: no message
+is taken to be buffered. Steps begin collectives in that very order, which :mod:`.binding` compares, and each waits for
 its own at its begin (``run``) or later (``done``). So take the first meeting, in the order of the proof, that is not
 over: whoever takes part in it has begun all those before, which are over, and waits for none of them; it comes to this
 one, and begins it. When all have, it goes on, since the runtime moves what was begun, and messages of two ranks match
