@@ -22,8 +22,10 @@ from lowerkit.mlir import arith, ir, tensor
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.elementwise import build_elementwise, identity_map
 from lowerkit.passes.rewriting import (
+    DYNAMIC,
     captured_values,
     clone_op,
+    dimension,
     element_of,
     empty_like,
     erase_dead,
@@ -171,7 +173,8 @@ def _stacked(value: ir.Value) -> ir.Value:
     shape = shape_of(value)
     kind = ir.RankedTensorType.get([1, *shape], element_of(value))
     groups = [[0, 1], *([axis + 1] for axis in range(1, len(shape)))] if shape else []
-    return tensor.ExpandShapeOp(kind, value, groups, [], [1, *shape]).result
+    sizes = [dimension(value, axis) for axis, size in enumerate(shape) if size == DYNAMIC]
+    return tensor.ExpandShapeOp(kind, value, groups, sizes, [1, *shape]).result
 
 
 def _added(left: ir.Value, right: ir.Value) -> ir.Value:

@@ -6,7 +6,7 @@ that makes a tensor, and on ranks that do not make it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lowerkit.dialect import CollectiveStartOp
 from lowerkit.mlir import arith, ir
@@ -14,6 +14,7 @@ from lowerkit.passes.canonicalize.origins import origin
 from lowerkit.passes.layout.transposed_views import reassociation_of
 from lowerkit.passes.rewriting import (
     DYNAMIC,
+    captured_values,
     clone_op,
     constant_index,
     constant_int,
@@ -25,17 +26,27 @@ from lowerkit.passes.rewriting import (
 )
 
 
-def read_at_arguments(block: ir.Block) -> None:
-    """Replaces extents of computed tensors by what they are of the extents of arguments, where that can be said."""
+def read_at_arguments(block: ir.Block, is_placed: Callable[[ir.Operation], bool]) -> None:
+    """Replaces extents of what some ranks alone have by what they are of the extents of arguments.
+
+    Extents that depend on data stay. So do those of tensors that every rank makes: it can ask these.
+
+    Args:
+        block: a program's.
+        is_placed: whether some ranks alone run an op; they alone have what is computed of its results, too.
+    """
+    placed: set[ir.Value] = set()
     for op in operations(block):
         axis = constant_int(op.operands[1]) if op.name == "tensor.dim" else None
-        if axis is None or defining_op(op.operands[0]) is None:
-            continue
-        with ir.InsertionPoint(op), op.location:
-            known = open_extent(op.operands[0], axis)
-        if known is not None:
-            op.results[0].replace_all_uses_with(known)
-            op.erase()
+        if axis is not None and op.operands[0] in placed:
+            with ir.InsertionPoint(op), op.location:
+                known = open_extent(op.operands[0], axis)
+            if known is not None:
+                op.results[0].replace_all_uses_with(known)
+                op.erase()
+                continue
+        if is_placed(op) or placed & {*op.operands, *captured_values(op)}:
+            placed.update(op.results)
 
 
 def open_shape(value: ir.Value) -> list[int | ir.Value] | None:

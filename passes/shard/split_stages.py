@@ -56,7 +56,7 @@ def split_stages(program: Program, plan: StagePlan) -> list[Program]:
     """
     whole = program.copy()
     with program.context, ir.Location.unknown():
-        read_at_arguments(main_block(whole.module))
+        read_at_arguments(main_block(whole.module), lambda op: _entry(plan, op) is not None)
         stages = _Stages(main_block(whole.module), plan)
         programs: list[Program] = []
         for number in range(plan.ranks):
@@ -103,7 +103,7 @@ class _Stages:
     def _stage(self, op: ir.Operation) -> int:
         read = max((self._stage_of(value) for value in _read(op)), default=FREE)
         path = describe(op).module_path
-        entry = self._plan.stage_of(path) if _computes(op) else None
+        entry = _entry(self._plan, op)
         if entry is None:
             return read
         self._plan.used.add(entry)
@@ -219,6 +219,11 @@ class _Cut:
                 hint="compile for fixed sizes, or without the pipeline axis",
             )
         return tensor.EmptyOp(shape, element_of(value)).result
+
+
+def _entry(plan: StagePlan, op: ir.Operation) -> StageEntry | None:
+    """Returns what the plan says of an op."""
+    return plan.stage_of(describe(op).module_path) if _computes(op) else None
 
 
 def _computes(op: ir.Operation) -> bool:

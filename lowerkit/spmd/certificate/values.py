@@ -21,6 +21,7 @@ from lowerkit.spmd.certificate.graph import OPEN, Form, Graph, shape_of
 from lowerkit.spmd.certificate.indices import Index
 from lowerkit.spmd.certificate.loop_nests.nest import Nest, Place, Shapes
 from lowerkit.spmd.certificate.loop_nests.table import nest_of
+from lowerkit.spmd.certificate.loop_nests.views import DYNAMIC
 
 Extent: TypeAlias = int | tuple[str, int] | tuple[str, int, int]
 
@@ -203,15 +204,39 @@ class Classes:
             return tuple(self.extent_of(next(sizes)) if size == OPEN else size for size in shape)
         found: list[Extent] = [("dim", made, axis) if size == OPEN else size for axis, size in enumerate(shape)]
         nest = self._nest(form, operands, kinds)
-        if nest is None:
-            return tuple(found)
         known: dict[Index, Extent] = {}
-        for place, operand in zip(nest.operands, operands, strict=True):
+        for place, operand in zip(nest.operands, operands, strict=True) if nest is not None else ():
             known.update(dict(zip(place, self.extents[operand] or (), strict=True)))
         for axis, size in enumerate(shape):
-            if size == OPEN and nest.results[number][axis] in known:
+            if size == OPEN and nest is not None and nest.results[number][axis] in known:
                 found[axis] = known[nest.results[number][axis]]
+            elif size == OPEN:
+                found[axis] = self._moved_extent(form, operands, shape, axis) or found[axis]
         return tuple(found)
+
+    def _moved_extent(self, form: Form, operands: Sequence[int], shape: Sequence[int], axis: int) -> Extent | None:
+        """Returns an open extent of the result of an op that moves elements, out of the extents of its operands."""
+        source = self.extents[operands[0]] or ()
+        given = sum(size == OPEN for size in shape[:axis])
+        match form.name:
+            case "tensor.expand_shape":
+                return self.extent_of(operands[1 + given])
+            case "tensor.extract_slice" if len(source) == len(shape):
+                offsets = sum(offset == DYNAMIC for offset in form.attributes["static_offsets"])
+                return self.extent_of(operands[1 + offsets + given])
+            case "tensor.collapse_shape":
+                return self._combined("arith.muli", [source[each] for each in form.attributes["reassociation"][axis]])
+            case "tensor.concat" if form.attributes["dim"] == axis:
+                return self._combined("arith.addi", [(self.extents[each] or ())[axis] for each in operands])
+            case _:
+                return None
+
+    def _combined(self, name: str, extents: Sequence[Extent]) -> Extent:
+        """Returns the sum or the product of extents, as a program would compute it."""
+        first, *others = (self.extent_class(extent, name) for extent in extents)
+        for other in others:
+            (first,) = self.computes(Form(name), (first, other), ["index"], 0, name)
+        return self.extent_of(first)
 
 
 @dataclass

@@ -124,6 +124,23 @@ def test_decoders(name: str, mesh: str) -> None:
     assert report.passed, [row.verdict.reason for row in report.outputs]
 
 
+@pytest.mark.parametrize(("mesh", "parts"), [("pp=2", 0), ("pp=2", 2), ("tp=2,pp=2", 1)])
+def test_stages_of_symbolic_sizes(mesh: str, parts: int) -> None:
+    """Every stage knows all extents from the inputs; 0 parts: everything is chosen. Compared at several sizes."""
+    module, (ids,) = benchmark_models().tiny("llama")
+    length = torch.export.Dim("length", min=2, max=32)
+    shapes = {"input_ids": {1: length}}
+    program = capture(module, (ids.expand(2, -1).contiguous(),), dynamic_shapes=shapes)
+    axes: dict[str, Any] = {"pp": {"*.embed_tokens": 0, "*.layers.0": 0, "*.layers.1": 1, "*.lm_head": 1}}
+    axes["pp"]["micro-batches"] = max(parts, 1)
+    if "tp" in mesh:
+        axes["tp"] = PLANS["llama"]
+    sharding = sharding_of(mesh, axes if parts else "auto", program)
+    report = check_program(program, sharding=sharding, per_op=False)
+    assert report.passed
+    assert len(report.sizes) > 2
+
+
 def test_a_stage_that_reads_from_a_later_one_is_named() -> None:
     module, inputs = deep()
     plan = sharding_of("pp=2", {"layers.0": 0, "layers.1": 1, "layers.2": 0, "layers.3": 1, "head": 1})
