@@ -85,7 +85,8 @@ def open_extent(value: ir.Value, axis: int) -> ir.Value | None:
         case "tensor.extract_slice":
             return _of_slice(op, axis)
         case "tensor.collapse_shape":
-            return _combined(arith.MulIOp, [open_extent(op.operands[0], own) for own in reassociation_of(op)[axis]])
+            joined = [own for own in reassociation_of(op)[axis] if shape_of(op.operands[0])[own] != 1]
+            return _combined(arith.MulIOp, [open_extent(op.operands[0], own) for own in joined])
         case "tensor.concat":
             return _combined(arith.AddIOp, [open_extent(operand, axis) for operand in op.operands])
         case "tensor.cast" | "lk.collective_done":

@@ -85,6 +85,8 @@ class Classes:
             return [self._constant(form, kinds[0], name)]
         if form.name == "tensor.dim" and (known := self._dimension(operands, name)) is not None:
             return [known]
+        if form.name == "arith.select" and self.names[operands[0]] in ("true", "false"):
+            return [operands[1 if self.names[operands[0]] == "true" else 2]]
         key = (msgspec.json.encode(form), self._read(form, operands, kinds), tuple(kinds), version)
         found: list[int] = []
         for number, kind in enumerate(kinds):
@@ -216,7 +218,7 @@ class Classes:
 
     def _moved_extent(self, form: Form, operands: Sequence[int], shape: Sequence[int], axis: int) -> Extent | None:
         """Returns an open extent of the result of an op that moves elements, out of the extents of its operands."""
-        source = self.extents[operands[0]] or ()
+        source: tuple[Extent, ...] = self.extents[operands[0]] or ()
         given = sum(size == OPEN for size in shape[:axis])
         match form.name:
             case "tensor.expand_shape":
@@ -225,9 +227,11 @@ class Classes:
                 offsets = sum(offset == DYNAMIC for offset in form.attributes["static_offsets"])
                 return self.extent_of(operands[1 + offsets + given])
             case "tensor.collapse_shape":
-                return self._combined("arith.muli", [source[each] for each in form.attributes["reassociation"][axis]])
+                group: list[int] = form.attributes["reassociation"][axis]
+                return self._combined("arith.muli", [source[each] for each in group if source[each] != 1])
             case "tensor.concat" if form.attributes["dim"] == axis:
-                return self._combined("arith.addi", [(self.extents[each] or ())[axis] for each in operands])
+                joined = [self.extents[each] or source for each in operands]
+                return self._combined("arith.addi", [extents[axis] for extents in joined])
             case _:
                 return None
 
