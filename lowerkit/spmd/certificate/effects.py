@@ -55,7 +55,7 @@ class _Checked:
         self.extents[stretch.loop] = stretch.extent
 
     def holds(self, times: int) -> bool:
-        """Whether each element has been checked so many times, or oftener: the stretches join to rows from end to end."""
+        """Whether each element has been checked so often at least: the stretches join to rows from end to end."""
         found = 0
         for loop, ends in self.ends.items():
             rows = ends[0]

@@ -133,11 +133,11 @@ class Sizes:
         extent = self._classes.extent_of(number)
         if extent != ("is", number):
             return self._expression(extent)
-        form, operands = self._classes.computed.get(number, (None, ()))
-        if form is not None and form.name == "arith.select":
-            decided = self._classes.names[operands[0]]  # of a constant, its text
-            return self._value(operands[1 if decided == "true" else 2]) if decided in ("true", "false") else None
-        operator = None if form is None else _OPERATORS.get(form.name)
+        known = self._classes.computed.get(number)
+        if known is None:
+            return None
+        form, operands = known
+        operator = _OPERATORS.get(form.name)
         if operator is None or len(operands) != 2:
             return None
         left, right = map(self._value, operands)
