@@ -69,7 +69,6 @@ class EngineCalls(CollectiveCalls):
         self._meetings.sessions += 1
         self._name = f"{program.name} of session {self._meetings.sessions}"
         self._runs, self._process = 0, os.getpid()
-        self._together = False
         self._memory = _native.Memory(0)
         self._started: list[_Started] = []
         self._failure: BaseException | None = None
@@ -110,13 +109,8 @@ class EngineCalls(CollectiveCalls):
         self._require_process()
         if (reason := self._world.aborted) is not None:
             raise self.failure(Status.ABORTED, f"the group was aborted earlier: {reason}", None)
-        self._together = False
-        try:
+        with self._given_up_alone():
             yield
-        except BaseException as error:
-            if not self._together:
-                self._give_up(error)
-            raise
 
     def meet_at_fault(self, number: int) -> None:
         """See :class:`CollectiveCalls`. Several axes are refused: that a rank goes on would not be seen there."""

@@ -28,7 +28,6 @@ class NativeCalls(CollectiveCalls):
         super().__init__(program, world)
         self._arena = arena_of(world)
         self._by_place, self._bound = bool(program.place), set[tuple[tuple[str, int], ...]]()
-        self._together = False
         self._native: dict[str, _collective.Step] = {}
         groups = self._groups.by_axis
         try:
@@ -83,13 +82,8 @@ class NativeCalls(CollectiveCalls):
                     if not self._one:
                         self._world.abort(failure.message)
                     raise failure from error
-            self._together = False
-            try:
+            with self._given_up_alone():
                 yield
-            except BaseException as error:
-                if not self._together:
-                    self._give_up(error)
-                raise
 
     def meet_at_fault(self, number: int) -> None:
         """See :class:`CollectiveCalls`.

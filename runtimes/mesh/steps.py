@@ -7,8 +7,8 @@ which tells them why; but an index that is out of range on all ranks leaves them
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import NoReturn
 
@@ -53,6 +53,7 @@ class CollectiveCalls(ABC):
         self._one = world in self._groups.by_axis.values()  # the ranks along an axis are all that there are
         messages = any(step.collective and step.collective.operation in MESSAGES for step in self._steps)
         self._alike = not program.place and not messages
+        self._together = False
         self._jumps = any(step.kernel == JUMP_KERNEL for step in self._steps)
 
     @abstractmethod
@@ -92,6 +93,21 @@ class CollectiveCalls(ABC):
             LowerkitError: as :func:`~lowerkit.runtimes.collective.failures.from_native` says.
         """
         raise NotImplementedError
+
+    @abstractmethod
+    def _give_up(self, error: BaseException) -> None:
+        """Ends what has begun, and tells the others of the group why."""
+
+    @contextmanager
+    def _given_up_alone(self) -> Generator[None]:
+        """Gives up at an error of this rank, unless :meth:`meet_at_fault` found that all ranks have it."""
+        self._together = False
+        try:
+            yield
+        except BaseException as error:
+            if not self._together:
+                self._give_up(error)
+            raise
 
     def ended_by(self, error: LowerkitError) -> LowerkitError:
         """Returns an error that ends the run of this rank alone, with the way out that there is in a group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from lowerkit.compiler import Compiled
 from lowerkit.errors import RuntimeFault
 from lowerkit.runtimes.device import Bytes
 from lowerkit.runtimes.manifest import COPY_KERNEL, HOST, Manifest
+from lowerkit.runtimes.safetensors_header import StoredTensor
 from lowerkit.runtimes.validation import manifest_problems
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
@@ -162,8 +164,11 @@ def test_the_old_value_is_there_for_who_reads_it_later(npus: None, target: str) 
 def test_what_a_manifest_says_of_states_is_checked(npus: None) -> None:
     made = compiled(Cache(), "all")
     manifest: Manifest = made.parts.manifest
-    stored: Any = dict.fromkeys(manifest.programs[0].state_initials.values())
-    stored |= {buffer.weight: None for buffer in manifest.programs[0].buffers if buffer.weight}
+    own = manifest.programs[0]
+    stored: Any = {buffer.weight: None for buffer in own.buffers if buffer.weight}
+    for spec in own.signature.states:
+        shape = tuple(size for size in spec.shape if isinstance(size, int))
+        stored[own.state_initials[spec.name]] = StoredTensor("F32", shape, 0, 4 * math.prod(shape))
 
     def problems(changed: Manifest) -> list[str]:
         return [each for each in manifest_problems(changed, stored) if "state" in each]
