@@ -65,7 +65,7 @@ def test_ranks(size: int, name: str, results: dict[tuple[int, str], list[str]]) 
 def test_who_is_late_is_named(folders: dict[int, Path], results: dict[tuple[int, str], list[str]]) -> None:
     assert results[2, "late"] == ["", ""]
     text = (folders[2] / "late.text.0").read_text()
-    assert text.startswith("error[LK8008]") and "rank 1 did not come within 1.5 s" in text, text
+    assert text.startswith("error[LK8008]") and "rank 1 did not come within 4 s" in text, text
 
 
 def dies(rank: int, size: int, folder: str, path: str) -> str:

@@ -186,7 +186,7 @@ def indices(ranks: Ranks) -> None:
 
 def late(ranks: Ranks) -> None:
     """A rank that is late in a step: the deadline ends the run of the others, with the step and its line."""
-    session = ranks.load("sum.lk", deadline=1.5)
+    session = ranks.load("sum.lk", deadline=4.0)
     session.run(X)
     ranks.meet("late")
     if ranks.rank == 1:
