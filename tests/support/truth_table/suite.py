@@ -25,7 +25,7 @@ from lowerkit.conformance.suite import CaseReport
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
 from lowerkit.program.dtypes import to_numpy, to_torch
 from tests.support.truth_table.cells import cells
-from tests.support.truth_table.judge import Finding
+from lowerkit.parity.judge.units import Finding
 from tests.support.truth_table.operator_cells import operator_cell
 
 _INTERNAL = (CodegenError, PassError, VerifyError)

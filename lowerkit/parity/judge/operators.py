@@ -6,16 +6,15 @@ An output that holds nothing but values of the arguments was moved, and is compa
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lowerkit.parity.gates import judge_op
+from lowerkit.parity.judge.units import Finding, shown
 from lowerkit.program.dtypes import name_of, to_numpy
-from tests.support.truth_table.forms import SYMBOLIC
-from tests.support.truth_table.judge import Finding, shown
 
 _ORDERING = (
     "max",
@@ -34,16 +33,24 @@ _ORDERING = (
 """Which of two zeros comes first, and the place of which of two equal values is given, nothing says."""
 
 
-def judge_operator(cell: Any, tensors: list[Tensor], ours: Tensor, eager: Tensor, exact: Tensor | None) -> Finding:
-    """Compares ``ours`` with ``eager``; ``exact`` is the same operator in float64, where that can be computed."""
+def judge_operator(
+    operator: str, tensors: Sequence[Tensor], ours: Tensor, eager: Tensor, exact: Tensor | None, *, ties: bool
+) -> Finding:
+    """Compares one output of an operator with eager's.
+
+    Args:
+        operator: its name.
+        tensors: what it was called on.
+        ours: the output of our program. eager: that of PyTorch.
+        exact: the same operator in float64, where that can be computed.
+        ties: whether values of the tensors are equal, so that places of the first or largest may differ.
+    """
     if ours.dtype != eager.dtype or ours.shape != eager.shape:
         return Finding(f"{ours.dtype}{list(ours.shape)}, eager {eager.dtype}{list(eager.shape)}")
-    orders = any(word in cell.operator for word in _ORDERING)
+    orders = any(word in operator for word in _ORDERING)
     if not eager.dtype.is_floating_point:
         different = ours != eager
-        if not different.any() or (
-            orders and cell.form.removeprefix(SYMBOLIC) in ("zeros", "limits", "large") and eager.dtype == torch.int64
-        ):
+        if not different.any() or (orders and ties and eager.dtype == torch.int64):
             return Finding()
         return Finding(shown(different, ours, eager, None))
     same = (ours == eager) | (torch.isnan(ours) & torch.isnan(eager))
@@ -69,6 +76,8 @@ def judge_operator(cell: Any, tensors: list[Tensor], ours: Tensor, eager: Tensor
     if not verdict.passed:
         return Finding(f"{verdict.reason}; {shown(finite & (ours != eager), ours, eager, exact)}")
     signs = same & (ours == 0) & (torch.signbit(ours) != torch.signbit(eager))
+    if exact is not None:
+        signs &= torch.signbit(ours) != torch.signbit(exact)
     if signs.any() and not orders and _is_moved(eager, tensors):
         return Finding("the sign of a zero: " + shown(signs, ours, eager, exact))
     return Finding(better=shown(unlike, ours, eager, exact) if unlike.any() else "")
@@ -79,6 +88,6 @@ def _near(values: Tensor, exact: Tensor) -> Tensor:
     return torch.isfinite(wide) & ((wide - exact).abs() <= 16 * torch.finfo(values.dtype).eps * exact.abs())
 
 
-def _is_moved(eager: Tensor, tensors: list[Tensor]) -> bool:
+def _is_moved(eager: Tensor, tensors: Sequence[Tensor]) -> bool:
     given = [tensor.reshape(-1) for tensor in tensors if tensor.dtype == eager.dtype]
     return bool(given) and bool((torch.isin(eager, torch.cat(given)) | torch.isnan(eager)).all())

@@ -1,0 +1,335 @@
+"""The distinct ops of a captured program: each once, by name, element types, ranks and constant arguments.
+
+Vocabulary
+    operand    a tensor that an op reads: element type and shape; an open dim is a name.
+    small      extents above :data:`KEPT` say nothing that smaller ones do not: each becomes another number from there
+               on, the same where it stands again. Ops whose extents hang together with their arguments (a view, groups)
+               keep their own: eager refuses the smaller ones.
+
+Ops that differ in nothing but large extents are one.
+"""
+
+# torch's type of a fake tensor's extents, and of overloads, is private.
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from lowerkit.capture.torch_export.graph.control_flow import body_graphs
+from lowerkit.capture.torch_export.symbolic.dims import is_static
+from lowerkit.program.dtypes import torch_name_of
+from lowerkit.program.locations import frames_of_trace, is_users_file
+
+KEPT = 8
+"""The largest extent that is kept as it is."""
+
+_MOST_ELEMENTS = 1 << 22
+"""Of all operands of an op at the extents that it has in the model; what is larger, and cannot be made smaller, is not
+run."""
+
+_NO_VALUES = ("aten._assert", "aten.sym_", "profiler.", "aten._check")
+"""Ops that say something of sizes, or of data, and compute nothing."""
+
+Extent: TypeAlias = int | str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Stands for the tensor operand of this number among an op's arguments."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """Stands for an extent: dim ``axis`` of operand ``number``."""
+
+    number: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor: element type as the manifest names it, and extents, open ones by name."""
+
+    dtype: torch.dtype
+    shape: tuple[Extent, ...]
+
+    @property
+    def text(self) -> str:
+        """``f32[2,n]``."""
+        return f"{torch_name_of(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class DistinctOp:
+    """One op, apart from where it stands.
+
+    Attributes:
+        target: the overload.
+        arguments: positional ones, with :class:`Place` for tensors and :class:`Size` for open extents.
+        named: those by keyword.
+        operands: the tensors.
+        sizes: of each open dim its value in the example, and its bounds (None: no upper one).
+    """
+
+    target: Any
+    arguments: tuple[Any, ...]
+    named: tuple[tuple[str, Any], ...]
+    operands: tuple[Operand, ...]
+    sizes: Mapping[str, tuple[int, int, int | None]] = field(default_factory=dict[str, tuple[int, int, int | None]])
+
+    @property
+    def name(self) -> str:
+        """``aten.add.Tensor``."""
+        return str(self.target)
+
+    @property
+    def text(self) -> str:
+        """Its arguments: ``f32[2,n0], f32[9], 1``."""
+
+        def show(value: Any) -> str:
+            if isinstance(value, Place):
+                return self.operands[value.number].text
+            if isinstance(value, Size):
+                return str(self.operands[value.number].shape[value.axis])
+            if isinstance(value, tuple):
+                return f"[{', '.join(map(show, value))}]"
+            return str(value).removeprefix("torch.")
+
+        parts = [*map(show, self.arguments), *(f"{name}={show(value)}" for name, value in self.named)]
+        return ", ".join(parts)
+
+    @property
+    def key(self) -> str:
+        """What tells it apart from other ops, as text."""
+        sizes = ",".join(f"{name}:{low}..{high}" for name, (_, low, high) in sorted(self.sizes.items()))
+        return f"{self.name}({self.text}) {sizes}"
+
+    def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
+        """Returns the operands' shapes at the given sizes, or those of the example."""
+        values = {name: value for name, (value, _, _) in self.sizes.items()} | dict(sizes or {})
+        return [
+            tuple(extent if isinstance(extent, int) else values[extent] for extent in operand.shape)
+            for operand in self.operands
+        ]
+
+    def call(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Calls the op on tensors of the operands' types; those it would write to are copied."""
+        writes = self.target._schema.is_mutable
+        given = [tensor.clone() for tensor in tensors] if writes else list(tensors)
+
+        def put(value: Any) -> Any:
+            if isinstance(value, Place):
+                return given[value.number]
+            if isinstance(value, Size):
+                return given[value.number].shape[value.axis]
+            if isinstance(value, (list, tuple)):
+                return [put(item) for item in value]
+            return value
+
+        return self.target(*map(put, self.arguments), **{name: put(value) for name, value in self.named})
+
+
+@dataclass
+class Occurrence:
+    """Where a distinct op stands in the model, and why it is not run, if it is not."""
+
+    op: DistinctOp | None
+    name: str
+    places: list[str]
+    reason: str = ""
+
+
+def occurrences(exported: ExportedProgram) -> list[Occurrence]:
+    """Returns the distinct ops of a program with the nodes and lines that they stand at, in order."""
+    found: dict[str, Occurrence] = {}
+    folded = _folded(exported)
+    for node in _calls(exported.graph):
+        if node in folded:
+            continue
+        place = _place(node)
+        try:
+            op = _Reader(node, exported.range_constraints).op()
+        except _LeftOutError as reason:
+            key, made = f"{node.target} {reason}", Occurrence(None, str(node.target), [], str(reason))
+        else:
+            key, made = op.key, Occurrence(op, op.name, [])
+        found.setdefault(key, made).places.append(place)
+    return list(found.values())
+
+
+def _calls(graph: fx.Graph) -> Iterator[fx.Node]:
+    for inner in body_graphs(graph):
+        for node in inner.nodes:
+            is_op = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+            if is_op and not str(node.target).startswith(_NO_VALUES) and _has_tensor(node.meta.get("val")):
+                yield node
+
+
+def _folded(exported: ExportedProgram) -> set[fx.Node]:
+    """Returns the nodes that hang on constants alone: PyTorch computes them at capture."""
+    signature = exported.graph_signature
+    varying = {*signature.user_inputs, *signature.parameters, *signature.buffers_to_mutate.values()}
+    names = {*varying, *signature.inputs_to_parameters}
+    folded: set[fx.Node] = set()
+    for node in exported.graph.nodes:
+        varies = node.name in names or any(source not in folded for source in node.all_input_nodes)
+        if not varies and (node.op != "placeholder" or node.name in signature.inputs_to_buffers):
+            folded.add(node)
+    return folded
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _place(node: fx.Node) -> str:
+    frames = frames_of_trace(node.meta.get("stack_trace"))
+    own = [frame for frame in frames if is_users_file(frame[0])] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else node.name
+
+
+class _LeftOutError(Exception):
+    """Why a node is not run alone."""
+
+
+class _Reader:
+    """Reads one node: tensors become places, extents small or open."""
+
+    def __init__(self, node: fx.Node, ranges: Mapping[Any, Any]) -> None:
+        self.node = node
+        self.ranges = ranges
+        self.sources: list[fx.Node] = []
+        self.names: dict[Any, str] = {}
+        self.sizes: dict[str, tuple[int, int, int | None]] = {}
+
+    def op(self) -> DistinctOp:
+        arguments = tuple(self._read(value) for value in self.node.args)
+        named = tuple((name, self._read(value)) for name, value in self.node.kwargs.items() if name != "device")
+        own = [self._operand(source.meta["val"]) for source in self.sources]
+        arguments = tuple(self._sized(value) for value in arguments)
+        named = tuple((name, self._sized(value)) for name, value in named)
+        numbers = _small_numbers([extent for operand in own for extent in operand.shape])
+        smaller = tuple(Operand(each.dtype, tuple(_number(e, numbers) for e in each.shape)) for each in own)
+        forms: list[tuple[Any, Any, tuple[Operand, ...]]] = [(arguments, named, tuple(own))]
+        if numbers:
+            forms.insert(0, (arguments, named, smaller))
+            along = _mapped((arguments, named), numbers)
+            if along != (arguments, named):
+                forms.insert(0, (*along, smaller))
+        for positional, keyword, operands in forms:
+            op = DistinctOp(self.node.target, positional, keyword, operands, self.sizes)
+            if self._is_possible(op):
+                return op
+        raise _LeftOutError("eager refuses it alone, or its tensors are too large to run it beside eager")
+
+    def _read(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            held = value.meta.get("val")
+            if isinstance(held, torch.Tensor):
+                if torch_name_of(held.dtype) is None:
+                    raise _LeftOutError(f"a tensor of {held.dtype}")
+                if value not in self.sources:
+                    self.sources.append(value)
+                return Place(self.sources.index(value))
+            if isinstance(held, torch.SymInt):
+                return held
+            if isinstance(held, (int, float, bool)):
+                return held
+            raise _LeftOutError(f"an argument that is {type(held).__name__}")
+        if isinstance(value, (list, tuple)):
+            return tuple(self._read(item) for item in value)
+        if isinstance(value, torch.SymInt):
+            return value
+        if isinstance(value, fx.Graph | fx.GraphModule):
+            raise _LeftOutError("control flow")
+        return value
+
+    def _operand(self, value: torch.Tensor) -> Operand:
+        return Operand(value.dtype, tuple(self._extent(extent) for extent in value.shape))
+
+    def _extent(self, extent: Any) -> Extent:
+        if is_static(extent):
+            return int(extent)
+        expression = extent.node.expr
+        if expression not in self.names:
+            name = self.names[expression] = f"n{len(self.names)}"
+            bounds = self.ranges.get(expression)
+            low = max(0, _plain(bounds.lower) or 0) if bounds is not None else 0
+            high = _plain(bounds.upper) if bounds is not None else None
+            # Not the model's own size: that is no part of what the op is.
+            self.sizes[name] = (max(low, 4 + len(self.names)) if high is None else min(high, max(low, 4)), low, high)
+        return self.names[expression]
+
+    def _sized(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._sized(item) for item in value)
+        if not isinstance(value, torch.SymInt):
+            return value
+        if is_static(value):
+            return int(value)
+        for number, source in enumerate(self.sources):
+            for axis, extent in enumerate(source.meta["val"].shape):
+                if not is_static(extent) and extent.node.expr == value.node.expr:
+                    return Size(number, axis)
+        raise _LeftOutError(f"a size, {value.node.expr}, that is no extent of its tensors")
+
+    def _is_possible(self, op: DistinctOp) -> bool:
+        """Whether eager computes it, with results of the ranks and types that it has in the model."""
+        shapes = op.shapes()
+        if sum(_elements(shape) for shape in shapes) > _MOST_ELEMENTS:
+            return False
+        try:
+            with torch.no_grad():
+                pairs = zip(op.operands, shapes, strict=True)
+                result = op.call([torch.zeros(shape, dtype=operand.dtype) for operand, shape in pairs])
+        except Exception:  # torch raises what it likes
+            return False
+        return _kinds(result) == _kinds(self.node.meta["val"])
+
+
+def _kinds(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_kinds(item) for item in value]
+    return (value.dtype, value.dim()) if isinstance(value, torch.Tensor) else None
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _plain(bound: Any) -> int | None:
+    try:
+        number = int(bound)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    return None if number >= 1 << 61 else number
+
+
+def _small_numbers(extents: Sequence[Extent]) -> dict[int, int]:
+    """Returns what stands for each large extent: numbers from ``KEPT + 1`` on that no kept one has."""
+    large = list(dict.fromkeys(extent for extent in extents if isinstance(extent, int) and extent > KEPT))
+    return {extent: KEPT + 1 + number for number, extent in enumerate(large)}
+
+
+def _number(value: Any, numbers: Mapping[int, int]) -> Any:
+    return numbers.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _mapped(value: Any, numbers: Mapping[int, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, numbers) for item in value)
+    return _number(value, numbers)

@@ -1,0 +1,153 @@
+"""The witness of ops: each distinct op of a captured model alone, ours beside eager.
+
+Steps
+    distinct   the ops of the exported program, apart from what PyTorch computes once at capture (:mod:`distinct_ops`);
+    alone      each is captured and lowered as a model of its own, and interpreted (:mod:`raised_alone`);
+    cases      drawn values, other extents of open dims, special values (:mod:`op_cases`);
+    verdict    by the judge of single ops (:mod:`lowerkit.parity.judge`); kept on disk (:mod:`verdicts`).
+
+It sees what decompositions, raising and canonical passes do to an op. It does not see kernels: those have a witness of
+their own (:mod:`kernels`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from lowerkit.capture.torch_export.eager import quiet
+from lowerkit.errors import LowerkitError, RuntimeFault
+from lowerkit.parity.judge.eager_errors import known_reason
+from lowerkit.parity.judge.operators import judge_operator
+from lowerkit.parity.witness.distinct_ops import DistinctOp, Occurrence, occurrences
+from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
+from lowerkit.parity.witness.raised_alone import RaisedOp
+from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
+from lowerkit.program.dtypes import to_torch, torch_name_of
+
+
+def witness_ops(
+    exported: ExportedProgram, cache: VerdictCache | None, on_progress: Callable[[str], None] | None = None
+) -> list[Witnessed]:
+    """Returns a verdict for each distinct op of a program, in its order.
+
+    Args:
+        exported: the program as it was captured.
+        cache: where verdicts are looked up and kept; None: everything is run.
+        on_progress: called with the name of the op that runs.
+    """
+    found: list[Witnessed] = []
+    for occurrence in occurrences(exported):
+        if on_progress is not None:
+            on_progress(f"witness of {occurrence.name}")
+        found.append(_of(occurrence, cache))
+    return found
+
+
+def _of(occurrence: Occurrence, cache: VerdictCache | None) -> Witnessed:
+    op = occurrence.op
+    if op is None:
+        return Witnessed(occurrence.name, "", "left out", reason=occurrence.reason, places=occurrence.places)
+    verdict = cache.find(op.key) if cache is not None else None
+    if verdict is None:
+        verdict = witness(op)
+        if cache is not None:
+            cache.keep(op.key, verdict)
+    return msgspec.structs.replace(verdict, places=occurrence.places)
+
+
+def witness(op: DistinctOp) -> Witnessed:
+    """Runs one op alone on all of its cases."""
+    operands = op.text
+    with quiet(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = drawn(op)
+        if example is None:
+            return Witnessed(op.name, operands, "left out", reason="eager takes none of the values that were tried")
+        if not _is_determined(op, example):
+            return Witnessed(op.name, operands, "left out", reason="eager gives other values at each call")
+        try:
+            raised = RaisedOp(op, example)
+        except LowerkitError as error:
+            details = f": {error.details[0]}" if error.details else ""
+            return Witnessed(op.name, operands, "refused", reason=f"{error.code}: {error.message}{details}")
+        counts: Counter[str] = Counter()
+        differences: dict[str, Difference] = {}
+        known = ""
+        for case in cases_of(op, example, raised.program.signature):
+            text = _difference(op, raised, case)
+            if text is None:
+                continue
+            counts[case.kind] += 1
+            reason = known_reason(_cell_name(op, case)) if text else None
+            if reason is not None:
+                known = known or reason
+            elif text:
+                differences.setdefault(case.kind, Difference(case.text, text))
+    verdict = "differs" if differences else "known" if known else "same"
+    return Witnessed(op.name, operands, verdict, dict(counts), list(differences.values()), known)
+
+
+def _cell_name(op: DistinctOp, case: OpCase) -> str:
+    """The name by which the list of eager's errors knows a case: ``add.Tensor[f32]/one nan``."""
+    dtype = torch_name_of(op.operands[0].dtype) if op.operands else ""
+    return f"{op.name.partition('.')[2]}[{dtype}]/{case.text.lower()}"
+
+
+def _is_determined(op: DistinctOp, example: Sequence[torch.Tensor]) -> bool:
+    first, second = (_flat(op.call([tensor.clone() for tensor in example])) for _ in range(2))
+    return all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(first, second, strict=True))
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _difference(op: DistinctOp, raised: RaisedOp, case: OpCase) -> str | None:
+    """Returns what differs, empty where nothing does; None where there is nothing to compare."""
+    tensors = [to_torch(array.copy()) for array in case.inputs]
+    expected: list[torch.Tensor] | None = None
+    refusal = ""
+    try:
+        expected = _flat(op.call(tensors))
+    except Exception as error:  # torch raises what it likes
+        refusal = next(iter(str(error).splitlines()), "")
+    try:
+        raised.takes(case.inputs)
+    except RuntimeFault:
+        return None if expected is None or case.kind == "extents" else "ours takes no such shapes"
+    try:
+        ours = raised.run(case.inputs)
+    except LowerkitError as error:
+        return None if expected is None else f"eager computes it, ours refuses: {error.message}"
+    if expected is None:
+        # Of special values eager says more than an index check can: only extents must be refused.
+        return f"eager refuses it ({refusal}), ours computes" if case.kind == "extents" and not _of_values(op) else None
+    exact = _exact(op, tensors, len(expected))
+    for place, (value, one) in enumerate(zip(ours, expected, strict=True)):
+        precise = None if exact is None else exact[place]
+        finding = judge_operator(op.name, tensors, to_torch(value), one, precise, ties=case.has_ties)
+        if finding.wrong:
+            return finding.wrong
+    return ""
+
+
+def _of_values(op: DistinctOp) -> bool:
+    """Whether an op reads integers, which eager may refuse for their values: drawn ones need not fit other extents."""
+    return any(not operand.dtype.is_floating_point and operand.dtype != torch.bool for operand in op.operands)
+
+
+def _exact(op: DistinctOp, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor] | None:
+    wide = [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in tensors]
+    try:
+        found = _flat(op.call(wide))
+    except Exception:  # torch raises what it likes
+        return None
+    return found if len(found) == count else None

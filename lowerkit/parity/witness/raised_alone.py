@@ -1,0 +1,109 @@
+"""One op as a model of its own: captured as any model is, raised, and run by the numpy interpreter.
+
+So what is compared with eager is all that happens to the op before kernels are made: decompositions at capture, raising
+and what is true for every target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import Dim
+
+from lowerkit.capture.torch_export.capture import capture_module
+from lowerkit.dialect.interpreter.interpreter import executable_copy
+from lowerkit.dialect.reference.numeric import Array, quiet
+from lowerkit.errors import CaptureError
+from lowerkit.mlir import ir
+from lowerkit.parity.bisect.torch_ops import MixedInterpreter
+from lowerkit.parity.witness.distinct_ops import DistinctOp
+from lowerkit.pipeline import pass_context, run_stages
+from lowerkit.program.dtypes import NUMPY_DTYPES
+from lowerkit.program.program import Program
+from lowerkit.runtimes.arguments import bind_dims
+
+
+class Alone(nn.Module):
+    """A model that is one op; its inputs are the op's tensors."""
+
+    def __init__(self, op: DistinctOp) -> None:
+        super().__init__()
+        self.op = op
+
+    def forward(self, *operands: torch.Tensor) -> Any:
+        """Calls the op."""
+        return self.op.call(operands)
+
+
+class RaisedOp:
+    """The model of one op, at stage ``canonical``, and the interpreter that runs it.
+
+    Attributes:
+        program: as it was lowered; its ``eager`` is the op itself.
+    """
+
+    def __init__(self, op: DistinctOp, tensors: Sequence[torch.Tensor]) -> None:
+        """Captures and lowers the op.
+
+        Args:
+            op: what to run.
+            tensors: values at the sizes of the example.
+
+        Raises:
+            LowerkitError: it cannot be captured or lowered alone.
+        """
+        self.program = _captured(op, tensors)
+        run_stages(self.program, "canonical", pass_context(self.program))
+        self._module, self._functions = executable_copy(self.program.module)
+
+    def takes(self, inputs: Sequence[Array]) -> None:
+        """Raises RuntimeFault, LK8004, where the inputs do not fit the signature or one of its guards."""
+        bind_dims(self.program.signature, inputs)
+
+    @quiet
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Returns what the lowered op computes.
+
+        Raises:
+            LowerkitError: an index is out of range.
+        """
+        interpreter = MixedInterpreter(self._functions, self.program.weights.get, {}, float64=False, keep=False)
+        with self._module.context:
+            block = self._functions["main"].regions[0].blocks[0]
+            given = [_signless(array, value.type) for array, value in zip(inputs, block.arguments, strict=True)]
+            values = interpreter.run_block(block, given, {})
+        return [_typed(value, spec.dtype) for value, spec in zip(values, self.program.signature.outputs, strict=False)]
+
+
+def _captured(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:
+    model = Alone(op).eval()
+    if not op.sizes:
+        return capture_module(model, tensors)
+    dims = {name: Dim(name, min=low, max=high) for name, (_, low, high) in op.sizes.items()}
+    try:
+        return capture_module(model, tensors, dynamic_shapes=(_open(op, dims),))
+    except CaptureError:  # the op ties its dims together, or fixes one
+        auto = dict.fromkeys(op.sizes, Dim.AUTO)
+        return capture_module(model, tensors, dynamic_shapes=(_open(op, auto),))
+
+
+def _open(op: DistinctOp, dims: Mapping[str, Any]) -> tuple[dict[int, Any], ...]:
+    return tuple(
+        {axis: dims[extent] for axis, extent in enumerate(operand.shape) if isinstance(extent, str)}
+        for operand in op.operands
+    )
+
+
+def _signless(array: Array, kind: ir.Type) -> Array:
+    """Builtin tensors know no sign: unsigned elements are taken as the same bits."""
+    unsigned = array.dtype.kind == "u" and "tensor" in str(kind)
+    return array.view(array.dtype.name.removeprefix("u")) if unsigned else array
+
+
+def _typed(value: Any, dtype: str) -> Array:
+    array, wanted = np.asarray(value), np.dtype(NUMPY_DTYPES[dtype])
+    return array.view(wanted) if array.dtype != wanted and array.dtype.itemsize == wanted.itemsize else array
