@@ -6,7 +6,8 @@ done. Who waits for the operation makes it; but a handle may be dropped, and the
 * by whichever operation of the group ends next, for operations end in order: after a barrier all results are there;
 * else by a thread that looks after operations without a handle.
 
-An operation on memory that a result is still on its way to waits for it: contiguous tensors behave so by themselves.
+An operation on memory that a result is still on its way to waits for it, also for a copy that another thread has begun.
+And what is copied before an operation waits for those that write it: contiguous tensors behave so by themselves.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
+from lowerkit.runtimes.collective.keep_alive import Unfinished
 
 # Tensors, and temporaries with what they are to hold in the end.
 Pending = list[tuple[torch.Tensor, torch.Tensor]]
@@ -32,6 +36,37 @@ def copy_back(pending: Pending) -> None:
     with torch.no_grad():
         for tensor, temporary in pending:
             tensor.copy_(temporary)
+
+
+@dataclass(frozen=True)
+class StartedMemory:
+    """What a started operation reads and writes.
+
+    Attributes:
+        kept: temporaries.
+        written: the tensors written, as the caller knows them.
+        is_message: a send or receive.
+    """
+
+    kept: Any
+    written: Sequence[torch.Tensor]
+    is_message: bool
+
+
+def await_writes(unfinished: Unfinished, tensors: Sequence[torch.Tensor]) -> None:
+    """Waits for started operations, other than messages, that write memory of tensors about to be copied.
+
+    Raises:
+        CollectiveError: such an operation failed.
+    """
+    for native, memory in unfinished.under_way():
+        if isinstance(memory, StartedMemory) and not memory.is_message and _share_storage(memory.written, tensors):
+            native.wait()
+
+
+def is_native(tensor: torch.Tensor) -> bool:
+    """Tells whether the native side can read and write a tensor where it lies."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:
@@ -53,6 +88,11 @@ def shares_elements(tensor: torch.Tensor) -> bool:
     for stride, size in dims:
         places = places.unsqueeze(-1) + torch.arange(size) * stride
     return places.unique().numel() < places.numel()
+
+
+def _share_storage(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    storages = {tensor.untyped_storage().data_ptr() for tensor in some}
+    return any(tensor.untyped_storage().data_ptr() in storages for tensor in others)
 
 
 class PendingCopy:
@@ -78,9 +118,9 @@ class PendingCopy:
             copy_back(pending)
 
     def meets(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Tells whether one of these lies in the same storage as a result."""
-        storages = {tensor.untyped_storage().data_ptr() for tensor, _ in self._pending}
-        return any(tensor.untyped_storage().data_ptr() in storages for tensor in tensors)
+        """Tells whether one of these lies in the same storage as a result that is not there yet."""
+        with self._lock:  # while another thread copies, results are neither pending nor there
+            return _share_storage((tensor for tensor, _ in self._pending), tensors)
 
 
 class PendingCopies:

@@ -18,15 +18,17 @@ import torch.distributed as dist
 
 from lowerkit.distributed.arguments import Tensors, as_list, nanoseconds
 from lowerkit.distributed.capabilities import Capabilities
-from lowerkit.distributed.copy_back import Pending, PendingCopies, copy_back, shares_elements
-from lowerkit.distributed.options import Options
-from lowerkit.distributed.work import (
-    CombinedWork,
-    FinishedWork,
-    FutureWaiters,
-    PendingWork,
-    backend_error,
+from lowerkit.distributed.copy_back import (
+    Pending,
+    PendingCopies,
+    StartedMemory,
+    await_writes,
+    copy_back,
+    is_native,
+    shares_elements,
 )
+from lowerkit.distributed.options import Options
+from lowerkit.distributed.work import CombinedWork, FinishedWork, FutureWaiters, PendingWork, backend_error
 from lowerkit.runtimes import _collective
 from lowerkit.runtimes.collective.engine import EngineWork
 from lowerkit.runtimes.collective.failures import CollectiveFault, usage
@@ -157,17 +159,15 @@ class ProcessGroupBase(Capabilities):
         """Returns the tensor's values in contiguous memory."""
         if self.other_engine(tensor) is not None:
             raise self.refusal("tensors of one operation are on different devices")
-        self._settle(tensor)
-        if tensor.is_conj() or tensor.is_neg():
-            return tensor.detach().resolve_conj().resolve_neg().contiguous()
-        return tensor.detach().contiguous()
+        self._settle([tensor], copied=not is_native(tensor))
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def write(self, tensor: torch.Tensor, pending: Pending) -> torch.Tensor:
         """Returns contiguous memory for what comes; ``pending`` says where it belongs in the end."""
         if self.other_engine(tensor) is not None:
             raise self.refusal("tensors of one operation are on different devices")
-        self._settle(tensor)
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        self._settle([tensor])
+        if is_native(tensor):
             return tensor
         self._check_writable(tensor)
         temporary = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -177,17 +177,18 @@ class ProcessGroupBase(Capabilities):
     def update(self, tensor: torch.Tensor, pending: Pending) -> torch.Tensor:
         """Returns contiguous memory with the tensor's values that is written in place."""
         values = self.read(tensor)
-        if values.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        if not is_native(tensor):
             self._check_writable(tensor)
             pending.append((tensor, values))
         return values
 
-    def _settle(self, *tensors: torch.Tensor) -> None:
-        """Waits for results that are on their way into the memory of these tensors."""
-        if not self._copies:
-            return
+    def _settle(self, tensors: Sequence[torch.Tensor], *, copied: bool = False) -> None:
+        """Waits for results that are on their way into the memory of these tensors, which may be ``copied`` now."""
         try:
-            self._copies.await_those_into(tensors)
+            if self._copies:
+                self._copies.await_those_into(tensors)
+            if copied:
+                await_writes(self.group.unfinished, tensors)
         except _collective.CollectiveError as error:
             self.group.note_failure(error.args[1])
             raise backend_error(error) from error
@@ -218,7 +219,7 @@ class ProcessGroupBase(Capabilities):
             False, with nothing done: the tensors need the long way; ``_collective.Group.run_tensors`` says which do.
         """
         if self._copies:
-            self._settle(*[one for side in (output, given) if side is not None for one in as_list(side)])
+            self._settle([one for side in (output, given) if side is not None for one in as_list(side)])
         try:
             done = self._run_tensors(operation, output, given, reduction, root, nanoseconds(timeout))
             if done and self._copies:
@@ -295,7 +296,7 @@ class ProcessGroupBase(Capabilities):
     ) -> PendingWork:
         """Returns the handle of a started operation."""
         pending_copy = self._copies.add(native, pending, is_message=is_message) if pending else None
-        memory = (kept, result)
+        memory = StartedMemory(kept, result, is_message)
         self.group.unfinished.keep(native, memory)  # the caller may drop the handle, as gloo allows
         work = PendingWork(native, result, memory, pending_copy, self._copies, self._waiters, self.group, is_message)
         if self._coalesced is not None:

@@ -40,6 +40,11 @@ class Unfinished:
                     self._kept[key] = old
             self._kept[id(work)] = (work, memory)
 
+    def under_way(self) -> list[tuple[EngineWork, object]]:
+        """Returns operations that nobody saw end, in the order of :meth:`keep` or nearly so, and what they keep."""
+        with self._lock:
+            return list(self._kept.values())
+
     def forget(self, work: EngineWork) -> None:
         """Lets the objects of an operation go: somebody saw it end well."""
         with self._lock:

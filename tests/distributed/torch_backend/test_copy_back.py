@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lowerkit.distributed.copy_back import shares_elements
+from lowerkit.distributed.copy_back import Pending, copy_back, shares_elements
 from tests.support.processes import run_processes
 from tests.support.torch_groups import process_group
 
@@ -170,6 +171,48 @@ def ordered(rank: int, size: int, folder: str) -> None:
 
 def test_operations_on_one_tensor_follow_each_other(tmp_path: Path) -> None:
     run_processes(ordered, 2, str(tmp_path))
+
+
+class SlowCopies:
+    """Stands for ``copy_back``: lets a test in while a copy is on its way, and then takes its time."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def __call__(self, pending: Pending) -> None:
+        self.begun.set()
+        time.sleep(0.5)
+        copy_back(pending)
+
+
+def read_during_a_copy(rank: int, size: int, folder: str) -> None:
+    with process_group(rank, size, folder), pytest.MonkeyPatch.context() as patch:
+        for view in (torch.Tensor.detach, torch.t):  # the same memory, contiguous and not
+            storage, copies = torch.ones(COLUMNS, ROWS), SlowCopies()
+            patch.setattr("lowerkit.distributed.copy_back.copy_back", copies)
+            dist.all_reduce(storage.t(), async_op=True)
+            assert copies.begun.wait(60.0)  # by the thread that looks after dropped handles
+            dist.all_reduce(view(storage))
+            assert torch.equal(storage, torch.full_like(storage, 4.0)), storage
+            dist.barrier()
+
+
+def test_what_reads_memory_waits_for_a_copy_that_another_thread_has_begun(tmp_path: Path) -> None:
+    run_processes(read_during_a_copy, 2, str(tmp_path))
+
+
+def read_behind_an_operation(rank: int, size: int, folder: str) -> None:
+    with process_group(rank, size, folder):
+        storage = torch.ones(COLUMNS, ROWS)
+        if rank == 1:
+            time.sleep(0.5)  # until then the other rank's operation is under way
+        dist.all_reduce(storage, async_op=True)
+        dist.all_reduce(storage.t())
+        assert torch.equal(storage, torch.full_like(storage, 4.0)), storage
+
+
+def test_a_copy_waits_for_the_operation_that_writes_its_memory(tmp_path: Path) -> None:
+    run_processes(read_behind_an_operation, 2, str(tmp_path))
 
 
 def refused(rank: int, size: int, folder: str) -> None:
