@@ -35,7 +35,8 @@ class RankEnd:
 def verdict(ends: Sequence[RankEnd], names: Sequence[str] = ()) -> LowerkitError | DiagnosedError | None:
     """Returns the failure of a whole run, or None: all ranks that ended did so well.
 
-    A rank's own failure is named before those of ranks that another one failed; of several the first in time.
+    A rank's own failure is named before those of ranks that another one failed; of several the first in time, with the
+    other ranks of its code: what ranks refuse by themselves is told from the lowest on, whoever was quicker.
 
     Args:
         ends: of the ranks that ended by themselves.
@@ -45,13 +46,24 @@ def verdict(ends: Sequence[RankEnd], names: Sequence[str] = ()) -> LowerkitError
     if not bad:
         return None
     first, *others = bad
-    name = names[first.rank] if names else f"rank {first.rank}"
+    called = names or [f"rank {rank}" for rank in range(max(end.rank for end in bad) + 1)]
     if first.report is None:
-        return _lost(first, others, name)
+        return _lost(first, others, called[first.rank])
     messages = {end.report.message if end.report else "" for end in bad}
     if len(messages) == 1 and len(bad) == len(ends) > 1:  # no rank is to blame
         return DiagnosedError(first.report.text, first.report.exit_code)
-    return DiagnosedError(first.report.text_of(first.rank, name), first.report.exit_code)
+    alike = {end.rank: end.report for end in bad if end.report and end.report.code == first.report.code}
+    lowest, *rest = [first.rank] if _is_consequence(first) else sorted(alike)
+    details = [f"{called[rank]}: {alike[rank].message}" for rank in rest]
+    text = alike[lowest].text_of(lowest, called[lowest])
+    return DiagnosedError(_with_details(text, details), alike[lowest].exit_code)
+
+
+def _with_details(text: str, details: Sequence[str]) -> str:
+    """Returns a diagnostic with details more, before its hint."""
+    lines = text.split("\n")
+    end = len(lines) - lines[-1].startswith("  hint: ")
+    return "\n".join([*lines[:end], *(f"  - {detail}" for detail in details), *lines[end:]])
 
 
 def _is_consequence(end: RankEnd) -> bool:

@@ -40,6 +40,20 @@ def test_of_several_failures_the_first_is_named() -> None:
     assert found.text.startswith("error[LK1001]: rank 2: no file")
 
 
+def test_what_several_ranks_refuse_is_told_from_the_lowest_on() -> None:
+    ends = [failed(rank, "LK1003", f"folder {rank} holds others", 3.0 - rank, 3) for rank in (0, 2)]
+    found = verdict([*ends, failed(1, "LK8009", "rank 0 was lost", 0.5)])
+    assert isinstance(found, DiagnosedError) and found.exit_code == 3
+    lines = found.text.splitlines()
+    assert lines == ["error[LK1003]: rank 0: folder 0 holds others", "  - rank 2: folder 2 holds others", "  hint: try"]
+
+
+def test_what_follows_from_a_failure_is_told_of_the_first_alone() -> None:
+    found = verdict([failed(0, "LK8008", "rank 2 did not arrive", 2.0), failed(1, "LK8008", "rank 2 is late", 1.0)])
+    assert isinstance(found, DiagnosedError)
+    assert found.text == "error[LK8008]: rank 1: rank 2 is late\n  hint: try"
+
+
 def test_what_all_ranks_say_is_said_once_and_blames_none() -> None:
     found = verdict([failed(rank, "LK1001", "no file", rank, 3) for rank in range(3)])
     assert isinstance(found, DiagnosedError)
