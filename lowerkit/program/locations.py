@@ -17,7 +17,8 @@ from lowerkit.mlir import ir
 MAXIMUM_LINE = (1 << 31) - 1
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<inside>.+)", re.DOTALL)
-_CAPTURE = Path(__file__).parents[1] / "capture"
+_PACKAGE = Path(__file__).parents[1]
+_CAPTURE = _PACKAGE / "capture"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ def _printable(text: str) -> str:
 def is_users_file(file: str) -> bool:
     """Tells whether a frame's file is neither PyTorch's nor generated nor ours."""
     return not file.startswith("<") and inside_torch(file) is None and _CAPTURE not in Path(file).parents
+
+
+def is_own_code(file: str) -> bool:
+    """Tells whether a frame's file is the user's and in no installed package, nor in ours."""
+    return is_users_file(file) and inside_packages(file) is None and _PACKAGE not in Path(file).parents
 
 
 def inside_torch(file: str) -> str | None:

@@ -13,6 +13,7 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from traceback import FrameSummary
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.compiler import plan_program
 from lowerkit.errors import LowerkitError, ResourceError, UnsupportedError, UsageError
-from lowerkit.program.locations import is_users_file, users_line
+from lowerkit.program.locations import inside_packages, is_own_code, is_users_file, users_line
 from lowerkit.torch_backend.nodes import Refusal, describe, place_of
 from lowerkit.torch_backend.segment import Segment
 from lowerkit.torch_backend.segment_export import export_segment
@@ -65,9 +66,19 @@ def report_break(graph: fx.GraphModule) -> None:
     ended: Any = getattr(graph, "compile_subgraph_reason", None)
     if ended is None or not ended.graph_break:
         return
-    frames = [(frame.filename, frame.lineno or 0) for frame in ended.user_stack]
-    file, number = next((frame for frame in reversed(frames) if is_users_file(frame[0])), frames[-1])
-    logger.warning("PyTorch runs what is at %s:%d [LK2001]: %s", file, number, _break_text(ended.reason))
+    logger.warning("PyTorch runs what is at %s [LK2001]: %s", _place_of(ended.user_stack), _break_text(ended.reason))
+
+
+def _place_of(stack: Sequence[FrameSummary]) -> str:
+    """Returns the innermost line of the user's own code, and what it called where that is in an installed package."""
+    users = [number for number, frame in enumerate(stack) if is_users_file(frame.filename)]
+    inner = stack[users[-1] if users else -1]
+    own = [number for number in users if is_own_code(stack[number].filename)]
+    if not own or own[-1] == users[-1]:
+        return f"{inner.filename}:{inner.lineno}"
+    caller, called = stack[own[-1] : own[-1] + 2]
+    inside = inside_packages(inner.filename) or inner.filename
+    return f"{caller.filename}:{caller.lineno}, in {called.name} at {inside}:{inner.lineno}"
 
 
 def _break_text(reason: str) -> str:

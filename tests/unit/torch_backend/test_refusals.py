@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import graph_break
 
 from tests.support.torch_backend.beside_eager import assert_as_eager, compiled, programs
 
@@ -88,17 +91,38 @@ def test_a_break_says_what_dynamo_says_in_words(caplog: pytest.LogCaptureFixture
         x = x * 2
         if x.sum() > 0:
             x = x + 1
-        print("here")
+        graph_break()  # not print: who imports Ray in this process replaces it
         return torch.softmax(x, -1)
 
     fast = compiled(talk)
     with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
         torch.testing.assert_close(fast(torch.ones(3)), talk(torch.ones(3)))
-    branch, printed = _lines(caplog)
+    branch, ended = _lines(caplog)
     place = f"{__file__}:{_line(talk, 'x.sum')}"
     assert branch == f"PyTorch runs what is at {place} [LK2001]: a branch or loop depends on the values of a tensor"
-    assert f"{__file__}:{_line(talk, 'print')} [LK2001]: " in printed
-    assert "`print`" in printed and "Hint" not in printed
+    assert f"{__file__}:{_line(talk, 'graph_break')} [LK2001]: " in ended
+    assert "`torch._dynamo.graph_break()`" in ended and "Hint" not in ended
+
+
+def test_a_break_in_a_package_is_at_the_users_line_that_calls_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site-packages" / "wrapping_words" / "words.py"
+    file.parent.mkdir(parents=True)
+    broken = "def inner():\n    torch._dynamo.graph_break()\n"
+    file.write_text(f"import torch\n\n{broken}\ndef wrapped(*words):\n    inner()\n")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    wrapped = import_module("wrapping_words.words").wrapped
+
+    def talk(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        wrapped("here")
+        return torch.softmax(x, -1)
+
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
+        assert_as_eager(talk, torch.ones(3))
+    place = f"{__file__}:{_line(talk, 'wrapped(')}, in wrapped at wrapping_words/words.py:4"
+    assert [line for line in _lines(caplog) if line.startswith(f"PyTorch runs what is at {place} [LK2001]: ")]
 
 
 def test_nothing_is_said_where_nothing_is_refused(caplog: pytest.LogCaptureFixture) -> None:
