@@ -32,6 +32,8 @@ namespace lowerkit::collective {
 
 struct Pull;
 
+constexpr int64_t kSmallTile = 64 << 10;  // the least bytes of a tile, where tiles have room for them
+
 class Board {
  public:
   // `local_ranks` names the ranks by index; `connections[index]` and `processes[index]` (a pidfd) tell of a rank's death,

@@ -44,7 +44,6 @@ struct Pull {
 
 namespace {
 
-constexpr int64_t kSmallTile = 64 << 10;
 // Parts of up to this many bytes together lie close: cache lines that need not come cost more than shared ones.
 constexpr int64_t kClose = 1 << 10;
 

@@ -19,7 +19,6 @@
 namespace lowerkit::collective {
 namespace {
 
-constexpr int64_t kSmallTile = 64 << 10;
 constexpr int64_t kArenaBlock = 16 << 10;  // reduced in the first cache, then stored to all ranks
 
 // `count` elements in `ranks` slices that begin on cache lines; the last ones may be short or empty.

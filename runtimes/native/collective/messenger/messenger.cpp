@@ -126,7 +126,7 @@ void Messenger::forget(Request &request) {
     if (request.announcement_) {
       request.announcement_->request = nullptr;
       if (request.announcement_->granted)
-        peer.announced.remove_if([&](const Announcement &item) { return &item == request.announcement_; });
+        peer.announced.remove_if([&](const AnnouncedSend &item) { return &item == request.announcement_; });
     }
   }
   request.arrival_ = nullptr;

@@ -63,7 +63,7 @@ struct Envelope {
 
 class Messenger;
 struct Arrival;
-struct Announcement;
+struct AnnouncedSend;
 
 // One send or receive. Lives in the caller's memory until it is done; destroyed earlier, it is cancelled.
 class Request {
@@ -94,7 +94,7 @@ class Request {
   int64_t bytes_ = 0;
   size_t open_index_ = 0;
   Arrival *arrival_ = nullptr;            // of an accepted receive
-  Announcement *announcement_ = nullptr;  // of a long send
+  AnnouncedSend *announcement_ = nullptr;  // of a long send
   std::optional<Failure> failure_;
 };
 
@@ -177,7 +177,7 @@ class Messenger final : private FrameSink {
   void accept_unexpected(Request &request);
   bool agrees(Request &request, int peer, const FrameHeader &header);
   void deliver(Peer &peer, Arrival &arrival);
-  void send_part(Peer &peer, Announcement &announcement);
+  void send_part(Peer &peer, AnnouncedSend &announcement);
 
   // messenger.cpp
   void open(Request &request, int peer, const Envelope &envelope, void *data, int64_t bytes);

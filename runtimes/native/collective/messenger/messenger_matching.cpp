@@ -7,8 +7,6 @@
 namespace lowerkit::collective {
 namespace {
 
-std::string name_of(int rank) { return "rank " + std::to_string(rank); }
-
 Failure protocol_failure(int peer, const std::string &what) {
   return Failure(LK_PROTOCOL, name_of(peer) + " sent bytes that are not of this protocol: " + what, peer);
 }
@@ -224,7 +222,7 @@ void Messenger::grant_arrives(Peer &peer, const FrameHeader &header) {
   throw protocol_failure(peer.link->peer, "a message was asked for that was not announced");
 }
 
-void Messenger::send_part(Peer &peer, Announcement &announcement) {
+void Messenger::send_part(Peer &peer, AnnouncedSend &announcement) {
   Request &request = *announcement.request;
   FrameHeader header = header_for(request.envelope_, FrameKind::data);
   header.bytes = std::min<uint64_t>(uint64_t(request.capacity_) - announcement.sent, uint64_t(options_.data_bytes));
@@ -234,12 +232,12 @@ void Messenger::send_part(Peer &peer, Announcement &announcement) {
 
 void Messenger::frame_sent(int rank, void *owner) {
   Request &request = *static_cast<Request *>(owner);
-  Announcement *announcement = request.announcement_;
+  AnnouncedSend *announcement = request.announcement_;
   if (!announcement) return complete(request);
   Peer &peer = peers_[size_t(rank)];
   announcement->sent += announcement->under_way;
   if (announcement->sent < uint64_t(request.capacity_)) return send_part(peer, *announcement);
-  peer.announced.remove_if([&](const Announcement &item) { return &item == announcement; });
+  peer.announced.remove_if([&](const AnnouncedSend &item) { return &item == announcement; });
   complete(request);
 }
 

@@ -10,6 +10,8 @@
 
 namespace lowerkit::collective {
 
+inline std::string name_of(int rank) { return "rank " + std::to_string(rank); }
+
 // A message that arrives or has arrived.
 struct Arrival : Landing {
   FrameHeader header;              // of the eager frame or of the request
@@ -21,7 +23,7 @@ struct Arrival : Landing {
 };
 
 // A long message of ours. Without a request: it was cancelled, its grant is to be ignored.
-struct Announcement {
+struct AnnouncedSend {
   Key key;
   Request *request;
   uint64_t sent = 0;
@@ -35,7 +37,7 @@ struct Messenger::Peer {
   std::list<Arrival> unexpected;
   int64_t unexpected_bytes = 0;
   std::list<Arrival> accepted;
-  std::list<Announcement> announced;
+  std::list<AnnouncedSend> announced;
   Arrival abort;
   uint64_t arrived_in = 0;  // the last collective of which it sent something
   uint64_t waits_in = 0;    // the collective in which it waits for `waits_for`; 0: it does not, that we know of

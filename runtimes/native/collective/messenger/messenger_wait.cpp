@@ -19,8 +19,6 @@ constexpr int64_t kLongestSleep = 20000000;
 // Where both sockets and memory are listened to: the memory's doorbell does not end a poll.
 constexpr int64_t kLongestMixedSleep = 100000;
 
-std::string name_of(int rank) { return "rank " + std::to_string(rank); }
-
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
