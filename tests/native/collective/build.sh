@@ -19,9 +19,17 @@ if [[ ${#programs[@]} == 0 ]]; then
   programs=("$tests"/*.cpp)
 fi
 
-mapfile -t sources < <(find "$engine" -name '*.cpp' -not -path '*/bindings/*' | sort)
-
 mkdir -p "$folder"
+# The files of each of the engine's folders are compiled as one: headers and templates are read once. So what a file has
+# for itself alone has a name that no other file of its folder uses.
+sources=()
+while read -r part; do
+  unit=$folder/engine_$(basename "$part").cpp
+  find "$part" -maxdepth 1 -name '*.cpp' | sort | sed 's/.*/#include "&"/' >"$unit"
+  sources+=("$unit")
+done < <(find "$engine" -name '*.cpp' -not -path '*/bindings/*' -printf '%h\n' | sort -u)
+options+=(-Wno-subobject-linkage)  # classes of one file have fields of types that only this file knows
+
 # What most files include of the standard library is read once.
 printf '#include <%s>\n' algorithm atomic chrono cstdint cstring deque functional map memory mutex random string thread vector \
   >"$folder/standard.h"
