@@ -17,6 +17,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def encoder() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return SentenceEncoder(bert).eval(), (torch.from_numpy(input_ids), torch.from_numpy(mask))
 
 
+@cache
 def sentences() -> list[str]:
     """Returns 100 sentences: the first 50 of the license, and what 50 modules of Python's library say of themselves."""
     text = " ".join(LICENSE.read_text().split())
