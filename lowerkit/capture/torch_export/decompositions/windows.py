@@ -82,16 +82,14 @@ def _adaptive_maxima(value: Tensor, output_size: Sequence[Extent]) -> Any:
 def _maxima(value: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The maximum of each window, and its place in the flattened spatial dims: of equals the first, of NaN the last.
 
-    Dim by dim, the last one first, which keeps the order. ``windows`` has the places for each spatial dim; those that
-    lie beyond the dim are of a window of padding alone, whose place they say.
+    Dim by dim, the last one first, which keeps the order. ``windows`` has the places for each spatial dim.
     """
     lead = value.dim() - len(windows)
     index: Tensor | None = None
     unit: Extent = 1
     for axis, places in reversed(list(enumerate(windows, lead))):
         size = value.shape[axis]
-        read = torch.minimum(places, number(size - 1))
-        taps = taken(value, axis, read)
+        taps = taken(value, axis, places)
         value, within = torch.max(taps, dim=axis + 1)
         if taps.is_floating_point():
             tap = along_axis(positions(taps.shape[axis + 1]), taps, axis + 1)
@@ -100,21 +98,20 @@ def _maxima(value: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         chosen = within.unsqueeze(axis + 1)
         place = along_axis(places, taps, axis + 1).expand(taps.shape) * number(unit)
         if index is not None:
-            place = place + taken(index, axis, read)
+            place = place + taken(index, axis, places)
         index = torch.gather(place, axis + 1, chosen).squeeze(axis + 1)
         unit = unit * size
     assert index is not None, "a window has a dim"
     return value, index
 
 
-def _places(size: Extent, window: Window) -> tuple[Tensor, Tensor]:
-    """Returns places, and which windows [windows, 1] cover an element at all."""
+def _places(size: Extent, window: Window) -> Tensor:
     start = positions(window.count(size))[:, None] * window.stride - window.low
     apart, reach = window.dilation, window.span - 1
     first = start + (start.clamp(max=0).neg() + apart - 1) // apart * apart
     last = start + ((size - 1 - start) // apart * apart).clamp(max=reach)
     place = start + torch.arange(window.kernel) * apart
-    return torch.minimum(torch.maximum(place, first), torch.maximum(first, last)), first <= last
+    return torch.minimum(torch.maximum(place, first), last)
 
 
 def _described(spatial: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> list[Window]:
@@ -127,15 +124,13 @@ def _described(spatial: int, kernel: Any, stride: Any, padding: Any, dilation: A
 def _pooled_maxima(spatial: int) -> Callable[..., Any]:
     def pool(
         value: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Any:
         windows = _described(spatial, kernel, stride, padding, dilation, ceil_mode)
-        sizes = value.shape[-spatial:]
-        found = [_places(size, window) for size, window in zip(sizes, windows, strict=True)]
-        result, index = _maxima(value, [places for places, _ in found])
-        for axis, ((_, covers), window) in enumerate(zip(found, windows, strict=True), value.dim() - spatial):
-            if window.dilation > 1 and window.low:  # of no element, the maximum is the least that there is
-                result = torch.where(along_axis(covers[:, 0], result, axis), result, _lowest(value.dtype))
-        return result, index
+        dims = list(zip(value.shape[-spatial:], windows, strict=True))
+        # A window of padding alone is the only one along its dim, which torch.export lets no open extent have.
+        if any(window.low and not is_symbolic([size]) and size < window.dilation for size, window in dims):
+            return NotImplemented
+        return _maxima(value, [_places(size, window) for size, window in dims])
 
     return pool
 
