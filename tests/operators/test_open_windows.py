@@ -1,4 +1,4 @@
-"""Pools, resizing and scatters whose extents the export left open, at other extents, beside eager."""
+"""Pools, resizing, scatters and membership whose extents the export left open, at other extents, beside eager."""
 
 from __future__ import annotations
 
@@ -141,4 +141,14 @@ def test_scatters() -> None:
         ],
         [call(5, 6, 2), call(3, 4, 3), call(7, 5, 2)],
         rtol=1e-6,
+    )
+
+
+def test_membership() -> None:
+    open_and_eager(
+        [torch.isin, lambda x, y: torch.isin(x, y, invert=True)],
+        [
+            (torch.randint(9, (rows, 5)).float(), torch.tensor(among))
+            for rows, among in ((4, [1.0, 3, torch.nan]), (2, [7.0, 2]))
+        ],
     )

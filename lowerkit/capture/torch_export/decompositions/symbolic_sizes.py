@@ -95,6 +95,17 @@ def _pixel_unshuffle(value: Tensor, factor: int) -> Any:
     return torch.stack(parts, -3).flatten(-4, -3)
 
 
+# Membership.
+
+
+def _is_in(elements: Tensor, among: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Each with each: PyTorch's own decomposition asks of the sizes whether sorting is faster."""
+    if not is_symbolic([*elements.shape, *among.shape]):
+        return NotImplemented
+    found = (elements[..., None] == among.reshape(-1)).any(-1)
+    return torch.logical_not(found) if invert else found
+
+
 OF_SIZES: dict[Any, Callable[..., Any]] = {
     **resize.OF_SIZES,
     **windows.OF_SIZES,
@@ -106,5 +117,6 @@ OF_SIZES: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: _pad,
     aten.pad.default: _pad_in_mode,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
+    aten.isin.Tensor_Tensor: _is_in,
 }
 """By overload."""
