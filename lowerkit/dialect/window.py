@@ -3,8 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lowerkit.dialect.shapes import DYNAMIC, fail, is_dynamic
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window that slides along one dim; ``ceil`` takes a last one that reaches over the end.
+
+    The extent of the dim is a number or the symbolic one of a trace, whose comparison notes a condition on the model.
+    """
+
+    kernel: int
+    stride: int
+    low: int
+    high: int
+    dilation: int = 1
+    ceil: bool = False
+
+    @property
+    def span(self) -> int:
+        """The elements from the first tap to the last."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def count(self, size: Any) -> Any:
+        """Returns how many windows there are on ``size`` elements; less than 1 where none fits."""
+        free = size + self.low + self.high - self.span
+        if not self.ceil:
+            return free // self.stride + 1
+        count = (free + self.stride - 1) // self.stride + 1
+        # PyTorch and ONNX Runtime drop a last window that would start in the high padding.
+        return count - 1 if (count - 1) * self.stride >= size + self.low else count
+
+    def high_padding(self, size: int) -> int:
+        """Returns the padding at the high end with which windows without ``ceil`` are as many."""
+        if not self.ceil:
+            return self.high
+        return max(self.high, (self.count(size) - 1) * self.stride + self.span - size - self.low)
 
 
 def spatial_axes(rank: int, channels_last: bool) -> list[int]:
@@ -68,11 +105,10 @@ def window_output(size: int, kernel: int, stride: int, padding: tuple[int, int],
     """
     if is_dynamic(size) or is_dynamic(kernel):
         return DYNAMIC
-    span = dilation * (kernel - 1) + 1
-    padded = size + sum(padding)
-    if padded < span:
-        fail(f"the window spans {span} positions, but the padded dimension has only {padded}")
-    return (padded - span) // stride + 1
+    window = Window(kernel, stride, *padding, dilation)
+    if window.count(size) < 1:
+        fail(f"the window spans {window.span} positions, but the padded dimension has only {size + sum(padding)}")
+    return window.count(size)
 
 
 def window_outputs(

@@ -107,7 +107,7 @@ def test_a_model_that_is_one_view_has_a_file() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda x: functional.interpolate(x, scale_factor=1.3) * 2, "resized by 1.3"),
+        (lambda x: functional.interpolate(x, scale_factor=0.7) * 2, "resized by 0.7"),
         (lambda x: functional.pad(x, (-1, 2), mode="reflect"), "in mode reflect"),
     ],
 )
@@ -343,12 +343,6 @@ def test_places_of_maxima() -> None:
 
 def test_what_is_converted_wrongly_is_refused() -> None:
     x, filters = torch.randn(2, 3, 8, 9), torch.randn(3, 2, 3, 3)
-    with pytest.raises(UnsupportedError, match="max_pool2d_with_indices"):
-        lowerkit.compile(
-            nn.MaxPool2d(8, return_indices=True),
-            (torch.randn(1, 1, 32, 32),),
-            dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},),
-        )
 
     class Filtered(nn.Module):
         def forward(self, x: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,8 @@
     python tools/fuzz/resized.py --output resized.jsonl                    what the file has already is left out
     python tools/fuzz/resized.py --output resized.jsonl --filter '^roll'   some operators
     python tools/fuzz/resized.py --output resized.jsonl --show             count what the file has
+    python tools/fuzz/resized.py --output refused.jsonl --refused --samples 1   which operators are refused with open
+                                                                           extents alone: minutes, nothing is called
 
 What is done: ``tests/support/truth_table/resized.py``. Exit code 6 says that a result is wrong, crashed, hung or an
 internal error.
@@ -28,7 +30,7 @@ from lowerkit.conformance.suite import Case, SuiteReference
 from tests.support.truth_table.operators import drawn, operator_rows
 from tests.support.truth_table.suite import FAILED, CellResult
 
-SUITE = SuiteReference("tests.support.truth_table.resized")
+_SUITE = "tests.support.truth_table.resized"
 _UNDEFINED = re.compile(r"^(_segment_reduce|bucketize|searchsorted|argsort)")
 """With ``unsafe=True`` eager reads beyond what it is given; nothing says what is found among values without order, or
 how equal ones are sorted."""
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=4, help="at most so many samples of an operator and type")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="run nothing")
+    parser.add_argument("--refused", action="store_true", help="ask only what is refused, and not with known extents")
     arguments = parser.parse_args()
     known = read(arguments.output)
     done = {result.name.partition("/")[0] for result in known}
@@ -59,9 +62,13 @@ def main() -> int:
             file.writelines(msgspec.json.encode(one).decode() + "\n" for one in found)
             file.flush()
 
-        run_suite(SUITE, cases, RunOptions(workers=arguments.workers, time_limit=180.0), on_result=keep)
+        suite = SuiteReference(_SUITE, "refusals" if arguments.refused else "")
+        run_suite(suite, cases, RunOptions(workers=arguments.workers, time_limit=180.0), on_result=keep)
     counts = collections.Counter(result.verdict for result in known)
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+    if arguments.refused:
+        refused = sorted({result.name.partition("#")[0] for result in known if result.verdict == "refused"})
+        print(f"{len(refused)} operators are refused with open extents alone: {', '.join(refused)}")
     failed = [result for result in known if result.verdict in FAILED]
     for result in failed:
         print(f"{result.verdict} {result.name}: {result.reason}")

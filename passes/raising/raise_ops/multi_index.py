@@ -27,10 +27,12 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
+    TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
     build,
     constant_int,
+    constant_none,
     constant_number,
     from_builtin,
     is_none,
@@ -147,9 +149,15 @@ def where(condition: ir.Value, value: ir.Value, number: float | ir.Value) -> ir.
     return build("torch.aten.where.ScalarOther", [condition, value, number], [value.type])[0]
 
 
-def counted(size: int, stride: int, axis: int, rank: int) -> ir.Value:
+def counted(size: int | ir.Value, stride: int | ir.Value, axis: int, rank: int) -> ir.Value:
     """Returns ``0, stride, 2 * stride, ...`` along one dim of a tensor of ones."""
     shape = [size if dim == axis else 1 for dim in range(rank)]
-    numbers = ir.DenseElementsAttr.get(np.arange(size, dtype=np.int64).reshape(shape) * stride)
-    constant = ir.Operation.create("arith.constant", results=[numbers.type], attributes={"value": numbers}).results[0]
-    return from_builtin(constant, TensorInfo(tuple(shape), "si64"))
+    if isinstance(size, int) and isinstance(stride, int):
+        numbers = ir.DenseElementsAttr.get(np.arange(size, dtype=np.int64).reshape([*shape]) * stride)
+        constant = ir.Operation.create("arith.constant", results=[numbers.type], attributes={"value": numbers})
+        return from_builtin(constant.result, TensorInfo(tuple(numbers.type.shape), "si64"))
+    end = constant_int(size) if isinstance(size, int) else size
+    kind = TensorInfo((size if isinstance(size, int) else None,), "si64").torch_type()
+    options = [constant_int(TORCH_DTYPE_CODES["si64"]), constant_none(), constant_none(), constant_none()]
+    places = build("torch.aten.arange", [end, *options], [kind])[0]
+    return view(binary_scalar("mul", places, stride), shape)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.dialect import AvgPoolOp, MaxPoolOp, ReduceOp
+from lowerkit.dialect.window import Window
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
@@ -34,32 +35,8 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
 )
 
 
-@dataclass(frozen=True)
-class Window:
-    """A sliding window along one dim."""
-
-    size: int
-    kernel: int
-    stride: int
-    low: int
-    high: int
-    dilation: int
-
-    def high_padding(self, ceil_mode: bool) -> int:
-        """Returns the padding at the high end with which floor mode gives PyTorch's number of windows."""
-        span = self.dilation * (self.kernel - 1) + 1
-        free = self.size + self.low + self.high - span
-        if free < 0 and not ceil_mode:
-            raise RefusalError(f"a window of {span} on {self.size} elements")
-        if not ceil_mode:
-            return self.high
-        count = -(-free // self.stride) + 1
-        if (count - 1) * self.stride >= self.size + self.low:
-            count -= 1  # the last window would start in the high padding
-        return max(self.high, (count - 1) * self.stride + span - self.size - self.low)
-
-
-def _windows(op: ir.Operation, spatial: int, dilation: Sequence[int]) -> list[Window]:
+def _windows(op: ir.Operation, spatial: int, dilation: Sequence[int], ceil: bool) -> list[Window]:
+    """Returns the window of each spatial dim."""
     kernel = spread(ints_of(op.operands[1]), spatial)
     strides = ints_of(op.operands[2])
     if len(strides) == 2 * spatial and set(strides[spatial:]) == {1}:
@@ -68,9 +45,17 @@ def _windows(op: ir.Operation, spatial: int, dilation: Sequence[int]) -> list[Wi
     low = ints_of(op.operands[3])
     # torch-mlir's conversion of ONNX AveragePool keeps unequal paddings: all low ones, then all high ones.
     low, high = (low[:spatial], low[spatial:]) if len(low) == 2 * spatial else (spread(low, spatial),) * 2
+    return [Window(*values, ceil) for values in zip(kernel, stride, low, high, dilation, strict=True)]
+
+
+def _high_paddings(op: ir.Operation, windows: Sequence[Window]) -> list[int]:
+    """Returns the padding at the high end of each spatial dim; refuses an open extent where ceil mode asks for it."""
     info = tensor_info(op.operands[0])
-    sizes = [info.static_dim(info.rank - spatial + axis) for axis in range(spatial)]
-    return [Window(*values) for values in zip(sizes, kernel, stride, low, high, dilation, strict=True)]
+    first = info.rank - len(windows)
+    return [
+        window.high_padding(info.static_dim(axis)) if window.ceil else window.high
+        for axis, window in enumerate(windows, first)
+    ]
 
 
 def _pooled(op: ir.Operation, spatial: int, build: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
@@ -85,15 +70,15 @@ def _pooled(op: ir.Operation, spatial: int, build: Callable[[ir.Value], ir.Value
 
 
 def _max_pool(op: ir.Operation, spatial: int) -> list[ir.Value]:
-    windows = _windows(op, spatial, spread(ints_of(op.operands[4]), spatial))
-    ceil_mode = bool_of(op.operands[5])
+    windows = _windows(op, spatial, spread(ints_of(op.operands[4]), spatial), bool_of(op.operands[5]))
+    high = _high_paddings(op, windows)
 
     def build(data: ir.Value) -> ir.Value:
         return MaxPoolOp.build(
             data,
             kernel=[window.kernel for window in windows],
             strides=[window.stride for window in windows],
-            padding=[side for window in windows for side in (window.low, window.high_padding(ceil_mode))],
+            padding=[side for window, top in zip(windows, high, strict=True) for side in (window.low, top)],
             dilation=[window.dilation for window in windows],
         )
 
@@ -115,11 +100,11 @@ def _raise_avg_pool(spatial: int) -> Rule:
     """avg_pool: (input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)."""
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-        windows = _windows(op, spatial, [1] * spatial)
-        ceil_mode, include_padding = bool_of(op.operands[4]), bool_of(op.operands[5])
+        windows = _windows(op, spatial, [1] * spatial, bool_of(op.operands[4]))
+        include_padding = bool_of(op.operands[5])
         # avg_pool1d has no divisor_override.
         divisor = int_of(op.operands[6]) if len(op.operands) > 6 and not is_none(op.operands[6]) else 0
-        high = [window.high_padding(ceil_mode) for window in windows]
+        high = _high_paddings(op, windows)
 
         def build(data: ir.Value) -> ir.Value:
             return AvgPoolOp.build(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.dialect import ResizeOp
+from lowerkit.dialect.sampling import SAMPLINGS, Sampling
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
@@ -29,25 +30,7 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
 )
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    mode: str
-    coordinates: str
-    rounding: str = "floor"
-    has_align_corners: bool = False
-    exact_ratios: tuple[int, ...] = ()
-    """Where the sizes have one of these ratios, PyTorch heeds no factor; its kernels differ in this."""
-
-
-_NEAREST = _Sampling("nearest", "asymmetric")
-_NEAREST_2D = _Sampling("nearest", "asymmetric", exact_ratios=(1, 2))
-# floor((o + 0.5) / scale) is the half-pixel position, rounded with ties upwards.
-_NEAREST_EXACT = _Sampling("nearest", "half_pixel", "round_prefer_ceil")
-_LINEAR = _Sampling("linear", "half_pixel", has_align_corners=True, exact_ratios=(1,))
-_CUBIC = _Sampling("cubic", "half_pixel", has_align_corners=True)
-
-
-def _raise(sampling: _Sampling, *, vector_form: bool) -> Rule:
+def _raise(sampling: Sampling, *, vector_form: bool) -> Rule:
     """Makes the rule for one op.
 
     ``.vec`` overloads: (input, output_size or None, [align_corners,] scale_factors or None).
@@ -112,17 +95,6 @@ def _raise_interpolate(op: ir.Operation, context: PassContext) -> Sequence[ir.Va
     return [from_builtin(resized, result)]
 
 
-_OPS: dict[str, _Sampling] = {
-    **{f"upsample_nearest{count}d": _NEAREST for count in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{count}d": _NEAREST_EXACT for count in (1, 2, 3)},
-    "upsample_nearest2d": _NEAREST_2D,
-    "upsample_linear1d": _LINEAR,
-    "upsample_bilinear2d": _LINEAR,
-    "upsample_trilinear3d": _LINEAR,
-    "upsample_bicubic2d": _CUBIC,
-}
-
-
 @dataclass(frozen=True)
 class RaiseResize(TablePass):
     """Raises up- and down-sampling to ``lk.resize``. Precondition: none.
@@ -132,7 +104,7 @@ class RaiseResize(TablePass):
 
     name: ClassVar[str] = "raise-resize"
     rules: ClassVar[Mapping[str, Rule]] = {
-        **{f"torch.aten.{name}": _raise(sampling, vector_form=False) for name, sampling in _OPS.items()},
-        **{f"torch.aten.{name}.vec": _raise(sampling, vector_form=True) for name, sampling in _OPS.items()},
+        **{f"torch.aten.{name}": _raise(sampling, vector_form=False) for name, sampling in SAMPLINGS.items()},
+        **{f"torch.aten.{name}.vec": _raise(sampling, vector_form=True) for name, sampling in SAMPLINGS.items()},
         "torch.aten.__interpolate.size_list_scale_list": _raise_interpolate,
     }

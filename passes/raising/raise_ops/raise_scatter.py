@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from lowerkit.dialect import GatherOp, ScatterOp
 from lowerkit.mlir import ir
@@ -29,8 +29,10 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     cast,
     common_sizes,
     expand,
+    product,
     sizes_of,
     slice_axis,
+    slice_open,
     unsqueeze,
     view,
 )
@@ -57,6 +59,8 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     tensor_info,
     to_builtin,
 )
+
+Extent: TypeAlias = int | ir.Value
 
 _KINDS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min", "mean": "add"}
 
@@ -105,16 +109,16 @@ def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, 
     if given.rank == axis + 1 + rest and given.shape[axis] != 1:
         if axis:
             raise RefusalError("a mask that is not over the leading dims, with a value for each place")
-        size = math.prod(tensor_info(mask).static_shape())
-        flat = cast(view(mask, [size]), "si64")
+        places = sizes_of(mask)
+        flat = cast(view(mask, [product(places)]), "si64")
         running = build("torch.aten.cumsum", [flat, constant_int(0), constant_none()], [tensor_info(flat).torch_type()])
-        place = view(binary_scalar("sub", running[0], 1), tensor_info(mask).static_shape())
+        place = view(binary_scalar("sub", running[0], 1), places)
         shape = (*tensor_info(mask).shape, *given.shape[1:])
         taken = GatherOp.build(to_builtin(updates), to_builtin(place), axis=0)
         updates = from_builtin(taken, given.with_shape(shape))
     elif given.rank > rest:
         # A dim of size 1 stands for the places; the mask has more dims than that.
-        leading = given.static_shape()
+        leading = sizes_of(updates)
         cut = given.rank - rest - 1
         updates = view(updates, [*leading[:cut], *[1] * count, *leading[cut + 1 :]])
     for _ in range(rest):
@@ -130,8 +134,7 @@ def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir
     value, mask, source = op.operands
     sizes = common_sizes([value, mask])
     value, mask = _broadcast(value, sizes), _broadcast(mask, sizes)
-    count = math.prod(tensor_info(source).static_shape())
-    return like_result(_put_by_mask(value, mask, 0, view(source, [count]), False), op)
+    return like_result(_put_by_mask(value, mask, 0, view(source, [product(sizes_of(source))]), False), op)
 
 
 # scatter.
@@ -139,39 +142,39 @@ def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir
 
 @dataclass(frozen=True)
 class _Plan:
-    """A scatter as ``lk.scatter``: what is written where. ``restore`` gives the result its shape back."""
+    """A scatter as ``lk.scatter``: what is written where, along which dim."""
 
     data: ir.Value
     indices: ir.Value
-    shape: tuple[int, ...]
     axis: int
 
     def write(self, data: ir.Value, updates: ir.Value, kind: str) -> ir.Value:
         return _scatter(data, self.indices, updates, self.axis, kind)
 
 
-def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[int]]:
-    """Returns how to write, and the shape in which the updates are handed over."""
+def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[Extent]]:
+    """Returns how to write, and the sizes in which the updates are handed over."""
     if tensor_info(value).rank == 0:
         value, dim = view(value, [1]), 0
     if tensor_info(index).rank == 0:
         index = view(index, [1])
     info = tensor_info(value)
     axis = info.normalized_axis(dim)
-    shape, sizes = info.static_shape(), tensor_info(index).static_shape()
+    shape, sizes = sizes_of(value), sizes_of(index)
     whole = _same_for_slices(index, axis)
-    if whole is not None and all(shape[d] == sizes[d] for d in range(info.rank) if d != axis):
-        return _Plan(value, view(whole, [sizes[axis]]), tuple(shape), axis), sizes
+    rest = [d for d in range(info.rank) if d != axis]
+    if whole is not None and all(isinstance(shape[d], int) and shape[d] == sizes[d] for d in rest):
+        return _Plan(value, view(whole, [sizes[axis]]), axis), sizes
     place = from_the_front(cast(index, "si64"), shape[axis])
     inside = is_inside(place, shape[axis])
-    strides = [math.prod(shape[d + 1 :]) for d in range(info.rank)]
+    strides = [product(shape[d + 1 :]) for d in range(info.rank)]
     linear = binary_scalar("mul", place, strides[axis])
-    for other in range(info.rank):
-        if other != axis and sizes[other] > 1:
+    for other in rest:
+        if sizes[other] != 1:
             linear = binary("add", linear, counted(sizes[other], strides[other], other, info.rank))
-    total = math.prod(shape)
-    linear = view(where(inside, linear, total), [math.prod(sizes)])
-    return _Plan(view(value, [total]), linear, tuple(shape), 0), [math.prod(sizes)]
+    total, count = product(shape), product(sizes)
+    linear = view(where(inside, linear, total), [count])
+    return _Plan(view(value, [total]), linear, 0), [count]
 
 
 def _same_for_slices(index: ir.Value, axis: int) -> ir.Value | None:
@@ -189,16 +192,19 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
     """Returns the part of ``source`` that has an index."""
     if tensor_info(source).rank == 0:
         source = view(source, [1])
-    for axis, size in enumerate(tensor_info(index).static_shape()):
-        if tensor_info(source).static_dim(axis) != size:
-            source = slice_axis(source, axis, 0, size)
+    for axis, extent in enumerate(sizes_of(index)):
+        given = tensor_info(source).shape[axis]
+        if isinstance(extent, int) and given is not None:
+            source = source if given == extent else slice_axis(source, axis, 0, extent)
+        else:
+            source = slice_open(source, axis, 0, extent)
     return cast(source, dtype)
 
 
-def _full(number: float | int, info: TensorInfo) -> ir.Value:
-    number = bool(number) if info.dtype == "i1" else number
-    code = constant_int(TORCH_DTYPE_CODES[info.dtype])
-    operands = [int_list(info.static_shape()), constant_number(number), code]
+def _full(number: float | int, sizes: Sequence[Extent], dtype: str) -> ir.Value:
+    number = bool(number) if dtype == "i1" else number
+    info = TensorInfo(tuple(size if isinstance(size, int) else None for size in sizes), dtype)
+    operands = [int_list(sizes), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
     return build(
         "torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [info.torch_type()]
     )[0]
@@ -209,28 +215,27 @@ def _scattered(
 ) -> Sequence[ir.Value]:
     value, index = op.operands[0], op.operands[2]
     info = tensor_info(value)
-    if 0 in tensor_info(index).static_shape():
+    if 0 in tensor_info(index).shape:
         return like_result(value, op)
     if kind != "set" and info.dtype == "i1":
         raise RefusalError("a reduction of bools")
-    plan, shape = _plan(value, int_of(op.operands[1]), index)
-    part = TensorInfo(tuple(shape), info.dtype)
-    updates = _full(source, part) if isinstance(source, (int, float)) else _updates(source, index, info.dtype)
-    updates = view(updates, shape)
+    plan, sizes = _plan(value, int_of(op.operands[1]), index)
+    constant = isinstance(source, (int, float))
+    updates = _full(source, sizes, info.dtype) if constant else view(_updates(source, index, info.dtype), sizes)
     data = plan.data
     if not include_self:
-        data = plan.write(data, _full(_neutral(kind, info), part), "set")
+        data = plan.write(data, _full(_neutral(kind, info), sizes, info.dtype), "set")
     result = plan.write(data, updates, kind)
     if mean:
-        ones = _full(1, tensor_info(data))
-        counts = ones if include_self else plan.write(ones, _full(0, part), "set")
-        counts = plan.write(counts, _full(1, part), "add")
+        ones = _full(1, sizes_of(data), info.dtype)
+        counts = ones if include_self else plan.write(ones, _full(0, sizes, info.dtype), "set")
+        counts = plan.write(counts, _full(1, sizes, info.dtype), "add")
         if info.is_float:
             result = binary("div", result, counts)
         else:
             mode = constant_string("floor")
             result = build("torch.aten.div.Tensor_mode", [result, counts, mode], [result.type])[0]
-    return like_result(view(result, info.static_shape()), op)
+    return like_result(view(result, sizes_of(value)), op)
 
 
 def _neutral(kind: str, info: TensorInfo) -> float | int:

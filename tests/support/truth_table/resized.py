@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from torch.export import Dim
 
 from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.capture.torch_export.eager import quiet
-from lowerkit.compiler import Compiled, CompileOptions, compile_program
+from lowerkit.compiler import Compiled, CompileOptions, compile_program, lower_program
 from lowerkit.conformance.suite import CaseReport
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
 from lowerkit.program.dtypes import to_numpy, to_torch
@@ -40,22 +41,60 @@ def outcomes(cell: OperatorCell) -> list[CellResult]:
     """Returns what became of one sample: one result for each replaced extent, or one for the whole."""
     with quiet(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tensors = cell.tensors()
-        if not _is_judged(cell, tensors):
-            return [CellResult(cell.name, "undefined", "random, refused by eager, or no plain tensor")]
-        try:
-            exported = _exported(Calls([cell], [len(tensors)]).eval(), tuple(tensors))
-        except Exception as error:  # torch raises what it likes
-            return [CellResult(cell.name, "undefined", f"torch.export: {' '.join(str(error).split())[:120]}")]
+        opened = _opened(cell)
+        if isinstance(opened, CellResult):
+            return [opened]
+        exported, tensors = opened
         try:
             compiled = compile_program(capture_exported(exported), CompileOptions(golden=False, workers=1))
         except LowerkitError as error:
-            verdict = "internal" if isinstance(error, _INTERNAL) else "refused"
-            return [CellResult(cell.name, verdict, f"{error.code} {' '.join(str(error).split())[:200]}")]
+            return [_refused(cell, error)]
         return [
             _called(cell, compiled, [resized(value, extent, other) for value in tensors], f"{extent}:{other}")
             for extent, other in _replacements(tensors)
         ]
+
+
+def refusal(cell: OperatorCell) -> CellResult:
+    """Returns whether one sample is refused whose extents are open, and is not where they are known.
+
+    Nothing is compiled: what is refused, capture and the passes refuse.
+    """
+    with quiet(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        opened = _opened(cell)
+        if isinstance(opened, CellResult):
+            return opened
+        exported, tensors = opened
+        options = CompileOptions(golden=False, workers=1)
+        try:
+            lower_program(capture_exported(exported), "canonical", options)
+        except LowerkitError as error:
+            found = _refused(cell, error)
+        else:
+            return CellResult(cell.name, "passed")
+        try:
+            known = torch.export.export(Calls([cell], [len(tensors)]).eval(), tuple(tensors), strict=False)
+            lower_program(capture_exported(known), "canonical", options)
+        except Exception:  # torch raises what it likes
+            return CellResult(cell.name, "undefined", "refused with known extents too")
+        return found
+
+
+def _opened(cell: OperatorCell) -> tuple[torch.export.ExportedProgram, list[Tensor]] | CellResult:
+    """Exports a sample, or says why it is not judged."""
+    tensors = cell.tensors()
+    if not _is_judged(cell, tensors):
+        return CellResult(cell.name, "undefined", "random, refused by eager, or no plain tensor")
+    try:
+        return _exported(Calls([cell], [len(tensors)]).eval(), tuple(tensors)), tensors
+    except Exception as error:  # torch raises what it likes
+        return CellResult(cell.name, "undefined", f"torch.export: {' '.join(str(error).split())[:120]}")
+
+
+def _refused(cell: OperatorCell, error: LowerkitError) -> CellResult:
+    verdict = "internal" if isinstance(error, _INTERNAL) else "refused"
+    return CellResult(cell.name, verdict, f"{error.code} {' '.join(str(error).split())[:200]}")
 
 
 def _exported(module: torch.nn.Module, tensors: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
@@ -127,16 +166,20 @@ def _called(cell: OperatorCell, compiled: Compiled, tensors: list[Tensor], form:
     return CellResult(name, "wrong" if wrong else "passed", wrong)
 
 
+@dataclass(frozen=True)
 class Resized:
     """The suite: a case is the name of an operator's cell as it is drawn, without its form."""
 
+    only_refusals: bool
+
     def run(self, name: str) -> CaseReport:
-        """Calls one sample at all its extents; the notes are the results."""
-        found: list[Any] = outcomes(operator_cell(f"{name}/drawn"))
+        """Calls one sample at all its extents, or asks whether it is refused; the notes are the results."""
+        cell = operator_cell(f"{name}/drawn")
+        found: list[Any] = [refusal(cell)] if self.only_refusals else outcomes(cell)
         return CaseReport([msgspec.json.encode(result).decode() for result in found])
 
 
 def make_suite(argument: str) -> Resized:
-    """Makes the suite in a worker; it has no argument."""
+    """Makes the suite in a worker; ``refusals`` as the argument calls nothing."""
     torch.set_num_threads(1)
-    return Resized()
+    return Resized(argument == "refusals")

@@ -19,6 +19,7 @@ from lowerkit.capture.torch_export.decompositions import (
     order_statistics,
     quantized,
     recurrent,
+    resize,
     scans,
     strided_moves,
     windows,
@@ -71,6 +72,7 @@ _ALL: dict[Any, Callable[..., Any]] = {
     **jacobi_svd.TABLE,
     **quantized.TABLE,
     **recurrent.TABLE,
+    **resize.TABLE,
     **windows.TABLE,
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.torch_export.operators import aten
 from lowerkit.capture.torch_export.symbolic.dims import is_static
 
 Extent = Any
@@ -26,7 +27,12 @@ def number(value: Extent, dtype: torch.dtype = torch.int64) -> Tensor:
 
 def positions(count: Extent) -> Tensor:
     """0 to count - 1; ``arange`` of a computed extent has no shape that a kernel knows."""
-    return torch.ones((count,), dtype=torch.int64).cumsum(0) - 1
+    return torch.arange(int(count)) if is_static(count) else torch.ones((count,), dtype=torch.int64).cumsum(0) - 1
+
+
+def taken(value: Tensor, axis: int, places: Tensor) -> Tensor:
+    """Returns the elements at ``places`` [count, taps] of a dim: the dim becomes two, count and taps."""
+    return aten.index.Tensor(value, [*[None] * axis, places])
 
 
 def widened(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Writing and reading by positions that are known at capture: strided parts, diagonals, pairs, antialiased resizing."""
+"""Writing and reading by positions that are known at capture: strided parts, diagonals, pairs."""
 
 from __future__ import annotations
 
@@ -74,88 +74,6 @@ def _resized(value: Tensor, size: Sequence[int], *, memory_format: Any = None) -
     return value.reshape(-1)[:count].reshape(size)
 
 
-def _antialiased_weights(before: int, after: int, align_corners: bool, scale: float | None) -> Tensor:
-    """Weights of the elements before for each one after: a triangle as wide as the step, of sum one; float64."""
-    step = _antialiased_step(before, after, align_corners, scale)
-    first, last = _antialiased_reach(before, after, align_corners, scale)
-    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
-    place = torch.arange(before, dtype=torch.float64)
-    weight = (1 - ((place - center + 0.5) / max(step, 1.0)).abs()).clamp(min=0)
-    weight = torch.where((place >= first) & (place < last), weight, 0.0)
-    total = weight.sum(-1, keepdim=True)
-    return weight / torch.where(total == 0, 1.0, total)
-
-
-def _resize_antialiased(
-    value: Tensor,
-    output_size: Sequence[int],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> Tensor:
-    """Weighted sums along the columns, then along the rows; of bytes eager has weights in whole numbers of its own."""
-    if not value.is_floating_point():
-        return NotImplemented
-    for dim, size, scale in ((-1, output_size[1], scales_w), (-2, output_size[0], scales_h)):
-        before, lines = value.shape[dim], value.transpose(dim, -1)
-        weights = _antialiased_weights(before, size, align_corners, scale).to(value.dtype)
-        reach = _antialiased_reach(before, size, align_corners, scale)
-        if is_static(before) and is_static(size):
-            sums = _sums_around(lines, weights, *reach, _antialiased_taps(before, size, align_corners, scale))
-        else:
-            sums = _sums_of_all(lines, weights, *reach)
-        value = sums.transpose(dim, -1)
-    return value
-
-
-def _sums_around(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor, taps: int) -> Tensor:
-    """Reads what has a weight alone: a product with the whole matrix would spread a NaN over every sum."""
-    place = first + torch.arange(taps)
-    within = place < last
-    place = torch.minimum(place, last - 1)
-    around = lines.index_select(-1, place.reshape(-1)).reshape(*lines.shape[:-1], *place.shape)
-    return torch.where(within, around * weights.gather(1, place), 0.0).sum(-1)
-
-
-def _sums_of_all(lines: Tensor, weights: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Products with the whole matrix, of finite elements, then of flags of the others: their number is open."""
-    sums = torch.matmul(torch.where(torch.isfinite(lines), lines, 0.0), weights.t())
-    place = torch.arange(lines.shape[-1])
-    within = (place >= first) & (place < last)
-
-    def meets(flags: Tensor, parts: Tensor) -> Tensor:
-        return torch.matmul(flags.to(lines.dtype), parts.to(lines.dtype).t()) > 0
-
-    above, below = (meets(lines == limit, within) for limit in (torch.inf, -torch.inf))
-    lost = meets(torch.isnan(lines), within) | meets(torch.isinf(lines), within & (weights == 0)) | (above & below)
-    return torch.where(lost, torch.nan, torch.where(above, torch.inf, torch.where(below, -torch.inf, sums)))
-
-
-def _antialiased_step(before: int, after: int, align_corners: bool, scale: float | None) -> float:
-    """How far apart in the input two neighbours of the result lie."""
-    if align_corners:
-        return (before - 1) / (after - 1) if after > 1 else 0.0
-    return before / after if not scale else 1 / scale
-
-
-def _antialiased_reach(before: int, after: int, align_corners: bool, scale: float | None) -> tuple[Tensor, Tensor]:
-    """The first element that each one after is made of, and the one behind the last: columns of i64."""
-    step = _antialiased_step(before, after, align_corners, scale)
-    support = max(step, 1.0)
-    center = ((torch.arange(after, dtype=torch.float64) + 0.5) * step).unsqueeze(-1)
-    first = torch.trunc(center - support + 0.5).clamp(min=0)
-    return first.long(), torch.trunc(center + support + 0.5).clamp(max=before).long()
-
-
-def _antialiased_taps(before: int, after: int, align_corners: bool, scale: float | None) -> int:
-    """The most elements that one after is made of."""
-    step = _antialiased_step(before, after, align_corners, scale)
-    support = max(step, 1.0)
-    centers = [(number + 0.5) * step for number in range(after)]
-    reaches = [(max(int(center - support + 0.5), 0), min(int(center + support + 0.5), before)) for center in centers]
-    return max((last - first for first, last in reaches), default=0)
-
-
 def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.SymInt) -> Tensor:
     """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
     extent = value.shape[dim]
@@ -185,6 +103,5 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _diagonal_scatter,
     aten._pdist_forward.default: _pair_distances,
     aten.resize.default: _resized,
-    aten._upsample_bilinear2d_aa.default: _resize_antialiased,
 }
 """By overload."""

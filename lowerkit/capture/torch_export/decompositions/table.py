@@ -59,7 +59,7 @@ SPELLED_OUT = frozenset(
         *("aten.renorm.default", "aten.__lshift__.Tensor", "aten.__rshift__.Tensor"),
         *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
         *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
-        *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),
+        "aten.special_log_ndtr.default",
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )
@@ -88,16 +88,22 @@ def left_to(table: Mapping[Any, Callable[..., Any]]) -> Generator[None]:
     For a few it has a decomposition in the place of the gradient's kernel, which tracing calls before it asks any
     table: that of ``multi_margin_loss`` has another shape than eager, and counts NaN.
     """
-    key = torch._C.DispatchKey.Autograd
-    kernels = {op: op.py_kernels[key] for op in table if isinstance(op, torch._ops.OpOverload) and key in op.py_kernels}
-    for op in kernels:
-        del op.py_kernels[key]
+    keys = torch._C.DispatchKey
+    first = {op for op in table if isinstance(op, torch._ops.OpOverload) and keys.Autograd in op.py_kernels}
+    kernels = {op: dict(op.py_kernels) for op in first}
+    for op in first:
+        del op.py_kernels[keys.Autograd]
+        if keys.CompositeImplicitAutograd in op.py_kernels:
+            # torch.export keeps an op that has a decomposition in Python alone, whatever the table says of it.
+            for key in (keys.AutogradCPU, keys.AutogradMeta):
+                op.py_kernels[key] = table[op]
         op._dispatch_cache.clear()
     try:
         yield
     finally:
-        for op, kernel in kernels.items():
-            op.py_kernels[key] = kernel
+        for op, own in kernels.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(own)
             op._dispatch_cache.clear()
 
 

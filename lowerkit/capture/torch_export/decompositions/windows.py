@@ -1,153 +1,201 @@
-"""Windows of unequal sizes with the places of their maxima, and the convolution over [time, batch, channels]."""
+"""Pools by look-ups: windows of unequal sizes, places of maxima, and, of open extents, windows that reach over the end.
+
+Vocabulary
+    places    which elements of a dim each window covers, [windows, longest]: a shorter one repeats its last element,
+              one that begins in the padding its first
+    behind    the end of each window, [windows, 1]: the first element that it does not cover
+
+Known and open extents share the rules; a plain pool stays one op for the passes to see. Positions are integers, as in
+PyTorch's CPU kernels.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lowerkit.capture.torch_export.decompositions.size_tensors import (
+    Extent,
+    along_axis,
+    is_symbolic,
+    number,
+    positions,
+    spread,
+    taken,
+    widened,
+)
 from lowerkit.capture.torch_export.operators import aten
-from lowerkit.capture.torch_export.symbolic.dims import is_static
-from lowerkit.errors import UnsupportedError
+from lowerkit.dialect.window import Window
 
-_MOST_TAPS = 49
-"""Taps of a window over an image of symbolic extents: each is a few ops."""
+# Adaptive pools.
 
 
-def _window_places(size: int, count: int) -> Tensor:
-    """Which elements each of ``count`` windows over ``size`` elements covers, [count, longest].
+def _uneven(size: Extent, count: Extent) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns places, which of them are no repetitions, and how many elements each window has.
 
-    Window i goes from floor(i size / count) to ceil((i + 1) size / count); a shorter one repeats its last element.
+    Window i goes from floor(i size / count) to ceil((i + 1) size / count).
     """
-    longest = max(-(-((index + 1) * size) // count) - index * size // count for index in range(count))
-    window = torch.arange(count).unsqueeze(1)
-    first = torch.div(window * size, count, rounding_mode="floor")
-    last = torch.div((window + 1) * size + count - 1, count, rounding_mode="floor") - 1
-    return torch.minimum(first + torch.arange(longest), last)
+    window, extent, windows = positions(count)[:, None], number(size), number(count)
+    first = torch.div(window * extent, windows, rounding_mode="floor")
+    behind = torch.div((window + 1) * extent + (windows - 1), windows, rounding_mode="floor")
+    place = first + positions((size + count - 1) // count + 1)
+    return torch.minimum(place, behind - 1), place < behind, behind - first
 
 
-def _adaptive_maxima(value: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    spatial = len(output_size)
-    if not all(is_static(extent) for extent in (*value.shape[-spatial:], *output_size)):
+def _adaptive_mean(value: Tensor, output_size: Sequence[Extent]) -> Any:
+    sizes = value.shape[-len(output_size) :]
+    if not _is_uneven(sizes, output_size):
         return NotImplemented
-    sizes = [int(extent) for extent in value.shape[-spatial:]]
-    if 0 in output_size or 0 in sizes:
+    result = widened(value)
+    for axis, (size, count) in enumerate(zip(sizes, output_size, strict=True), value.dim() - len(sizes)):
+        places, inside, lengths = _uneven(size, count)
+        found = taken(result, axis, places)
+        total = torch.where(along_axis(inside, found, axis + 1), found, 0.0).sum(axis + 1)
+        result = total / along_axis(lengths[:, 0], total, axis).to(result.dtype)
+    return result.to(value.dtype)
+
+
+def _adaptive_maximum(value: Tensor, output_size: Sequence[Extent]) -> Any:
+    """Nobody reads the places."""
+    uneven = _is_uneven(value.shape[-len(output_size) :], output_size)
+    return _adaptive_maxima(value, output_size) if uneven else NotImplemented
+
+
+def _is_uneven(sizes: Sequence[Extent], outputs: Sequence[Extent]) -> bool:
+    """Whether extents decide about the windows; one for the whole dim is a reduction."""
+    return is_symbolic(outputs) or (is_symbolic(sizes) and any(count != 1 for count in outputs))
+
+
+def _adaptive_maxima(value: Tensor, output_size: Sequence[Extent]) -> Any:
+    sizes = value.shape[-len(output_size) :]
+    if any(not is_symbolic([extent]) and extent == 0 for extent in (*sizes, *output_size)):
         return NotImplemented
-    return _maxima(value, [_window_places(size, count) for size, count in zip(sizes, output_size, strict=True)])
+    return _maxima(value, [_uneven(size, count)[0] for size, count in zip(sizes, output_size, strict=True)])
 
 
-def _pooled_maxima(
-    value: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    spatial = 2
-    places: list[Tensor] = []
-    kernels, paddings, dilations = (list(given) * spatial for given in (kernel_size, padding, dilation))
-    strides = list(stride) * spatial or kernels
-    if not all(is_static(extent) for extent in value.shape[-spatial:]):
-        if kernels[0] * kernels[1] > _MOST_TAPS:
-            raise UnsupportedError(
-                "LK4001",
-                f"the places of maxima in windows of {kernels[0]} by {kernels[1]} over an image of open extents",
-                op="aten.max_pool2d_with_indices",
-                hint="fix the extents of the image",
-            )
-        return _maxima_by_taps(value, kernels, strides, paddings, dilations, ceil_mode)
-    for axis in range(spatial):
-        size, step, apart = int(value.shape[axis - spatial]), strides[axis], dilations[axis]
-        reach = apart * (kernels[axis] - 1)
-        count = (size + 2 * paddings[axis] - reach - 1 + (step - 1 if ceil_mode else 0)) // step + 1
-        if ceil_mode and (count - 1) * step >= size + paddings[axis]:
-            count -= 1  # the last window would start in the high padding
-        starts = range(-paddings[axis], count * step - paddings[axis], step)
-        if not all(any(0 <= start + tap < size for tap in range(0, reach + 1, apart)) for start in starts):
-            return NotImplemented  # a window of padding alone
-        start = torch.arange(count).unsqueeze(1) * step - paddings[axis]
-        first = start + (start.clamp(max=0).neg() + apart - 1) // apart * apart
-        last = start + ((size - 1 - start) // apart * apart).clamp(max=reach)
-        # In the place of padding stand the first and the last element of the window once more.
-        place = start + torch.arange(kernels[axis]) * apart
-        places.append(torch.minimum(torch.maximum(place, first), last))
-    return _maxima(value, places)
+# Places of maxima.
 
 
-def _maxima_by_taps(
-    value: Tensor,
-    kernels: Sequence[int],
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    dilations: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[Tensor, Tensor]:
-    """As :func:`_maxima` for images of any extents: the taps of all windows are compared one after the other."""
-    height, width = value.shape[-2:]
-    counts: list[int] = []
-    for axis, size in enumerate((height, width)):
-        step, over = strides[axis], strides[axis] - 1 if ceil_mode else 0
-        count = (size + 2 * paddings[axis] - dilations[axis] * (kernels[axis] - 1) - 1 + over) // step + 1
-        # As in PyTorch, whose export makes the answer a condition on the size.
-        counts.append(count - 1 if ceil_mode and (count - 1) * step >= size + paddings[axis] else count)
-    first_row, first_column = (torch.arange(counts[axis]) * strides[axis] - paddings[axis] for axis in (0, 1))
-    (top, left), (below, beside) = paddings[:2], (step - 1 if ceil_mode else 0 for step in strides[:2])
-    padded = value
-    if any((top, left, below, beside)):
-        padded = torch.nn.functional.pad(value, (left, left + beside, top, top + below))
-    best, index = value.new_zeros([*value.shape[:-2], *counts]), torch.full([*value.shape[:-2], *counts], -1)
-    for tap in range(kernels[0] * kernels[1]):
-        down, right = dilations[0] * (tap // kernels[1]), dilations[1] * (tap % kernels[1])
-        row, column = (first_row + down).unsqueeze(1), first_column + right
-        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        taken = padded[
-            ...,
-            down : down + (counts[0] - 1) * strides[0] + 1 : strides[0],
-            right : right + (counts[1] - 1) * strides[1] + 1 : strides[1],
-        ]
-        better = inside & ((index < 0) | (taken > best) | torch.isnan(taken))
-        best = torch.where(better, taken, best)
-        index = torch.where(better, row * width + column, index)
-    return best, index
-
-
-def _maxima(value: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _maxima(value: Tensor, windows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The maximum of each window, and its place in the flattened spatial dims: of equals the first, of NaN the last.
 
-    ``places`` says for each spatial dim which elements each window covers, [count, longest], in rising order.
+    Dim by dim, the last one first, which keeps the order. ``windows`` has the places for each spatial dim.
     """
-    spatial = len(places)
-    sizes = [int(extent) for extent in value.shape[-spatial:]]
-    output_size = [place.shape[0] for place in places]
-    lead = value.dim() - spatial
-    windows = value
-    flat = torch.zeros([1] * (2 * spatial), dtype=torch.int64)
-    for axis, place in enumerate(places):
-        shape = [1] * (2 * spatial)
-        shape[axis], shape[spatial + axis] = place.shape
-        flat = flat + (place * math.prod(sizes[axis + 1 :])).reshape(shape)
-        # Each dim becomes two: the window, and within the window.
-        extents = list(windows.shape)
-        position = lead + 2 * axis
-        windows = windows.index_select(position, place.reshape(-1))
-        windows = windows.reshape([*extents[:position], *place.shape, *extents[position + 1 :]])
-    order = [
-        *range(lead),
-        *(lead + 2 * axis for axis in range(spatial)),
-        *(lead + 2 * axis + 1 for axis in range(spatial)),
-    ]
-    windows = windows.permute(order)
-    windows = windows.reshape([*windows.shape[: lead + spatial], -1])
-    flat = flat.expand([*output_size, *(place.shape[1] for place in places)]).reshape([*output_size, -1])
-    values, within = torch.max(windows, dim=-1)
-    number = torch.arange(windows.shape[-1])
-    last_nan = torch.where(torch.isnan(windows), number, -1).amax(-1)
-    within = torch.where(last_nan >= 0, last_nan, within)
-    return values, torch.gather(flat.expand(windows.shape), -1, within.unsqueeze(-1)).squeeze(-1)
+    lead = value.dim() - len(windows)
+    index: Tensor | None = None
+    unit: Extent = 1
+    for axis, places in reversed(list(enumerate(windows, lead))):
+        size = value.shape[axis]
+        taps = taken(value, axis, places)
+        value, within = torch.max(taps, dim=axis + 1)
+        if taps.is_floating_point():
+            tap = along_axis(positions(taps.shape[axis + 1]), taps, axis + 1)
+            last_nan = torch.where(torch.isnan(taps), tap, -1).amax(axis + 1)
+            within = torch.where(last_nan >= 0, last_nan, within)
+        chosen = within.unsqueeze(axis + 1)
+        place = along_axis(places, taps, axis + 1).expand(taps.shape) * number(unit)
+        if index is not None:
+            place = place + taken(index, axis, places)
+        index = torch.gather(place, axis + 1, chosen).squeeze(axis + 1)
+        unit = unit * size
+    assert index is not None, "a window has a dim"
+    return value, index
+
+
+def _places(size: Extent, window: Window) -> Tensor:
+    start = positions(window.count(size))[:, None] * window.stride - window.low
+    apart, reach = window.dilation, window.span - 1
+    first = start + (start.clamp(max=0).neg() + apart - 1) // apart * apart
+    last = start + ((size - 1 - start) // apart * apart).clamp(max=reach)
+    place = start + torch.arange(window.kernel) * apart
+    return torch.minimum(torch.maximum(place, first), last)
+
+
+def _described(spatial: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> list[Window]:
+    kernels, lows = spread(kernel, spatial), spread(padding, spatial)
+    strides = spread(stride, spatial) or kernels
+    dims = zip(kernels, strides, lows, lows, spread(dilation, spatial), strict=True)
+    return [Window(*dim, ceil) for dim in dims]
+
+
+def _pooled_maxima(spatial: int) -> Callable[..., Any]:
+    def pool(
+        value: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
+        windows = _described(spatial, kernel, stride, padding, dilation, ceil_mode)
+        dims = list(zip(value.shape[-spatial:], windows, strict=True))
+        # A window of padding alone is the only one along its dim, which torch.export lets no open extent have.
+        if any(window.low and not is_symbolic([size]) and size < window.dilation for size, window in dims):
+            return NotImplemented
+        return _maxima(value, [_places(size, window) for size, window in dims])
+
+    return pool
+
+
+def _lowest(dtype: torch.dtype) -> float | int:
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+# Pools that take a last window beyond the end, and pools of an input without a batch dim.
+
+
+def _quotient(sums: Tensor, count: Tensor) -> Tensor:
+    """Means, of integers cut off as eager's are."""
+    if sums.is_floating_point():
+        return sums / count.to(sums.dtype)
+    return torch.div(sums, count, rounding_mode="trunc")
+
+
+def _pool(spatial: int, kind: str) -> Callable[..., Any]:
+    """avg: (input, kernel, stride, padding, ceil_mode, count_include_pad, divisor); max: (..., dilation, ceil)."""
+    operator: Any = getattr(aten, f"{kind}_pool{spatial}d").default
+
+    def pool(value: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, *rest: Any) -> Any:
+        sizes = value.shape[-spatial:]
+        if not is_symbolic(sizes):
+            return NotImplemented
+        ceil = bool(rest[1] if kind == "max" else rest[0]) if len(rest) > (kind == "max") else False
+        windows = _described(spatial, kernel_size, stride, padding, rest[0] if kind == "max" and rest else 1, ceil)
+        if not ceil:
+            return NotImplemented
+        kernels, strides = [window.kernel for window in windows], [window.stride for window in windows]
+        if spatial == 1 and kind == "avg":  # of which the operator takes no divisor
+            plane, rows = _pool(2, kind), value[..., None, :]
+            return plane(rows, [1, *kernels], [1, *strides], [0, windows[0].low], *rest)[..., 0, :]
+        counts = [window.count(size) for size, window in zip(sizes, windows, strict=True)]
+        pads: list[int] = []  # any window that starts inside ends before this
+        for window in reversed(windows):
+            pads += [window.low, window.span - 1]
+
+        def cut(result: Tensor) -> Tensor:
+            for axis, count in enumerate(counts, result.dim() - spatial):
+                result = aten.slice.Tensor(result, axis, 0, count)
+            return result
+
+        if kind == "max":
+            padded = aten.constant_pad_nd(value, pads, _lowest(value.dtype))
+            dilations = [window.dilation for window in windows]
+            return cut(operator(padded, kernels, strides, [0] * spatial, dilations, False))
+        include = bool(rest[1]) if len(rest) > 1 else True
+        divisor = rest[2] if len(rest) > 2 else None
+        padded = aten.constant_pad_nd(widened(value), pads, 0)
+        sums = cut(operator(padded, kernels, strides, [0] * spatial, False, True, 1))
+        if divisor is not None:
+            return _quotient(sums, number(divisor)).to(value.dtype)
+        covered = number(1)
+        dims = zip(sizes, windows, counts, strict=True)
+        for axis, (size, window, count) in enumerate(dims, sums.dim() - spatial):
+            start = positions(count) * window.stride - window.low
+            end = torch.minimum(start + window.kernel, number(size + window.low))
+            if not include:
+                start, end = torch.clamp(start, min=0), torch.minimum(end, number(size))
+            covered = covered * along_axis(end - start, sums, axis)
+        return _quotient(sums, covered).to(value.dtype)
+
+    return pool
 
 
 def _conv_tbc(value: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
@@ -161,9 +209,20 @@ def _conv_tbc(value: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tens
 TABLE: dict[Any, Callable[..., Any]] = {aten.conv_tbc.default: _conv_tbc}
 """By overload."""
 
+OF_SIZES: dict[Any, Callable[..., Any]] = {
+    **{getattr(aten, f"adaptive_avg_pool{count}d").default: _adaptive_mean for count in (1, 2, 3)},
+    **{getattr(aten, f"_adaptive_avg_pool{count}d").default: _adaptive_mean for count in (2, 3)},
+    **{getattr(aten, f"adaptive_max_pool{count}d").default: _adaptive_maximum for count in (2, 3)},
+    **{
+        getattr(aten, f"{kind}_pool{count}d").default: _pool(count, kind)
+        for kind in ("avg", "max")
+        for count in (1, 2, 3)
+    },
+}
+"""By overload; for symbolic sizes only."""
+
 WITH_PLACES: dict[Any, Callable[..., Any]] = {
-    aten.adaptive_max_pool2d.default: _adaptive_maxima,
-    aten.adaptive_max_pool3d.default: _adaptive_maxima,
-    aten.max_pool2d_with_indices.default: _pooled_maxima,
+    **{getattr(aten, f"adaptive_max_pool{count}d").default: _adaptive_maxima for count in (2, 3)},
+    **{getattr(aten, f"max_pool{count}d_with_indices").default: _pooled_maxima(count) for count in (2, 3)},
 }
 """By overload; for nodes whose places are read. Without them, a pool stays one op for the passes to see."""

@@ -32,7 +32,7 @@ from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky imp
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.capture.torch_export.decompositions.scalar_reductions import OF_SCALARS
 from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
-from lowerkit.capture.torch_export.decompositions.symbolic_windows import OF_SIZES, is_symbolic
+from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES, is_symbolic
 from lowerkit.capture.torch_export.decompositions.table import SPELLED_OUT, decomposition_of, left_to
 from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range

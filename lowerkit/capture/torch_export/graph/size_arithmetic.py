@@ -8,6 +8,7 @@ float. Here each of them becomes the same function in other words::
     a ** 3          a * a * a                ceil(a / b)     -(-a // b)
     a >> 2, a << 2  a // 4, a * 4            trunc(a / b)    a // b, where neither can be negative
     a & 7           a % 8                    sym_sum(a)      a[0] + a[1] + ...
+                                             trunc(a * 0.6)  a * 3 // 5, where rounding gives the same
 
 What has no such words is refused with its line.
 """
@@ -27,6 +28,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from torch_mlir.extras import fx_importer as upstream
 
 from lowerkit.capture.torch_export.operators import aten
+from lowerkit.capture.torch_export.symbolic.expressions import floored_factor
 from lowerkit.errors import UnsupportedError
 from lowerkit.program.locations import users_line
 
@@ -211,8 +213,20 @@ def _quotient(value: Any, what: str) -> tuple[Any, Any]:
     raise _UnknownError(f"{what} of a float that is no quotient of sizes")
 
 
+def _floored(write: _Writer, value: Any, what: str) -> tuple[Any, Any]:
+    """As :func:`_quotient`, of what is rounded down; a size times a float is one too."""
+    if isinstance(value, fx.Node) and value.target is operator.mul:
+        factor, size = sorted(value.args, key=lambda arg: isinstance(arg, fx.Node))
+        fraction = floored_factor(factor) if isinstance(factor, float) else None
+        if fraction is not None and isinstance(size, fx.Node) and size.target is aten.Float.Scalar:
+            (whole,) = size.args
+            if _bounds(whole).lower >= 0:
+                return write.call(operator.mul, whole, fraction[0]), fraction[1]
+    return _quotient(value, what)
+
+
 def _floor(write: _Writer, value: Any) -> Any:
-    return value if _is_whole(value) else write.call(operator.floordiv, *_quotient(value, "floor"))
+    return value if _is_whole(value) else write.call(operator.floordiv, *_floored(write, value, "floor"))
 
 
 def _ceiling(write: _Writer, value: Any) -> Any:
@@ -225,7 +239,7 @@ def _ceiling(write: _Writer, value: Any) -> Any:
 def _truncated(write: _Writer, value: Any) -> Any:
     if _is_whole(value):
         return value
-    above, below = _quotient(value, "trunc")
+    above, below = _floored(write, value, "trunc")
     if not (_bounds(above).lower >= 0 and _bounds(below).lower >= 0):
         raise _UnknownError("trunc of a quotient that may be negative")
     return write.call(operator.floordiv, above, below)

@@ -10,6 +10,7 @@ with them are exact in Python too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from lowerkit.runtimes.conditions import Condition, simplify_condition
@@ -17,6 +18,8 @@ from lowerkit.runtimes.expressions import Expr, ExpressionError, simplify
 
 _LARGEST_TOP, _LARGEST_BOTTOM = 1 << 20, 1 << 10
 """Bounds of a float as a fraction: times a size below 2^33 it stays exact in double precision."""
+_LARGEST_PRODUCT = 1 << 16
+"""Bound of the top of a fraction that is near a float: times a size it stays below 2^49."""
 _LARGEST_POWER = 16
 _LARGEST_INTEGER, _LARGEST_EXTENT = (1 << 63) - 1, 1 << 48
 """What the signature counts with; and what x86 addresses, so that sums of a few extents reach no number above."""
@@ -34,6 +37,19 @@ _RELATIONS = {
 class _Fraction(NamedTuple):
     top: Expr
     bottom: int = 1
+
+
+def floored_factor(factor: float) -> tuple[int, int] | None:
+    """Returns (top, bottom) where ``int(size * factor)`` is ``size * top // bottom`` for sizes below 2^33, else None.
+
+    The product in double precision is off by less than the distance of any other fraction to a whole number; where the
+    fraction gives a whole number itself, the product must not be rounded to less.
+    """
+    short = Fraction(factor).limit_denominator(_LARGEST_BOTTOM)
+    error = Fraction(factor) - short
+    if not 0 < short.numerator < _LARGEST_PRODUCT or abs(error) > short / (1 << 52):
+        return None
+    return (short.numerator, short.denominator) if error >= -short / (1 << 54) else None
 
 
 class InexpressibleError(Exception):
@@ -169,13 +185,13 @@ class _Translator:
         return self._rounded("ceildiv", *self.parts(expression))
 
     def floor(self, expression: Any) -> _Fraction:
-        return self._rounded("floordiv", *self._ratio(expression.args[0]))
+        return self._rounded("floordiv", *self._floored(expression.args[0]))
 
     def ceiling(self, expression: Any) -> _Fraction:
         return self._rounded("ceildiv", *self._ratio(expression.args[0]))
 
     def truncated(self, expression: Any) -> _Fraction:
-        top, bottom = self._ratio(expression.args[0])
+        top, bottom = self._floored(expression.args[0])
         if expression.args[0].is_nonnegative or bottom == _Fraction(1):
             return self._rounded("floordiv", top, bottom)
         if not isinstance(bottom.top, int):
@@ -212,6 +228,14 @@ class _Translator:
 
     def same(self, expression: Any) -> _Fraction:
         return self.fraction(expression.args[0])
+
+    def _floored(self, expression: Any) -> tuple[_Fraction, _Fraction]:
+        """As :meth:`_ratio`, of what is rounded down: any float will do there, times a size."""
+        number, size = expression.as_coeff_Mul()
+        fraction = floored_factor(float(number)) if number.is_Float else None
+        if fraction is None or type(size).__name__ != "ToFloat" or not size.args[0].is_nonnegative:
+            return self._ratio(expression)
+        return _Fraction(_times(self.whole(size.args[0]), fraction[0]), fraction[1]), _Fraction(1)
 
     def _ratio(self, expression: Any) -> tuple[_Fraction, _Fraction]:
         """What is rounded, as above and below: a division by a size is possible here."""

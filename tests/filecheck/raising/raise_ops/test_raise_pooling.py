@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lowerkit.passes.raising.raise_ops.raise_pooling import Window
+from lowerkit.dialect.window import Window
 from tests.support.torch_text import Check, function
 
 LISTS = """
@@ -38,18 +40,20 @@ def test_ceil_mode_is_high_padding(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "high"),
+    ("window", "size", "high"),
     [
-        (Window(size=7, kernel=3, stride=2, low=1, high=1, dilation=1), 1),
-        (Window(size=8, kernel=3, stride=2, low=1, high=1, dilation=1), 2),
+        (Window(kernel=3, stride=2, low=1, high=1), 7, 1),
+        (Window(kernel=3, stride=2, low=1, high=1), 8, 2),
         # The last window would start at 4, in the padding beyond 3 + 1: PyTorch drops it.
-        (Window(size=3, kernel=2, stride=2, low=1, high=1, dilation=1), 1),
-        (Window(size=9, kernel=3, stride=3, low=0, high=0, dilation=2), 2),
+        (Window(kernel=2, stride=2, low=1, high=1), 3, 1),
+        (Window(kernel=3, stride=3, low=0, high=0, dilation=2), 9, 2),
     ],
 )
-def test_high_padding_of_ceil_mode(window: Window, high: int) -> None:
-    assert window.high_padding(ceil_mode=True) == high
-    assert window.high_padding(ceil_mode=False) == window.low
+def test_high_padding_of_ceil_mode(window: Window, size: int, high: int) -> None:
+    above = replace(window, ceil=True)
+    assert above.high_padding(size) == high
+    assert replace(window, high=high).count(size) == above.count(size)
+    assert window.high_padding(size) == window.low
 
 
 def test_global_pool_is_a_reduction(check: Check) -> None:
