@@ -92,10 +92,12 @@ class Guard(msgspec.Struct, frozen=True):
     Attributes:
         condition: over the dims of the signature.
         location: ``file:line`` of what depends on it, where that is known.
+        operator: the name of the operator that needs it, where it is one's.
     """
 
     condition: Condition
     location: str = ""
+    operator: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "condition", normalize_condition(self.condition))

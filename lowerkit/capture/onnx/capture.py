@@ -18,13 +18,13 @@ from onnx import ModelProto
 
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx.collectives import mesh_of_collectives, note_mesh
+from lowerkit.capture.onnx.contracts import size_guards
 from lowerkit.capture.onnx.eager import onnx_eager
 from lowerkit.capture.onnx.importer import import_expanded
 from lowerkit.capture.onnx.inline import node_reads
 from lowerkit.capture.onnx.limits import require_bounds
 from lowerkit.capture.onnx.prepare import ready_graph
 from lowerkit.capture.onnx.shape_parameters import fix_inputs
-from lowerkit.capture.onnx.size_assertions import size_guards
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, LazyTensor, element_type_name, external_files
 from lowerkit.dialect.context import new_context
@@ -217,8 +217,19 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
         inputs=inputs,
         outputs=outputs,
         dims=[ranges.get(name, Dim(name)) for name in names],
-        guards=size_guards(module, inputs),
+        guards=size_guards(ready, _shapes(ready, names), module, inputs),
     )
+
+
+def _shapes(ready: OnnxGraph, names: Mapping[str, Any]) -> dict[str, list[Expr | None]]:
+    """The extents of values in the dims of the inputs, None for others."""
+
+    def extent(dim: Any) -> Expr | None:
+        found = dim.dim_value if dim.HasField("dim_value") else _parse_dim(dim.dim_param)
+        return found if found is not None and all(symbol in names for symbol in symbols(found)) else None
+
+    values = [*ready.graph.input, *ready.graph.value_info]
+    return {value.name: [extent(dim) for dim in value.type.tensor_type.shape.dim] for value in values}
 
 
 def _require_declared_types(ready: OnnxGraph, results: Sequence[ir.Type]) -> None:

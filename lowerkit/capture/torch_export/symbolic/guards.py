@@ -6,9 +6,7 @@ Sources
     shape environment   what tracing noted, in memory, with the line; of tracing again for the decompositions too
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.torch_export.pt2.expression_parser`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
-    squeezes            of dims that tracing took for other than 1 (:mod:`squeezes`)
-    operators           that need elements, or extents that agree (``needed_extents``, ``needed_equalities``)
-    writes              into parts that tracing did not measure (:mod:`partial_writes`)
+    operators           that need elements, extents that agree, or dims that stay (:mod:`needs`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
 
@@ -29,15 +27,14 @@ from torch.export import ExportedProgram, exported_program
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.contracts.vocabulary import Need
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
+from lowerkit.capture.torch_export.node_schemas import operator_name
 from lowerkit.capture.torch_export.pt2.expression_tree import Source
 from lowerkit.capture.torch_export.pt2.sympy_builder import guard_to_sympy
 from lowerkit.capture.torch_export.symbolic.dims import SymbolNames
-from lowerkit.capture.torch_export.symbolic.partial_writes import conditions_on_slots
-from lowerkit.capture.torch_export.symbolic.required_equalities import needed_equalities
-from lowerkit.capture.torch_export.symbolic.required_extents import extents_of, needed_extents
-from lowerkit.capture.torch_export.symbolic.squeezes import symbolic_squeezes
-from lowerkit.errors import UnsupportedError
+from lowerkit.capture.torch_export.symbolic.needs import extents_of, needs_of
+from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.program.locations import is_users_file, users_line
 from lowerkit.runtimes.conditions import Condition
 from lowerkit.runtimes.expression_bounds import decided, ranges_of
@@ -71,13 +68,20 @@ class Noted:
     """One condition: sympy's, and ``file:line`` of the user where it is known.
 
     ``own`` says that it was noted while operators were decomposed: it is no condition of the program itself.
-    With ``least`` the expression is an extent, and the condition that it is no less.
+    With ``need`` it is what an operator needs, whose name is ``operator``: that an extent, which ``expression`` then
+    is, is no less than a number, or else the condition itself.
     """
 
     expression: Any
     location: str = ""
     own: bool = False
-    least: int | None = None
+    need: Need | None = None
+    operator: str = ""
+
+    @property
+    def least(self) -> int | None:
+        """The number that an extent must be no less than."""
+        return self.need.other if self.need is not None and self.need.relation == "at least" else None
 
 
 @dataclass
@@ -115,11 +119,6 @@ class NotedGuards:
         ]
         found._seen = len(entries)
         found._add_assertions(exported.graph)
-        for node, extents in symbolic_squeezes(exported.graph):
-            line = users_line(node.meta.get("stack_trace"))
-            found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
-        for node, condition in conditions_on_slots(exported.graph):
-            found.noted.append(Noted(condition, users_line(node.meta.get("stack_trace"))))
         found._add_needed(exported.graph)
         return found
 
@@ -142,6 +141,7 @@ class NotedGuards:
 
         Raises:
             UnsupportedError: LK4002, a condition is none on the inputs' dims, or holds for no sizes.
+            CaptureError: LK2001, an operator needs what it has at no sizes.
         """
         found: dict[Condition, Guard] = {}
         ranges, own_ranges = ranges_of(symbols.dims), ranges_of(symbols.dims, at_least=2)
@@ -160,6 +160,15 @@ class NotedGuards:
             if not isinstance(condition, bool):
                 outcome = decided(condition, ranges)
                 condition = condition if outcome is None else outcome
+            if condition is False and entry.need is not None:
+                raise CaptureError(
+                    "LK2001",
+                    f"{entry.operator} needs an extent of {entry.need.extent} to be {entry.need.relation} "
+                    f"{entry.need.other}",
+                    op=entry.operator,
+                    location=entry.location or None,
+                    hint="call the model with these inputs in eager mode, which refuses them",
+                )
             if condition is False:
                 raise UnsupportedError(
                     "LK4002",
@@ -168,7 +177,7 @@ class NotedGuards:
                     hint="export it again with sizes that differ from each other",
                 )
             if condition is not True and condition not in found:
-                found[condition] = Guard(condition, entry.location)
+                found[condition] = Guard(condition, entry.location, entry.operator)
         return list(found.values())
 
     def remarks(self) -> list[str]:
@@ -223,13 +232,14 @@ class NotedGuards:
 
     def _add_needed(self, graph: fx.Graph) -> None:
         known = {(entry.expression, entry.least) for entry in self.noted}
-        for node, extent, least in needed_extents(graph):
-            if (extent, least) not in known and not any(map(self._is_of_data, extent.free_symbols)):
-                known.add((extent, least))
-                self.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
-        for node, equality in needed_equalities(graph):
-            if not any(map(self._is_of_data, equality.free_symbols)):
-                self.noted.append(Noted(equality, users_line(node.meta.get("stack_trace"))))
+        for node, need in needs_of(graph):
+            relation = {"equal to": sympy.Eq, "unequal to": sympy.Ne}.get(need.relation)
+            expression = need.extent if relation is None else relation(need.extent, need.other)
+            line = users_line(node.meta.get("stack_trace"))
+            entry = Noted(expression, line, need=need, operator=operator_name(node))
+            if (expression, entry.least) not in known and not any(map(self._is_of_data, expression.free_symbols)):
+                known.add((expression, entry.least))
+                self.noted.append(entry)
 
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))
