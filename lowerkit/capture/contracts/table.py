@@ -13,20 +13,18 @@ from collections.abc import Mapping
 
 from lowerkit.capture.contracts.slots import named_by_lists, on_diagonal, rows, selected, sliced
 from lowerkit.capture.contracts.vocabulary import (
+    Call,
     Contract,
     Dims,
     Places,
     along,
-    at_least,
     beyond,
     by_tuples,
+    extents,
     fits,
-    in_mode,
     last_as,
-    of_extreme_order,
     ranked,
     said,
-    stays,
 )
 
 _ALL = ranked(range)
@@ -38,6 +36,11 @@ def _at(dim: int) -> Dims:
     return ranked(lambda rank: (dim % rank,))
 
 
+def _is_extreme(call: Call) -> bool:
+    order = call.arguments.get("ord", call.arguments.get("p"))
+    return isinstance(order, (int, float)) and (order < 0 or order == float("inf"))
+
+
 def _each(names: str, contract: Contract) -> dict[str, Contract]:
     return dict.fromkeys(names.split(), contract)
 
@@ -45,44 +48,44 @@ def _each(names: str, contract: Contract) -> dict[str, Contract]:
 _OUT_OF_RANGE = "out of range|out of bounds|should be|must be|invalid|between"
 _NO_EXTREME = "dim|identity|infinity|non-zero|non-empty|numel|empty"
 _SIZE = "size equal to|shape"
-_POSITION = at_least(along("dim"), said("index", lambda index: index + 1 if index >= 0 else -index))
+_POSITION = extents(along("dim"), said("index", lambda index: index + 1 if index >= 0 else -index))
 _ROWS = Contract(places=(Places("index", along("dim")),), refusal=_OUT_OF_RANGE)
 _LISTS = (Places("indices", wraps=True, listed=True),)
 _BY_LISTS = (fits("values", named_by_lists, spread=True),)
-_REFLECTED = (at_least(last_as("padding", 2), beyond("padding")),)
+_REFLECTED = (extents(last_as("padding", 2), beyond("padding")),)
 
 CONTRACTS: Mapping[str, Contract] = {
     # Positions and numbers of elements.
     "select": Contract((_POSITION,), refusal=_OUT_OF_RANGE),
-    **_each("topk kthvalue", Contract((at_least(along("dim"), said("k")),), refusal="out of range|non-zero")),
-    "squeeze": Contract((stays(along("dim")),)),
+    **_each("topk kthvalue", Contract((extents(along("dim"), said("k")),), refusal="out of range|non-zero")),
+    "squeeze": Contract((extents(along("dim"), relation="unequal to", of_tracing=True),)),  # traced as if it stayed
     # Extremes of no elements.
-    **_each("amax amin aminmax max min argmax argmin mode", Contract((at_least(along("dim")),), refusal=_NO_EXTREME)),
-    **_each("quantile nanquantile", Contract((at_least(_ALL),), refusal=_NO_EXTREME)),
-    **_each("linalg_vector_norm norm", Contract((at_least(along("dim"), when=of_extreme_order),), refusal=_NO_EXTREME)),
+    **_each("amax amin aminmax max min argmax argmin mode", Contract((extents(along("dim")),), refusal=_NO_EXTREME)),
+    **_each("quantile nanquantile", Contract((extents(_ALL),), refusal=_NO_EXTREME)),
+    **_each("linalg_vector_norm norm", Contract((extents(along("dim"), when=_is_extreme),), refusal=_NO_EXTREME)),
     # What eager computes of no elements too, while results were traced as if there were some.
-    **_each("median nanmedian", Contract((at_least(along("dim"), of_tracing=True),))),
-    **_each("diagonal diagonal_copy", Contract((at_least(along("dim1", "dim2"), of_tracing=True),))),
-    **_each("diag trace", Contract((at_least(_MATRIX, of_tracing=True),))),
+    **_each("median nanmedian", Contract((extents(along("dim"), of_tracing=True),))),
+    **_each("diagonal diagonal_copy", Contract((extents(along("dim1", "dim2"), of_tracing=True),))),
+    **_each("diag trace", Contract((extents(_MATRIX, of_tracing=True),))),
     **_each(
         "_native_batch_norm_legit _unsafe_masked_index _unsafe_masked_index_put_accumulate",
-        Contract((at_least(_ALL, of_tracing=True),)),
+        Contract((extents(_ALL, of_tracing=True),)),
     ),
     # Resizing reads at least one element along each dim but the batch, pools and borders along each spatial one.
     **_each(
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_nearest_exact1d upsample_nearest_exact2d "
         "upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
         "upsample_bilinear2d_aa upsample_bicubic2d_aa",
-        Contract((at_least(ranked(lambda rank: range(1, rank))),), refusal="[Nn]on-empty|greater than (?:0|zero)"),
+        Contract((extents(ranked(lambda rank: range(1, rank))),), refusal="[Nn]on-empty|greater than (?:0|zero)"),
     ),
     **_each(
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
         "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
-        Contract((at_least(last_as("output_size")),), refusal="non-zero size"),
+        Contract((extents(last_as("output_size")),), refusal="non-zero size"),
     ),
     **_each(
         "replication_pad1d replication_pad2d replication_pad3d",
-        Contract((at_least(last_as("padding", 2)),), refusal="[Ee]xpected"),
+        Contract((extents(last_as("padding", 2)),), refusal="[Ee]xpected"),
     ),
     **_each(
         "reflection_pad1d reflection_pad2d reflection_pad3d",
@@ -90,8 +93,8 @@ CONTRACTS: Mapping[str, Contract] = {
     ),
     "pad": Contract(
         (
-            at_least(last_as("pad", 2), when=in_mode("replicate")),
-            at_least(last_as("pad", 2), beyond("pad"), in_mode("reflect")),
+            extents(last_as("pad", 2), when=lambda call: call.arguments["mode"] == "replicate"),
+            extents(last_as("pad", 2), beyond("pad"), lambda call: call.arguments["mode"] == "reflect"),
         ),
         refusal="[Ee]xpected|[Pp]adding size",
     ),
@@ -135,15 +138,17 @@ CONTRACTS: Mapping[str, Contract] = {
     "expand": Contract(repeats=True),
 }
 
-_ALONG_AXIS = {"self": "data", "index": "indices", "dim": "axis"}
-ONNX_NODES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+_ALONG_AXIS = {"self": 0, "index": 1, "dim": ("axis", 0)}
+ONNX_NODES: Mapping[str, tuple[str, Mapping[str, int | tuple[str, int]]]] = {
     # All of ONNX's look-ups count from the end, as one of PyTorch's does.
     **dict.fromkeys(("Gather", "GatherElements", "Scatter", "ScatterElements"), ("index_fill", _ALONG_AXIS)),
-    **dict.fromkeys(("GatherND", "ScatterND"), ("gather_tuples", {"self": "data"})),
-    "TopK": ("topk", {"self": "X", "k": "K", "dim": "axis"}),
+    **dict.fromkeys(
+        ("GatherND", "ScatterND"), ("gather_tuples", {"self": 0, "indices": 1, "batch_dims": ("batch_dims", 0)})
+    ),
+    "TopK": ("topk", {"self": 0, "k": 1, "dim": ("axis", -1)}),
     "Expand": ("expand", {}),
 }
-"""ONNX's op -> the contract that it stands under, and what its inputs and attributes are to it."""
+"""ONNX's op -> the contract that it stands under, and its arguments: numbers of inputs, or attributes with defaults."""
 
 
 def contract_of(name: str) -> Contract | None:

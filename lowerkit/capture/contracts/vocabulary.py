@@ -11,7 +11,6 @@ Vocabulary
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -98,38 +97,22 @@ def beyond(name: str) -> Least:
     return least
 
 
-def in_mode(mode: str) -> Callable[[Call], bool]:
-    """Where the argument ``mode`` is so."""
-    return lambda call: call.arguments["mode"] == mode
-
-
-def of_extreme_order(call: Call) -> bool:
-    """Where a norm is of infinite or negative order: an extreme of no elements is none."""
-    order = call.arguments.get("ord", call.arguments.get("p"))
-    return isinstance(order, (int, float)) and (order < 0 or order == math.inf)
-
-
-def at_least(
-    dims: Dims, least: Least = lambda *_: 1, when: Callable[[Call], bool] | None = None, *, of_tracing: bool = False
+def extents(
+    dims: Dims,
+    other: Least = lambda *_: 1,
+    when: Callable[[Call], bool] = lambda _: True,
+    relation: Literal["at least", "unequal to"] = "at least",
+    *,
+    of_tracing: bool = False,
 ) -> Rule:
-    """Dims of the data have so many elements."""
+    """Dims of the data have at least so many elements, one if nothing else is said; or another number of them."""
 
     def needs(call: Call) -> Iterator[Need]:
         shape = call.shape_of(call.data())
-        for dim in dims(call, len(shape)) if shape is not None and (when is None or when(call)) else ():
-            assert shape is not None, "it has the dim"
-            if (count := least(call, len(shape) - 1 - dim)) is not None:
-                yield Need("at least", shape[dim], count, of_tracing)
-
-    return needs
-
-
-def stays(dims: Dims) -> Rule:
-    """Dims that leave the result where they have one element are traced as if they had others."""
-
-    def needs(call: Call) -> Iterator[Need]:
-        shape = call.shape_of(call.data()) or ()
-        return (Need("unequal to", shape[dim], 1, of_tracing=True) for dim in dims(call, len(shape)))
+        for dim in dims(call, len(shape)) if shape is not None and when(call) else ():
+            count = None if shape is None else other(call, len(shape) - 1 - dim)
+            if shape is not None and count is not None:
+                yield Need(relation, shape[dim], count, of_tracing)
 
     return needs
 

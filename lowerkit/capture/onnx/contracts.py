@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import NodeProto, helper, numpy_helper
 
 from lowerkit.capture.contracts.table import CONTRACTS, ONNX_NODES
@@ -47,16 +46,10 @@ def _contract(op_type: str) -> Contract:
 
 
 def _arguments(node: NodeProto, operands: Sequence[Any]) -> dict[str, Any]:
-    """The operands and attributes of a node by the names that its contract has for them, defaults included."""
-    schema = onnx.defs.get_schema(node.op_type)
-    given = {
-        name: helper.get_attribute_value(attribute.default_value)
-        for name, attribute in schema.attributes.items()
-        if attribute.default_value.name
-    }
-    given |= {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    given |= dict(zip((entry.name for entry in schema.inputs), operands, strict=False))
-    return given | {name: given.get(own) for name, own in ONNX_NODES[node.op_type][1].items()}
+    """The operands and attributes of a node by the names that its contract has for them."""
+    given = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    named = ONNX_NODES[node.op_type][1].items()
+    return {name: operands[own] if isinstance(own, int) else given.get(*own) for name, own in named}
 
 
 # Indices, when a program runs.

@@ -27,14 +27,13 @@ from torch.export import ExportedProgram, exported_program
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from lowerkit.capture.contracts.vocabulary import Need
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
 from lowerkit.capture.torch_export.node_schemas import operator_name
 from lowerkit.capture.torch_export.pt2.expression_tree import Source
 from lowerkit.capture.torch_export.pt2.sympy_builder import guard_to_sympy
 from lowerkit.capture.torch_export.symbolic.dims import SymbolNames
 from lowerkit.capture.torch_export.symbolic.needs import extents_of, needs_of
-from lowerkit.errors import CaptureError, UnsupportedError
+from lowerkit.errors import UnsupportedError
 from lowerkit.program.locations import is_users_file, users_line
 from lowerkit.runtimes.conditions import Condition
 from lowerkit.runtimes.expression_bounds import decided, ranges_of
@@ -68,20 +67,15 @@ class Noted:
     """One condition: sympy's, and ``file:line`` of the user where it is known.
 
     ``own`` says that it was noted while operators were decomposed: it is no condition of the program itself.
-    With ``need`` it is what an operator needs, whose name is ``operator``: that an extent, which ``expression`` then
-    is, is no less than a number, or else the condition itself.
+    With ``least`` the expression is an extent, and the condition that it is no less. ``operator`` names the operator
+    whose contract it is.
     """
 
     expression: Any
     location: str = ""
     own: bool = False
-    need: Need | None = None
+    least: int | None = None
     operator: str = ""
-
-    @property
-    def least(self) -> int | None:
-        """The number that an extent must be no less than."""
-        return self.need.other if self.need is not None and self.need.relation == "at least" else None
 
 
 @dataclass
@@ -141,7 +135,6 @@ class NotedGuards:
 
         Raises:
             UnsupportedError: LK4002, a condition is none on the inputs' dims, or holds for no sizes.
-            CaptureError: LK2001, an operator needs what it has at no sizes.
         """
         found: dict[Condition, Guard] = {}
         ranges, own_ranges = ranges_of(symbols.dims), ranges_of(symbols.dims, at_least=2)
@@ -160,19 +153,12 @@ class NotedGuards:
             if not isinstance(condition, bool):
                 outcome = decided(condition, ranges)
                 condition = condition if outcome is None else outcome
-            if condition is False and entry.need is not None:
-                raise CaptureError(
-                    "LK2001",
-                    f"{entry.operator} needs an extent of {entry.need.extent} to be {entry.need.relation} "
-                    f"{entry.need.other}",
-                    op=entry.operator,
-                    location=entry.location or None,
-                    hint="call the model with these inputs in eager mode, which refuses them",
-                )
             if condition is False:
+                asked = f"{entry.expression}" + ("" if entry.least is None else f" >= {entry.least}")
                 raise UnsupportedError(
                     "LK4002",
-                    f"the model holds under the condition {entry.expression}, which no sizes fulfil",
+                    f"the model holds under the condition {asked}, which no sizes fulfil",
+                    op=entry.operator or None,
                     location=entry.location or None,
                     hint="export it again with sizes that differ from each other",
                 )
@@ -235,11 +221,15 @@ class NotedGuards:
         for node, need in needs_of(graph):
             relation = {"equal to": sympy.Eq, "unequal to": sympy.Ne}.get(need.relation)
             expression = need.extent if relation is None else relation(need.extent, need.other)
-            line = users_line(node.meta.get("stack_trace"))
-            entry = Noted(expression, line, need=need, operator=operator_name(node))
-            if (expression, entry.least) not in known and not any(map(self._is_of_data, expression.free_symbols)):
-                known.add((expression, entry.least))
-                self.noted.append(entry)
+            if expression == sympy.true:
+                continue
+            if relation is not None and expression == sympy.false:
+                expression = relation(need.extent, need.other, evaluate=False)
+            least = need.other if relation is None else None
+            if (expression, least) not in known and not any(map(self._is_of_data, expression.free_symbols)):
+                known.add((expression, least))
+                line = users_line(node.meta.get("stack_trace"))
+                self.noted.append(Noted(expression, line, least=least, operator=operator_name(node)))
 
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))
