@@ -61,27 +61,20 @@ def named_by_lists(call: Call, into: list[Extent]) -> Sequence[Extent | None]:
     among the extents of the dims that no list names. How many places a mask names is not known.
     """
     named: list[int] = []
-    kept: list[tuple[int, Any]] = []
     lists: list[Sequence[Extent | None]] = []
     axis = 0
-    for index in [*call.arguments["indices"], *[None] * len(into)]:
-        if axis >= len(into):
-            break
-        if index is None:
-            kept.append((axis, into[axis]))
-            axis += 1
-            continue
-        shape = call.shape_of(index) or []
-        lists.append([None] if call.is_mask(index) else shape)
-        width = len(shape) if call.is_mask(index) else 1
-        named += range(axis, axis + width)
+    for index in call.arguments["indices"]:
+        shape = [] if index is None else call.shape_of(index) or []
+        mask = index is not None and call.is_mask(index)
+        width = len(shape) if mask else 1
+        if index is not None:
+            lists.append([None] if mask else shape)
+            named += range(axis, axis + width)
         axis += width
-    together = _broadcast(lists)
-    if not named or named != list(range(named[0], named[-1] + 1)):
-        return [*together, *(extent for _, extent in kept)]
-    before = [extent for axis, extent in kept if axis < named[0]]
-    after = [extent for axis, extent in kept if axis > named[0]]
-    return [*before, *together, *after]
+    first = named[0] if named and named == list(range(named[0], named[-1] + 1)) else 0
+    kept = [(axis, extent) for axis, extent in enumerate(into) if axis not in named]
+    before = [extent for axis, extent in kept if axis < first]
+    return [*before, *_broadcast(lists), *(extent for axis, extent in kept if axis >= first)]
 
 
 def _broadcast(shapes: list[Sequence[Extent | None]]) -> list[Extent | None]:

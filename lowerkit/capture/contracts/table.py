@@ -151,6 +151,6 @@ ONNX_NODES: Mapping[str, tuple[str, Mapping[str, int | tuple[str, int]]]] = {
 """ONNX's op -> the contract that it stands under, and its arguments: numbers of inputs, or attributes with defaults."""
 
 
-def contract_of(name: str) -> Contract | None:
+def contract_of(name: str) -> Contract:
     """Returns the contract of an operator, under its own name or that without the underscores of a private one."""
-    return CONTRACTS.get(name) or CONTRACTS.get(name.strip("_"))
+    return CONTRACTS.get(name) or CONTRACTS.get(name.strip("_")) or Contract()

@@ -209,11 +209,3 @@ class Contract:
     places: tuple[Places, ...] = ()
     refusal: str = ""
     repeats: bool = False
-
-    def needs_of(self, call: Call) -> Iterator[Need]:
-        """Yields what one call needs of extents."""
-        return (need for rule in self.needs for need in rule(call))
-
-    def lookups_of(self, call: Call) -> Iterator[Lookup]:
-        """Yields the arguments of one call that hold positions."""
-        return (lookup for places in self.places for lookup in places.lookups(call))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
 
-from lowerkit.capture.contracts.table import CONTRACTS, ONNX_NODES
+from lowerkit.capture.contracts.table import ONNX_NODES, contract_of
 from lowerkit.capture.contracts.vocabulary import Call, Contract, Lookup
 from lowerkit.capture.onnx.rewrites.rewriter import IN_RANGE
 from lowerkit.capture.onnx.skeleton import OnnxGraph
@@ -42,7 +42,7 @@ _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
 
 
 def _contract(op_type: str) -> Contract:
-    return CONTRACTS[ONNX_NODES[op_type][0]] if op_type in ONNX_NODES else Contract()
+    return contract_of(ONNX_NODES[op_type][0]) if op_type in ONNX_NODES else Contract()
 
 
 def _arguments(node: NodeProto, operands: Sequence[Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def checked_operands(
         infos = {value: tensor_info(value) for value in operands[:2]}
         arguments = _arguments(node, operands)
         call = Call(arguments, lambda value: infos[value].shape if value in infos else None)
-        lookups = list(_contract(node.op_type).lookups_of(call))
+        lookups = [lookup for places in _contract(node.op_type).places for lookup in places.lookups(call)]
     except RefusalError:
         return found  # of no known rank: nothing converts the node
     for lookup in lookups:
@@ -106,43 +106,31 @@ def _checked(node: NodeProto, lookup: Lookup, data: TensorInfo, literal: np.ndar
 
 
 def _in_range(indices: np.ndarray[Any, Any], sizes: Sequence[int | None]) -> bool:
-    if not indices.size:
-        return True
-    if None in sizes:
-        return False
-    limits = np.asarray(sizes, np.int64)
-    parts = indices.astype(np.int64).reshape(-1, len(sizes))
+    if not indices.size or None in sizes:
+        return not indices.size
+    limits, parts = np.asarray(sizes, np.int64), indices.astype(np.int64).reshape(-1, len(sizes))
     return bool(((parts >= -limits) & (parts < limits)).all())
 
 
 # Sizes.
 
 
-def size_guards(
-    ready: OnnxGraph, shapes: Mapping[str, Sequence[Expr | None]], module: ir.Module, inputs: Sequence[TensorSpec]
-) -> list[Guard]:
-    """Returns what nodes need of sizes, and the assertions of ``@main`` that are conditions on them.
+def needed_guards(ready: OnnxGraph, shapes: Mapping[str, Sequence[Expr | None]]) -> Iterator[Guard]:
+    """Yields what nodes need of sizes.
 
     Args:
-        ready: the graph, and ``shapes`` of its values in the dims of ``inputs``, None for extents that are not known.
-        module: what it was converted to; ``inputs`` are the arguments of ``@main``.
+        ready: the graph.
+        shapes: of its values in the dims of the inputs, None for extents that are not known.
 
     Raises:
         CaptureError: LK2003, a node needs what it has at no sizes.
     """
-    found: dict[Condition, Guard] = {}
-    for guard in (*_needed(ready, shapes), *_asserted(module, inputs)):
-        found.setdefault(guard.condition, guard)
-    return list(found.values())
-
-
-def _needed(ready: OnnxGraph, shapes: Mapping[str, Sequence[Expr | None]]) -> Iterator[Guard]:
     literals = {tensor.name: tensor for tensor in ready.graph.initializer}
     for node in [node for node in ready.graph.node if _contract(node.op_type).needs]:
         values = [numpy_helper.to_array(literals[name]) if name in literals else name for name in node.input]
         values = [value if isinstance(value, str) or value.size != 1 else value.item() for value in values]
         call = Call(_arguments(node, values), lambda value: shapes.get(value) if isinstance(value, str) else None)
-        for need in _contract(node.op_type).needs_of(call):
+        for need in [need for rule in _contract(node.op_type).needs for need in rule(call)]:
             assert need.relation == "at least", "what nodes need"
             condition = need.extent is None or simplify_condition(("le", need.other, need.extent))
             if condition is False:
@@ -160,7 +148,8 @@ def _invalid(node: NodeProto, what: str) -> CaptureError:
     )
 
 
-def _asserted(module: ir.Module, inputs: Sequence[TensorSpec]) -> Iterator[Guard]:
+def asserted_guards(module: ir.Module, inputs: Sequence[TensorSpec]) -> Iterator[Guard]:
+    """Yields the assertions of ``@main`` that are conditions on the dims of ``inputs``, its arguments."""
     function = ir.SymbolTable(module.operation)["main"]
     block = function.regions[0].blocks[0]
     for op in block.operations:

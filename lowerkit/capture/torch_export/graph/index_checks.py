@@ -72,81 +72,78 @@ def _is_batched(node: fx.Node) -> bool:
 
 
 def _looks_up(node: fx.Node) -> bool:
-    contract = contract_of(operator_name(node))
-    return contract is not None and bool(contract.places)
+    return bool(contract_of(operator_name(node)).places)
 
 
 def _check_node(node: fx.Node) -> None:
-    contract = contract_of(operator_name(node))
-    for check in contract.lookups_of(call_of(node)) if contract is not None else ():
-        value = check.index.meta.get("val") if isinstance(check.index, fx.Node) else None
-        if not isinstance(value, torch.Tensor) or value.dtype not in _INTEGERS:
-            continue
-        with node.graph.inserting_before(node):
-            checked = _insert(node, check)
-        node.args = fx_node.map_arg(node.args, lambda item, c=check, new=checked: new if item is c.index else item)
-        node.kwargs = fx_node.map_arg(node.kwargs, lambda item, c=check, new=checked: new if item is c.index else item)
+    for places in contract_of(operator_name(node)).places:
+        for check in places.lookups(call_of(node)):
+            value = check.index.meta.get("val") if isinstance(check.index, fx.Node) else None
+            if isinstance(value, torch.Tensor) and value.dtype in _INTEGERS:
+                _replace(node, check.index, _Checks(node, check).insert())
 
 
-def _insert(node: fx.Node, check: Lookup) -> fx.Node:
-    graph = node.graph
-    place = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack", "from_node") if key in node.meta}
-    size: Extent = 1
-    for dim in check.dims:
-        extent: Extent = check.data.meta["val"].shape[dim]
-        extent = int(extent) if is_concrete_int(extent) else _call(graph, place, aten.sym_size.int, check.data, dim)
-        size = _product(graph, size, extent, place)
-    for factor in check.factors:
-        size = _product(graph, size, factor, place)
-    if check.places.ends:
-        return _checked_ends(node, check, size, place)
-    first = check.places.first
-    if first == 0:
-        return _checked(node, check, check.index, size, node.name, place)
-    shifted = _call(graph, place, aten.sub.Tensor, check.index, first)
-    return _call(graph, place, aten.add.Tensor, _checked(node, check, shifted, size, node.name, place), first)
+def _replace(node: fx.Node, index: fx.Node, checked: fx.Node) -> None:
+    node.args = fx_node.map_arg(node.args, lambda item: checked if item is index else item)
+    node.kwargs = fx_node.map_arg(node.kwargs, lambda item: checked if item is index else item)
 
 
-def _checked_ends(node: fx.Node, check: Lookup, size: Extent, place: dict[str, Any]) -> fx.Node:
-    """Places that begin with 0, do not go back and reach ``size`` at most: each step between them is checked too."""
-    graph = node.graph
+class NodesBefore:
+    """Makes nodes before another one, at its line, each with the value that it has for those of its arguments."""
 
-    def call(target: Any, *arguments: Any, **named: Any) -> fx.Node:
-        return _call(graph, place, target, *arguments, **named)
+    def __init__(self, node: fx.Node) -> None:
+        self.node = node
+        self._place = {k: node.meta[k] for k in ("stack_trace", "nn_module_stack", "from_node") if k in node.meta}
 
-    size = call(operator.add, size, 1) if isinstance(size, fx.Node) else size + 1
-    first = call(aten.slice.Tensor, check.index, 0, 0, 1)
-    first = _checked(node, check, first, 1, f"{node.name}_first", place)
-    rest = call(aten.slice.Tensor, check.index, 0, 1, _END)
-    rest = _checked(node, check, rest, size, node.name, place)
-    places = call(aten.cat.default, [first, rest], 0)
-    steps = call(aten.sub.Tensor, rest, call(aten.slice.Tensor, places, 0, 0, -1))
-    steps = _checked(node, check, steps, size, f"{node.name}_steps", place)
-    dtype = check.index.meta["val"].dtype
-    return call(aten.cumsum.default, call(aten.cat.default, [first, steps], 0), 0, dtype=dtype)
+    def call(self, target: Any, *arguments: Any, name: str | None = None, **named: Any) -> fx.Node:
+        """Makes a call of an op."""
+        with self.node.graph.inserting_before(self.node):
+            made = self.node.graph.create_node("call_function", target, arguments, named, name=name)
+        values = fx_node.map_arg(arguments, lambda item: item.meta["val"])
+        tensor = next((value for value in values if isinstance(value, FakeTensor)), None)
+        with contextlib.nullcontext() if tensor is None else tensor.fake_mode:
+            made.meta = {**self._place, "val": target(*values, **named)}
+        return made
 
-
-def _checked(node: fx.Node, check: Lookup, index: fx.Node, size: Extent, stem: str, place: dict[str, Any]) -> fx.Node:
-    arguments = (index, [size], check.places.wraps, check.exempt, operator_name(node).removeprefix("_"))
-    checked = node.graph.create_node("call_function", CHECKED_INDICES, arguments, name=f"{stem}_check")
-    value = index.meta["val"]
-    with value.fake_mode:
-        checked.meta = {**place, "val": torch.empty_like(value, memory_format=torch.contiguous_format)}
-    return checked
+    def extent(self, tensor: fx.Node, dim: int) -> Extent:
+        """Reads an extent; a number where it is known."""
+        extent = tensor.meta["val"].shape[dim]
+        return int(extent) if is_concrete_int(extent) else self.call(aten.sym_size.int, tensor, dim)
 
 
-def _call(graph: fx.Graph, place: dict[str, Any], target: Any, *arguments: Any, **named: Any) -> fx.Node:
-    """A call of an op, with the value that it has for the values of its arguments."""
-    made = graph.call_function(target, arguments, named)
-    values = fx_node.map_arg(arguments, lambda item: item.meta["val"])
-    tensor = next((value for value in values if isinstance(value, FakeTensor)), None)
-    mode = contextlib.nullcontext() if tensor is None else tensor.fake_mode
-    with mode:
-        made.meta = {**place, "val": target(*values, **named)}
-    return made
+class _Checks(NodesBefore):
+    """The checks of one look-up."""
 
+    def __init__(self, node: fx.Node, lookup: Lookup) -> None:
+        super().__init__(node)
+        self.lookup = lookup
 
-def _product(graph: fx.Graph, one: Extent, other: Extent, place: dict[str, Any]) -> Extent:
-    if isinstance(one, int) and (one == 1 or isinstance(other, int)):
-        return one * other if isinstance(other, int) else other
-    return _call(graph, place, operator.mul, one, other)
+    def insert(self) -> fx.Node:
+        """Makes them; returns the index that is checked."""
+        lookup, first = self.lookup, self.lookup.places.first
+        size: Extent = 1
+        for extent in [*(self.extent(lookup.data, dim) for dim in lookup.dims), *lookup.factors]:
+            known = isinstance(size, int) and isinstance(extent, int)
+            size = size * extent if known else extent if size == 1 else self.call(operator.mul, size, extent)
+        if lookup.places.ends:
+            return self._ends(size)
+        if first == 0:
+            return self._checked(lookup.index, size)
+        shifted = self._checked(self.call(aten.sub.Tensor, lookup.index, first), size)
+        return self.call(aten.add.Tensor, shifted, first)
+
+    def _ends(self, size: Extent) -> fx.Node:
+        """Places that begin with 0, do not go back and reach ``size`` at most: each step between them is checked."""
+        call, index = self.call, self.lookup.index
+        size = call(operator.add, size, 1) if isinstance(size, fx.Node) else size + 1
+        first = self._checked(call(aten.slice.Tensor, index, 0, 0, 1), 1, "_first")
+        rest = self._checked(call(aten.slice.Tensor, index, 0, 1, _END), size)
+        places = call(aten.cat.default, [first, rest], 0)
+        steps = call(aten.sub.Tensor, rest, call(aten.slice.Tensor, places, 0, 0, -1))
+        steps = self._checked(steps, size, "_steps")
+        return call(aten.cumsum.default, call(aten.cat.default, [first, steps], 0), 0, dtype=index.meta["val"].dtype)
+
+    def _checked(self, index: fx.Node, size: Extent, stem: str = "") -> fx.Node:
+        asked = (index, [size], self.lookup.places.wraps, self.lookup.exempt)
+        name = operator_name(self.node).removeprefix("_")
+        return self.call(CHECKED_INDICES, *asked, name, name=f"{self.node.name}{stem}_check")

@@ -28,9 +28,8 @@ def needs_of(graph: fx.Graph) -> Iterator[tuple[fx.Node, Need]]:
         for extent in extents_of(node) or []:
             if not extent.is_Integer and not extent.is_Symbol:
                 yield node, Need("at least", extent, 0)
-        contract = contract_of(operator_name(node))
-        if contract is not None and contract.needs:
-            for need in contract.needs_of(call_of(node)):
+        for rule in contract_of(operator_name(node)).needs:
+            for need in rule(call_of(node)):
                 if not (need.of_tracing and need.extent.is_Integer):
                     yield node, need
 
