@@ -108,10 +108,10 @@ def extents(
     """Dims of the data have at least so many elements, one if nothing else is said; or another number of them."""
 
     def needs(call: Call) -> Iterator[Need]:
-        shape = call.shape_of(call.data())
-        for dim in dims(call, len(shape)) if shape is not None and when(call) else ():
-            count = None if shape is None else other(call, len(shape) - 1 - dim)
-            if shape is not None and count is not None:
+        shape = call.shape_of(call.data()) or ()
+        for dim in dims(call, len(shape)) if shape and when(call) else ():
+            count = other(call, len(shape) - 1 - dim)
+            if count is not None and dim < len(shape):
                 yield Need(relation, shape[dim], count, of_tracing)
 
     return needs
