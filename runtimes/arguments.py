@@ -202,5 +202,6 @@ def guard_problem(guard: Guard, values: Mapping[str, int], origins: Mapping[str,
         reason = f" ({error})"
     names = sorted(set(condition_symbols(guard.condition)))
     found = ", ".join(f"{name} is {values[name]} ({origins[name]})" for name in names if name in values)
-    place = f", at {guard.location}" if guard.location else ""
+    place = f", for {guard.operator}" if guard.operator else ""
+    place += f", at {guard.location}" if guard.location else ""
     return f"the model holds only where {condition_text(guard.condition)}{reason}: {found}{place}"

@@ -87,15 +87,14 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """A condition on dims without which the artifact is not right; no run goes on where it does not hold.
+    """A condition on dims of the signature without which the artifact is not right; no run goes on where it fails.
 
-    Attributes:
-        condition: over the dims of the signature.
-        location: ``file:line`` of what depends on it, where that is known.
+    ``location`` is ``file:line`` of what depends on it, ``operator`` the operator that needs it, where they are known.
     """
 
     condition: Condition
     location: str = ""
+    operator: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "condition", normalize_condition(self.condition))

@@ -18,13 +18,13 @@ from onnx import ModelProto
 
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx.collectives import mesh_of_collectives, note_mesh
+from lowerkit.capture.onnx.contracts import asserted_guards, needed_guards
 from lowerkit.capture.onnx.eager import onnx_eager
 from lowerkit.capture.onnx.importer import import_expanded
 from lowerkit.capture.onnx.inline import node_reads
 from lowerkit.capture.onnx.limits import require_bounds
 from lowerkit.capture.onnx.prepare import ready_graph
 from lowerkit.capture.onnx.shape_parameters import fix_inputs
-from lowerkit.capture.onnx.size_assertions import size_guards
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, LazyTensor, element_type_name, external_files
 from lowerkit.dialect.context import new_context
@@ -34,7 +34,7 @@ from lowerkit.program.files import SourceFile, read_file
 from lowerkit.program.program import Array, Program
 from lowerkit.program.weights import WeightStore
 from lowerkit.runtimes.expressions import Expr, simplify, symbols
-from lowerkit.runtimes.manifest import Dim, Signature, TensorSpec
+from lowerkit.runtimes.manifest import Dim, Guard, Signature, TensorSpec
 
 MAXIMUM_BYTES = (1 << 31) - 1
 """What a protobuf may hold."""
@@ -110,6 +110,7 @@ def capture_onnx(
     _name_free_dims(ready)
     mesh = mesh_of_collectives(ready)
     context = new_context()
+    needed = list(needed_guards(ready, _shapes(ready)))
     module = import_expanded(ready, context)
     note_mesh(module, mesh)
     weights, added = WeightStore(), dict[str, LazyTensor]()
@@ -126,7 +127,7 @@ def capture_onnx(
         context=context,
         module=module,
         weights=weights,
-        signature=_signature(ready, module, dims),
+        signature=_signature(ready, module, dims, needed),
         source=source,
         remarks=ready.remarks,
         output_tree=None,
@@ -194,7 +195,7 @@ def _name_free_dims(ready: OnnxGraph) -> None:
                 dim.dim_param = f"{re.sub(r'[^A-Za-z0-9_]', '_', value.name)}_{axis}"
 
 
-def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Signature:
+def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim], needed: Sequence[Guard]) -> Signature:
     declared = {value.name: value.type.tensor_type for value in ready.graph.input}
     inputs = [
         TensorSpec(
@@ -217,8 +218,21 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim]) -> Sign
         inputs=inputs,
         outputs=outputs,
         dims=[ranges.get(name, Dim(name)) for name in names],
-        guards=size_guards(module, inputs),
+        guards=list({guard.condition: guard for guard in (*asserted_guards(module, inputs), *needed)}.values()),
     )
+
+
+def _shapes(ready: OnnxGraph) -> dict[str, list[Expr | None]]:
+    """The extents of values in the dims of the inputs, None for others."""
+    declared = {value.name: value.type.tensor_type for value in ready.graph.input}
+    names = {symbol for name in ready.inputs for dim in declared[name].shape.dim for symbol in symbols(_extent(dim))}
+
+    def extent(dim: Any) -> Expr | None:
+        found = dim.dim_value if dim.HasField("dim_value") else _parse_dim(dim.dim_param)
+        return found if found is not None and all(symbol in names for symbol in symbols(found)) else None
+
+    values = [*ready.graph.input, *ready.graph.value_info]
+    return {value.name: [extent(dim) for dim in value.type.tensor_type.shape.dim] for value in values}
 
 
 def _require_declared_types(ready: OnnxGraph, results: Sequence[ir.Type]) -> None:

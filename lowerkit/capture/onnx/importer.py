@@ -23,7 +23,7 @@ from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.onnx.calls import import_if, import_loop
 from lowerkit.capture.onnx.collectives import collective_problems, import_collective, is_collective
-from lowerkit.capture.onnx.index_checks import checked_operands
+from lowerkit.capture.onnx.contracts import checked_operands
 from lowerkit.capture.onnx.literals import dense_literal
 from lowerkit.capture.onnx.node_location import node_location
 from lowerkit.capture.onnx.prepare import expand_ops

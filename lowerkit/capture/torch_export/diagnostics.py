@@ -53,7 +53,13 @@ def capture_error(error: Exception, what: str) -> LowerkitError:
     hint = "call the model with these inputs in eager mode first; if that works, see the message above"
     if kind in ("ConstraintViolationError", "UserError") and "onstraint" in str(error):
         hint = "the dims that are declared dynamic do not fit the model: give dims that must be equal the same name"
-    return CaptureError("LK2001", message, location=place, details=details, hint=hint)
+    return CaptureError("LK2001", message, op=_refusing(error), location=place, details=details, hint=hint)
+
+
+def _refusing(error: Exception) -> str | None:
+    """The operator that refused its arguments while it was traced."""
+    frames = [frame.f_locals.get("func") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((str(func) for func in frames if isinstance(func, torch._ops.OpOverload)), None)
 
 
 def first_line(error: BaseException) -> str:

@@ -20,8 +20,6 @@ from torch import Tensor
 
 _NAMESPACE = "lowerkit"
 _NAME = "checked_indices"
-NAME = f"torch.{_NAMESPACE}.{_NAME}"
-"""As the importer spells it in the torch dialect."""
 
 _library = torch.library.Library(_NAMESPACE, "DEF")
 _library.define(

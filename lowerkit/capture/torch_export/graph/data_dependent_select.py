@@ -13,13 +13,12 @@ It counts from the end below 0, as ``select`` does, and an index out of range is
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES
+from lowerkit.capture.torch_export.graph.index_checks import NodesBefore
 from lowerkit.capture.torch_export.operators import aten
 
 _NUMBERS = (aten._local_scalar_dense.default, aten.item.default)
@@ -45,25 +44,13 @@ def select_by_data(graph: fx.Graph) -> None:
 
 
 def _look_up(node: fx.Node, value: fx.Node, dim: int, index: fx.Node) -> None:
-    graph = node.graph
-    place = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack", "from_node") if key in node.meta}
-    given, at = value.meta["val"], index.meta["val"]
+    before, given = NodesBefore(node), value.meta["val"]
     dim %= given.dim()
-
-    def call(target: Any, *arguments: Any, result: torch.Tensor) -> fx.Node:
-        made = graph.call_function(target, arguments)
-        made.meta = {**place, "val": result}
-        return made
-
-    with graph.inserting_before(node), given.fake_mode:
-        if at.dim() > 0:
-            index = call(aten.view.default, index, [], result=at.new_empty(()))
-        extent: Any = given.shape[dim]
-        if isinstance(extent, torch.SymInt):
-            extent = call(aten.sym_size.int, value, dim, result=given.shape[dim])
-        # A message names the op as the user's other look-ups have it.
-        index = call(CHECKED_INDICES, index, [extent], True, None, "index", result=at.new_empty(()))
-        shape = [size for axis, size in enumerate(given.shape) if axis != dim]
-        # The node stays itself: the signature knows outputs by their names.
-        node.target, node.args = aten.index.Tensor, (value, [None] * dim + [index])
-        node.meta["val"] = given.new_empty(shape)
+    if index.meta["val"].dim() > 0:
+        index = before.call(aten.view.default, index, [])
+    # A message names the op as the user's other look-ups have it.
+    index = before.call(CHECKED_INDICES, index, [before.extent(value, dim)], True, None, "index")
+    # The node stays itself: the signature knows outputs by their names.
+    node.target, node.args = aten.index.Tensor, (value, [None] * dim + [index])
+    with given.fake_mode:
+        node.meta["val"] = given.new_empty([size for axis, size in enumerate(given.shape) if axis != dim])

@@ -41,7 +41,7 @@ from lowerkit.capture.torch_export.graph.functionalize import callable_of, pure_
 from lowerkit.capture.torch_export.graph.preserved_strides import with_known_layouts
 from lowerkit.capture.torch_export.graph.subgraph_locations import watched_lines
 from lowerkit.capture.torch_export.symbolic.dims import is_static
-from lowerkit.capture.torch_export.symbolic.squeezes import keep_symbolic_dims
+from lowerkit.capture.torch_export.symbolic.needs import keep_open_dims
 from lowerkit.mlir import ir
 from lowerkit.program.dtypes import torch_name_of
 from lowerkit.program.functional_program import FunctionalProgram
@@ -79,7 +79,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
     program = rewritten(exported)
     if program is not None:
         _drop_checks(program.graph)
-        keep_symbolic_dims(program.graph)
+        keep_open_dims(program.graph)
         _fold_constants(program)
         if not _missing_decompositions(program.graph, context):
             return program
@@ -91,7 +91,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
     while True:
         program = FunctionalProgram.of(traced)
         _drop_checks(program.graph)
-        keep_symbolic_dims(program.graph)
+        keep_open_dims(program.graph)
         _drop_vectors(program.graph)
         # Folded constants have data, so a graph without any cannot be traced again beside them.
         without_data = _is_without_data(program)

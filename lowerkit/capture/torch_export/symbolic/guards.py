@@ -6,9 +6,7 @@ Sources
     shape environment   what tracing noted, in memory, with the line; of tracing again for the decompositions too
     text                what a ``.pt2`` keeps of it (:mod:`lowerkit.capture.torch_export.pt2.expression_parser`)
     assertions          ``aten._assert_scalar`` in the graph: ``torch._check`` where its outcome was deferred
-    squeezes            of dims that tracing took for other than 1 (:mod:`squeezes`)
-    operators           that need elements, or extents that agree (``needed_extents``, ``needed_equalities``)
-    writes              into parts that tracing did not measure (:mod:`partial_writes`)
+    operators           that need elements, extents that agree, or dims that stay (:mod:`needs`)
     equal dims, fixed dims and ranges are in the shapes and dims of the signature themselves
 """
 
@@ -30,13 +28,11 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
+from lowerkit.capture.torch_export.node_schemas import operator_name
 from lowerkit.capture.torch_export.pt2.expression_tree import Source
 from lowerkit.capture.torch_export.pt2.sympy_builder import guard_to_sympy
 from lowerkit.capture.torch_export.symbolic.dims import SymbolNames
-from lowerkit.capture.torch_export.symbolic.partial_writes import conditions_on_slots
-from lowerkit.capture.torch_export.symbolic.required_equalities import needed_equalities
-from lowerkit.capture.torch_export.symbolic.required_extents import extents_of, needed_extents
-from lowerkit.capture.torch_export.symbolic.squeezes import symbolic_squeezes
+from lowerkit.capture.torch_export.symbolic.needs import extents_of, needs_of
 from lowerkit.errors import UnsupportedError
 from lowerkit.program.locations import is_users_file, users_line
 from lowerkit.runtimes.conditions import Condition
@@ -71,13 +67,15 @@ class Noted:
     """One condition: sympy's, and ``file:line`` of the user where it is known.
 
     ``own`` says that it was noted while operators were decomposed: it is no condition of the program itself.
-    With ``least`` the expression is an extent, and the condition that it is no less.
+    With ``least`` the expression is an extent, and the condition that it is no less. ``operator`` names the operator
+    whose contract it is.
     """
 
     expression: Any
     location: str = ""
     own: bool = False
     least: int | None = None
+    operator: str = ""
 
 
 @dataclass
@@ -115,11 +113,6 @@ class NotedGuards:
         ]
         found._seen = len(entries)
         found._add_assertions(exported.graph)
-        for node, extents in symbolic_squeezes(exported.graph):
-            line = users_line(node.meta.get("stack_trace"))
-            found.noted += [Noted(sympy.Ne(extent.node.expr, 1), line) for extent in extents]
-        for node, condition in conditions_on_slots(exported.graph):
-            found.noted.append(Noted(condition, users_line(node.meta.get("stack_trace"))))
         found._add_needed(exported.graph)
         return found
 
@@ -161,14 +154,16 @@ class NotedGuards:
                 outcome = decided(condition, ranges)
                 condition = condition if outcome is None else outcome
             if condition is False:
+                asked = f"{entry.expression}" + ("" if entry.least is None else f" >= {entry.least}")
                 raise UnsupportedError(
                     "LK4002",
-                    f"the model holds under the condition {entry.expression}, which no sizes fulfil",
+                    f"the model holds under the condition {asked}, which no sizes fulfil",
+                    op=entry.operator or None,
                     location=entry.location or None,
                     hint="export it again with sizes that differ from each other",
                 )
             if condition is not True and condition not in found:
-                found[condition] = Guard(condition, entry.location)
+                found[condition] = Guard(condition, entry.location, entry.operator)
         return list(found.values())
 
     def remarks(self) -> list[str]:
@@ -223,13 +218,18 @@ class NotedGuards:
 
     def _add_needed(self, graph: fx.Graph) -> None:
         known = {(entry.expression, entry.least) for entry in self.noted}
-        for node, extent, least in needed_extents(graph):
-            if (extent, least) not in known and not any(map(self._is_of_data, extent.free_symbols)):
-                known.add((extent, least))
-                self.noted.append(Noted(extent, users_line(node.meta.get("stack_trace")), least=least))
-        for node, equality in needed_equalities(graph):
-            if not any(map(self._is_of_data, equality.free_symbols)):
-                self.noted.append(Noted(equality, users_line(node.meta.get("stack_trace"))))
+        for node, need in needs_of(graph):
+            relation = {"equal to": sympy.Eq, "unequal to": sympy.Ne}.get(need.relation)
+            expression = need.extent if relation is None else relation(need.extent, need.other)
+            if expression == sympy.true:
+                continue
+            if relation is not None and expression == sympy.false:
+                expression = relation(need.extent, need.other, evaluate=False)
+            least = need.other if relation is None else None
+            if (expression, least) not in known and not any(map(self._is_of_data, expression.free_symbols)):
+                known.add((expression, least))
+                line = users_line(node.meta.get("stack_trace"))
+                self.noted.append(Noted(expression, line, least=least, operator=operator_name(node)))
 
     def _is_of_data(self, symbol: Any) -> bool:
         return bool(self._environment is not None and self._environment.is_unbacked_symint(symbol))

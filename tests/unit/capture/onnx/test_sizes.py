@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import lowerkit
-from lowerkit.errors import RuntimeFault
+from lowerkit.errors import CaptureError, RuntimeFault
 
 Shape = Sequence[str | int]
 
@@ -94,6 +94,23 @@ def test_an_expansion_to_the_shape_of_another_input(tmp_path: Path) -> None:
     for a, b in ((1, 5), (5, 3)):  # the result has not the shape that it declares, or there is none
         with pytest.raises(RuntimeFault, match="LK8004"):
             model.session.run(np.zeros((a, 3), np.float32), np.zeros((b, 3), np.float32))
+
+
+@pytest.mark.parametrize("before", [[], [helper.make_node("Abs", ["x0"], ["e"])]], ids=["an input", "a value"])
+def test_more_elements_than_there_are(before: list[onnx.NodeProto], tmp_path: Path) -> None:
+    """``TopK`` stands under the contract of ``topk``: it would make up what is missing."""
+    count = helper.make_tensor("k", TensorProto.INT64, [1], [3])
+    node = helper.make_node("TopK", [before[0].output[0] if before else "x0", "k"], ["z", "p"], name="/most", axis=0)
+    model = compiled(tmp_path, [*before, node], [["a", 2]], [3, 2], [count])
+    x = np.random.default_rng(0).random((5, 2), np.float32)
+    for rows in (3, 5):
+        np.testing.assert_array_equal(np.asarray(model(x[:rows])), -np.sort(-x[:rows], 0)[:3])
+    for rows in (1, 2):
+        with pytest.raises(RuntimeFault, match=r"LK8004(.|\n)*3 <= a: .* for TopK /most"):
+            model(x[:rows])
+    with pytest.raises(CaptureError, match="TopK needs 3 elements along an axis of 2") as refused:
+        compiled(tmp_path, [*before, node], [[2, 2]], [3, 2], [count])
+    assert refused.value.op == "/most"
 
 
 def test_a_norm_whose_weights_fix_the_size(tmp_path: Path) -> None:

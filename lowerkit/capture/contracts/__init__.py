@@ -1,0 +1,1 @@
+"""What operators ask of their arguments: one record each, which every front end reads."""
