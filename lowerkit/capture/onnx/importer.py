@@ -23,9 +23,14 @@ from torch_mlir.extras import onnx_importer as upstream
 
 from lowerkit.capture.onnx.calls import import_if, import_loop
 from lowerkit.capture.onnx.collectives import collective_problems, import_collective, is_collective
+from lowerkit.capture.onnx.functions import opset_versions
 from lowerkit.capture.onnx.index_checks import checked_operands
 from lowerkit.capture.onnx.literals import dense_literal
 from lowerkit.capture.onnx.node_location import node_location
+from lowerkit.capture.onnx.nodes import RULES
+from lowerkit.capture.onnx.nodes.followed import followed_sizes
+from lowerkit.capture.onnx.nodes.node import Node, Results, declared_info
+from lowerkit.capture.onnx.nodes.sizes import Sizes, tensor_of
 from lowerkit.capture.onnx.prepare import expand_ops
 from lowerkit.capture.onnx.quantized import (
     PRODUCTS,
@@ -37,12 +42,14 @@ from lowerkit.capture.onnx.quantized import (
 )
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, element_type_name, is_scalar
-from lowerkit.capture.onnx.to_torch import convert, onnx_operations
+from lowerkit.capture.onnx.to_torch import convert, onnx_name, onnx_operations
 from lowerkit.capture.onnx.unconverted import UnconvertedError, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.passes.mlir_worker import ConversionError
+from lowerkit.passes.raising.torch_dialect.dead_ops import erase_unread
 from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
+from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError
 from lowerkit.program.dtypes import mlir_type
 from lowerkit.program.locations import make_location
 
@@ -78,6 +85,21 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     ready.bodies.clear()
     functions: list[ir.Module] = []
     module = _import(ready, context, functions)
+    erase_unread(module.body.operations[0].operation.regions[0].blocks[0])
+    if all(onnx_name(op) == "onnx.Constant" for op in onnx_operations(module)):
+        _finish(module)
+    else:
+        _convert(module, context)
+    for part in functions:
+        for op in list(part.body.operations):
+            op.operation.detach_from_parent()
+            with context:
+                ir.InsertionPoint(module.body).insert(op.operation)
+    return module
+
+
+def _convert(module: ir.Module, context: ir.Context) -> None:
+    """Lets torch-mlir convert the nodes that no rule took."""
     pristine = module.operation.get_asm(enable_debug_info=True)
     try:
         convert(module)
@@ -86,12 +108,23 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     left = onnx_operations(module)
     if left:
         raise UnconvertedError(dict.fromkeys(left, ""))
-    for part in functions:
-        for op in list(part.body.operations):
-            op.operation.detach_from_parent()
-            with context:
-                ir.InsertionPoint(module.body).insert(op.operation)
-    return module
+
+
+def _finish(module: ir.Module) -> None:
+    """Makes literals of constants, drops what nothing reads, and declares the results as they are computed."""
+    for op in onnx_operations(module):
+        with module.context, ir.InsertionPoint(op), op.location:
+            attributes = {"value": op.attributes["torch.onnx.value"]}
+            kinds = [result.type for result in op.results]
+            literal = ir.Operation.create("torch.vtensor.literal", results=kinds, attributes=attributes)
+        op.results[0].replace_all_uses_with(literal.results[0])
+        op.erase()
+    function = module.body.operations[0].operation
+    block = function.regions[0].blocks[0]
+    results = [value.type for value in block.operations[len(block.operations) - 1].operation.operands]
+    with module.context:
+        kind = ir.FunctionType.get([argument.type for argument in block.arguments], results)
+        function.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
 def _refuse_unsupported(ready: OnnxGraph) -> None:
@@ -145,7 +178,7 @@ def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -
 class NodeImporter(upstream.NodeImporter):
     """Imports the nodes of one graph; ``functions`` takes the modules of the bodies that it meets."""
 
-    __slots__ = ("functions", "ready")
+    __slots__ = ("functions", "ready", "refusals", "sizes")
 
     @classmethod
     def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> NodeImporter:
@@ -167,7 +200,7 @@ class NodeImporter(upstream.NodeImporter):
             module_op=module,
             module_cache=upstream.ModuleCache(module, cache),
         )
-        importer.ready = ready
+        importer.ready, importer.sizes, importer.refusals = ready, {}, {}
         importer._nv_map.update(zip(ready.inputs, block.arguments, strict=True))
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
@@ -257,6 +290,8 @@ class NodeImporter(upstream.NodeImporter):
                 node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
                 narrow = types[0]
                 types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
+            if self._import_by_rule(node, names):
+                return
             operands = checked_operands(node, operands, self._constant)
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
@@ -264,6 +299,28 @@ class NodeImporter(upstream.NodeImporter):
             self._nv_map.update(zip(names, operation.results, strict=True))
             if narrow is not None:
                 self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
+
+    def _import_by_rule(self, proto: NodeProto, names: list[str]) -> bool:
+        """Builds what a node computes, by the rule of its operator; returns whether one took it."""
+        rule = RULES.get(proto.op_type)
+        declared = [declared_info(self._gi.find_type_proto_for_name(name)) for name in names]
+        version = opset_versions(self.ready.model).get("", 1)
+        node = Node(proto, version, self._nv_map, declared, self._constant, self.sizes)
+        try:
+            sizes = followed_sizes(node)
+            if sizes is not None:
+                built: Results = tensor_of(sizes, node.size_dtype)
+            elif rule is not None:
+                built = rule(node)
+            else:
+                return False
+        except RefusalError as refusal:
+            self.refusals[names[0]] = str(refusal)
+            return False
+        if sizes is not None:
+            self.sizes[names[0]] = sizes
+        self._nv_map.update(zip(names, node.fitted(built), strict=True))
+        return True
 
     def _is_quantization(self, node: NodeProto) -> bool:
         """Whether a node becomes an lk op; the rewrites have written the others in floats."""
