@@ -18,7 +18,6 @@ from lowerkit.capture.onnx.rewrites import (
     data_movement,
     deform_conv,
     elementwise,
-    equal_where,
     fourier,
     grid_sample,
     integer_products,
@@ -27,7 +26,6 @@ from lowerkit.capture.onnx.rewrites import (
     pooling,
     quantized,
     recurrent,
-    reductions,
     resize,
 )
 from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter

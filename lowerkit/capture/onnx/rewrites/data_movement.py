@@ -37,17 +37,6 @@ def _taken(extent: int, start: int, end: int, step: int) -> Array:
     return np.arange(first, last, step)
 
 
-def constant_range(b: Rewriter) -> None:
-    """Writes a Range of constants."""
-    start, limit, step = (b.value(b.input(index)) for index in range(3))
-    if start is None or limit is None or step is None:
-        raise NoRewriteError("bounds that are computed")
-    count = max(math.ceil((limit.item() - start.item()) / step.item()), 0)
-    wide = np.int64 if start.dtype.kind in "iu" else np.float64
-    values = wide(start.item()) + np.arange(count, dtype=wide) * wide(step.item())
-    b.give(b.constant(values, start.dtype))
-
-
 def depth_to_space(b: Rewriter) -> None:
     """Writes a DepthToSpace of "CRD" as one of "DCR" of channels in another order; height and width may be symbolic.
 
