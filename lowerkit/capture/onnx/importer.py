@@ -11,7 +11,7 @@ lists all of them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from lowerkit.capture.onnx.node_location import node_location
 from lowerkit.capture.onnx.nodes import RULES
 from lowerkit.capture.onnx.nodes.followed import followed_sizes
 from lowerkit.capture.onnx.nodes.node import Node, Results, declared_info
-from lowerkit.capture.onnx.nodes.sizes import Sizes, tensor_of
+from lowerkit.capture.onnx.nodes.sizes import tensor_of
 from lowerkit.capture.onnx.prepare import expand_ops
 from lowerkit.capture.onnx.quantized import (
     PRODUCTS,
@@ -44,7 +44,7 @@ from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, element_type_name, is_scalar
 from lowerkit.capture.onnx.to_torch import convert, onnx_name, onnx_operations
 from lowerkit.capture.onnx.unconverted import UnconvertedError, raise_unconverted
-from lowerkit.errors import CaptureError, UnsupportedError
+from lowerkit.errors import CaptureError, UnsupportedError, VerifyError
 from lowerkit.mlir import ir
 from lowerkit.passes.mlir_worker import ConversionError
 from lowerkit.passes.raising.torch_dialect.dead_ops import erase_unread
@@ -143,8 +143,6 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
             found.append(f"{what}: control flow")
         elif node.op_type in _RANDOM:
             found.append(f"{what}: random values")
-        elif node.op_type == "Reshape" and any(item.name == "allowzero" and item.i for item in node.attribute):
-            found.append(f"{what}: allowzero")
         elif node.op_type == "Einsum" and any(is_scalar(types.get(name)) for name in node.input):
             found.append(f"{what}: a scalar operand")
         for name in node.output:
@@ -284,28 +282,21 @@ class NodeImporter(upstream.NodeImporter):
             if node.op_type in PRODUCTS and takes_product(node, self._constant_type(node.input[1])):
                 self._nv_map[node.output[0]] = import_product(node, operands, types[0])
                 return
-            narrow = None
-            if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
-                # torch-mlir converts to 32 bits, and not to 16.
-                node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
-                narrow = types[0]
-                types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
-            if self._import_by_rule(node, names):
-                return
             operands = checked_operands(node, operands, self._constant)
+            if self._import_by_rule(node, names, operands):
+                return
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
             operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
             self._nv_map.update(zip(names, operation.results, strict=True))
-            if narrow is not None:
-                self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
 
-    def _import_by_rule(self, proto: NodeProto, names: list[str]) -> bool:
+    def _import_by_rule(self, proto: NodeProto, names: list[str], operands: Sequence[ir.Value]) -> bool:
         """Builds what a node computes, by the rule of its operator; returns whether one took it."""
         rule = RULES.get(proto.op_type)
         declared = [declared_info(self._gi.find_type_proto_for_name(name)) for name in names]
         version = opset_versions(self.ready.model).get("", 1)
-        node = Node(proto, version, self._nv_map, declared, self._constant, self.sizes)
+        found = {name: operand for name, operand in zip(proto.input, operands, strict=True) if name}
+        node = Node(proto, version, found, declared, self._constant, self.sizes)
         try:
             sizes = followed_sizes(node)
             if sizes is not None:
@@ -314,7 +305,7 @@ class NodeImporter(upstream.NodeImporter):
                 built = rule(node)
             else:
                 return False
-        except RefusalError as refusal:
+        except (RefusalError, VerifyError) as refusal:
             self.refusals[names[0]] = str(refusal)
             return False
         if sizes is not None:
@@ -355,10 +346,6 @@ class NodeImporter(upstream.NodeImporter):
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
         return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
-
-
-def _casts_to(node: NodeProto, element_type: int) -> bool:
-    return any(attribute.name == "to" and attribute.i == element_type for attribute in node.attribute)
 
 
 def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:

@@ -115,7 +115,6 @@ def _simplify(ready: OnnxGraph) -> None:
         with inferable(ready):
             _infer(ready)
         fold_constants(ready, keep=is_literal)
-    _drop_allowzero(ready.graph)
     move_folded(ready)
 
 
@@ -150,16 +149,6 @@ def invalid_model(error: Exception) -> CaptureError:
         if "inconsistent type" in str(error)
         else "export it again; onnx.checker.check_model says the same",
     )
-
-
-def _drop_allowzero(graph: GraphProto) -> None:
-    """Removes Reshape's ``allowzero`` where the target shape has no zero, so that it says nothing."""
-    shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) == 1}
-    for node in graph.node:
-        if node.op_type == "Reshape" and node.input[1] in shapes and (shapes[node.input[1]] != 0).all():
-            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
 
 
 def _set_shapes(ready: OnnxGraph, shapes: Mapping[str, Sequence[int | str | None]]) -> None:

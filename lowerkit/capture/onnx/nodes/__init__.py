@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowerkit.capture.onnx.nodes import activations, constants, elementwise, reductions, softmax
+from lowerkit.capture.onnx.nodes import (
+    activations,
+    constants,
+    elementwise,
+    indexing,
+    moves,
+    normalization,
+    products,
+    reductions,
+    softmax,
+    windows,
+)
 from lowerkit.capture.onnx.nodes.node import Rule
 
 RULES: Mapping[str, Rule] = {
@@ -13,4 +24,9 @@ RULES: Mapping[str, Rule] = {
     **reductions.RULES,
     **softmax.RULES,
     **constants.RULES,
+    **indexing.RULES,
+    **moves.RULES,
+    **normalization.RULES,
+    **products.RULES,
+    **windows.RULES,
 }
