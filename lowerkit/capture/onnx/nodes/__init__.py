@@ -13,6 +13,7 @@ from lowerkit.capture.onnx.nodes import (
     normalization,
     products,
     reductions,
+    resizing,
     softmax,
     windows,
 )
@@ -28,5 +29,6 @@ RULES: Mapping[str, Rule] = {
     **moves.RULES,
     **normalization.RULES,
     **products.RULES,
+    **resizing.RULES,
     **windows.RULES,
 }

@@ -18,6 +18,7 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     constant_int,
     constant_none,
     constant_number,
+    from_builtin,
     int_list,
     tensor_info,
 )
@@ -113,3 +114,10 @@ def require_rank(info: TensorInfo, least: int) -> None:
     """Refuses a tensor of fewer dims."""
     if info.rank < least:
         raise RefusalError(f"{info} has fewer than {least} dims")
+
+
+def taken(value: ir.Value, dtype: str) -> ir.Value:
+    """Returns what an lk op gives as a torch tensor."""
+    built = ir.RankedTensorType(value.type)
+    shape = [None if built.is_dynamic_dim(axis) else built.get_dim_size(axis) for axis in range(built.rank)]
+    return from_builtin(value, TensorInfo(tuple(shape), dtype))

@@ -10,8 +10,9 @@ import numpy as np
 
 from lowerkit.capture.onnx.nodes.node import Node, Results, Rule
 from lowerkit.capture.onnx.nodes.sizes import literal
-from lowerkit.capture.onnx.nodes.torch_ops import look_up, pad, reduce, require_rank
+from lowerkit.capture.onnx.nodes.torch_ops import look_up, pad, reduce, require_rank, taken
 from lowerkit.dialect import AvgPoolOp, ConvTransposeOp, MaxPoolOp
+from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     bias_along,
@@ -24,12 +25,12 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
+    RefusalError,
     TensorInfo,
     build,
     constant_bool,
     constant_int,
     constant_none,
-    from_builtin,
     int_list,
     tensor_info,
     to_builtin,
@@ -74,14 +75,14 @@ def windows(node: Node, kernel: Sequence[int] | None = None) -> Windows:
         moved = strides[axis] > 1
         missing = spans[axis] - 1
         if moved:
-            extent = info.static_dim(2 + axis)
+            extent = _extent(node, axis, "padding")
             missing = max((-(-extent // strides[axis]) - 1) * strides[axis] + spans[axis] - extent, 0)
         less = missing // 2
         low[axis] = less if automatic == "SAME_UPPER" else missing - less
         high[axis] = missing - low[axis]
     if node.attribute("ceil_mode", 0) and not automatic.startswith("SAME"):
         for axis in range(count):
-            extent = info.static_dim(2 + axis)
+            extent = _extent(node, axis, "windows")
             free = low[axis] + extent + high[axis] - spans[axis]
             number = -(-free // strides[axis]) + 1
             if (number - 1) * strides[axis] >= low[axis] + extent:
@@ -91,11 +92,21 @@ def windows(node: Node, kernel: Sequence[int] | None = None) -> Windows:
     return Windows(kernel, strides, dilations, low, high, extra)
 
 
-def _taken(value: ir.Value, dtype: str) -> ir.Value:
-    """A builtin tensor as a torch tensor."""
-    built = ir.RankedTensorType(value.type)
-    shape = [None if built.is_dynamic_dim(axis) else built.get_dim_size(axis) for axis in range(built.rank)]
-    return from_builtin(value, TensorInfo(tuple(shape), dtype))
+def _extent(node: Node, axis: int, what: str) -> int:
+    """Returns the extent of a spatial dim that ``what`` follows from.
+
+    Raises:
+        UnsupportedError: LK4001, it is open.
+    """
+    try:
+        return node.info(0).static_dim(2 + axis)
+    except RefusalError as error:
+        raise UnsupportedError(
+            "LK4001",
+            f"the {what} of {node.op_type} depend on extents that are not static: {error}",
+            op=node.proto.name or node.op_type,
+            hint="give the inputs fixed shapes with --input NAME:SHAPE",
+        ) from error
 
 
 def convolution(node: Node) -> Results:
@@ -132,7 +143,7 @@ def transposed_convolution(node: Node) -> Results:
         stride, span = w.strides[axis], (kernel[axis] - 1) * w.dilations[axis] + 1
         if wanted:
             asked = wanted[len(wanted) - count + axis]
-            total = stride * (info.static_dim(2 + axis) - 1) + beyond[axis] + span - asked
+            total = stride * (_extent(node, axis, "padding") - 1) + beyond[axis] + span - asked
         else:
             total = span + beyond[axis] - stride
         beyond[axis] += max(-total, 0)
@@ -148,7 +159,7 @@ def transposed_convolution(node: Node) -> Results:
         dilation=w.dilations,
         groups=node.attribute("group", 1),
     )
-    result = _taken(made, info.dtype)
+    result = taken(made, info.dtype)
     return [binary("add", result, bias_along(node.operand(2), 1, info.rank)) if node.has(2) else result]
 
 
@@ -163,7 +174,7 @@ def _mean_of_windows(value: ir.Value, w: Windows, *, counted: bool, divisor: int
         divisor=divisor,
         ceil_extra=w.extra,
     )
-    return _taken(made, tensor_info(value).dtype)
+    return taken(made, tensor_info(value).dtype)
 
 
 def average_pool(node: Node) -> Results:
@@ -193,13 +204,13 @@ def max_pool(node: Node) -> Results:
     made = MaxPoolOp.build(
         to_builtin(wide), kernel=w.kernel, strides=w.strides, padding=w.padding, dilation=w.dilations
     )
-    return [cast(_taken(made, tensor_info(wide).dtype), info.dtype)]
+    return [cast(taken(made, tensor_info(wide).dtype), info.dtype)]
 
 
 def _maxima_and_places(node: Node, w: Windows) -> list[ir.Value]:
     """Looks up every element of every window beside its place; of equal ones the first counts."""
     info = node.info(0)
-    batch, channels, *image = info.static_shape()
+    batch, channels, *image = (_extent(node, axis - 2, "windows") for axis in range(info.rank))
     wide = "si64" if not info.is_float else info.dtype
     value = cast(node.operand(0), wide)
     lowest = -math.inf if info.is_float else np.iinfo(np.int64).min

@@ -1,7 +1,7 @@
 """Rules that write an ONNX node as simpler ONNX nodes, where no conversion takes it, or none takes it right.
 
 A rule is a function of a :class:`~lowerkit.capture.onnx.rewrites.rewriter.Rewriter`. ``ALWAYS`` holds for every node of
-the type, as far as the rule takes it; ``FALLBACK`` only for nodes for which torch-mlir has no conversion.
+the type, as far as the rule takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from lowerkit.capture.onnx.rewrites import (
     quantized,
     recurrent,
     reductions,
-    resize,
 )
 from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter
 
@@ -74,7 +73,6 @@ ALWAYS: dict[str, Rule] = {
     "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
-    "Resize": resize.resize_by_fraction,
     "STFT": fourier.stft,
     "TensorScatter": data_movement.tensor_scatter,
     "ai.onnx.preview.training.Adagrad": optimizers.adagrad,
@@ -83,9 +81,6 @@ ALWAYS: dict[str, Rule] = {
     "com.microsoft.AllGather": collectives.all_gather,
     "com.microsoft.QLinearConv": integer_products.qlinear_conv,
     **{f"com.microsoft.{op_type}": rule for op_type, rule in com_microsoft.RULES.items()},
-}
-FALLBACK: dict[str, Rule] = {
-    "Resize": resize.resize,
 }
 
 
