@@ -174,9 +174,19 @@ def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -
 
 
 class NodeImporter(upstream.NodeImporter):
-    """Imports the nodes of one graph; ``functions`` takes the modules of the bodies that it meets."""
+    """Imports the nodes of one graph.
+
+    Attributes:
+        functions: takes the modules of the bodies that it meets.
+        refusals: why a rule did not take a node, by the name of its first output.
+        sizes: what is known of values that are computed from shapes.
+    """
 
     __slots__ = ("functions", "ready", "refusals", "sizes")
+    functions: list[ir.Module]
+    ready: OnnxGraph
+    refusals: dict[str, str]
+    sizes: dict[str, Sizes]
 
     @classmethod
     def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> NodeImporter:

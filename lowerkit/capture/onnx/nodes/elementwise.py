@@ -14,13 +14,10 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary_scalar,
     broadcast_shape,
     cast,
-    scalar_tensor,
     unary,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     FLOATS,
-    RefusalError,
-    TensorInfo,
     build,
     constant_float,
     constant_int,
@@ -87,16 +84,15 @@ def _divided(node: Node) -> ir.Value:
 
 
 def _power(node: Node) -> ir.Value:
-    """A power in the element type of the base; that of an integer to a fraction is cut off."""
+    """A power in the element type of the base; that of an integer, unless to a constant one, is computed in float64."""
     base, exponent = node.operand(0), node.operand(1)
     kind = tensor_info(base).dtype
-    number = node.number(1)
-    if kind in FLOATS or not tensor_info(exponent).is_float:
-        if number is not None and not tensor_info(exponent).shape:
-            whole = kind not in FLOATS or (float(number).is_integer() and abs(number) <= 4)
-            return binary_scalar("pow", base, int(number) if whole else float(number))
-        return broadcast_binary("pow.Tensor_Tensor", base, cast(exponent, kind))
-    return cast(broadcast_binary("pow.Tensor_Tensor", cast(base, "f64"), cast(exponent, "f64")), kind)
+    number = None if tensor_info(exponent).shape else node.number(1)
+    if number is not None and (kind in FLOATS or (isinstance(number, int) and number >= 0)):
+        whole = kind not in FLOATS or (float(number).is_integer() and abs(number) <= 4)
+        return binary_scalar("pow", base, int(number) if whole else float(number))
+    computed = kind if kind in FLOATS else "f64"
+    return cast(broadcast_binary("pow.Tensor_Tensor", cast(base, computed), cast(exponent, computed)), kind)
 
 
 def _modulo(node: Node) -> ir.Value:

@@ -10,7 +10,6 @@ from lowerkit.capture.onnx.nodes.sizes import subtract, value_of
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
-    binary_scalar,
     cast,
     concatenate,
     expand,
@@ -23,7 +22,6 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     LOW_PRECISION_FLOATS,
     TORCH_DTYPE_CODES,
-    RefusalError,
     TensorInfo,
     build,
     constant_bool,
@@ -69,7 +67,9 @@ def _product(value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
         info = tensor_info(value)
         dtype = constant_none() if info.is_float else constant_int(TORCH_DTYPE_CODES[info.dtype])
         result = _reduced(info, [axis], keep_dims).torch_type()
-        value = build("torch.aten.prod.dim_int", [value, constant_int(axis), constant_bool(keep_dims), dtype], [result])[0]
+        value = build(
+            "torch.aten.prod.dim_int", [value, constant_int(axis), constant_bool(keep_dims), dtype], [result]
+        )[0]
     return value
 
 
@@ -98,6 +98,8 @@ def _log_sum(value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
 
 
 def _log_sum_of_exponentials(value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
+    if any(tensor_info(value).shape[axis] == 0 for axis in axes):  # nothing is the largest of none
+        return _log_sum(unary("exp", value), axes, keep_dims)
     return _along("logsumexp", value, axes, keep_dims)
 
 

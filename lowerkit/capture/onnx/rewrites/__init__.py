@@ -18,14 +18,12 @@ from lowerkit.capture.onnx.rewrites import (
     data_movement,
     deform_conv,
     elementwise,
-    equal_where,
     fourier,
     grid_sample,
     integer_products,
     optimizers,
     quantized,
     recurrent,
-    reductions,
 )
 from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter
 
