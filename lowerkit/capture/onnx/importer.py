@@ -30,7 +30,7 @@ from lowerkit.capture.onnx.node_location import node_location
 from lowerkit.capture.onnx.nodes import RULES
 from lowerkit.capture.onnx.nodes.followed import followed_sizes
 from lowerkit.capture.onnx.nodes.node import Node, Results, declared_info
-from lowerkit.capture.onnx.nodes.sizes import tensor_of
+from lowerkit.capture.onnx.nodes.sizes import Sizes, tensor_of
 from lowerkit.capture.onnx.prepare import expand_ops
 from lowerkit.capture.onnx.quantized import (
     PRODUCTS,
