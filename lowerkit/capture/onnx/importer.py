@@ -118,8 +118,6 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
             found.append(f"{what}: control flow")
         elif node.op_type in _RANDOM:
             found.append(f"{what}: random values")
-        elif node.op_type == "Reshape" and any(item.name == "allowzero" and item.i for item in node.attribute):
-            found.append(f"{what}: allowzero")
         elif node.op_type == "Einsum" and any(is_scalar(types.get(name)) for name in node.input):
             found.append(f"{what}: a scalar operand")
         for name in node.output:

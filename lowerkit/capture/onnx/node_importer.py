@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from lowerkit.capture.onnx.quantized import (
 )
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import data_type_of, is_scalar
+from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
 from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError
@@ -165,20 +166,21 @@ class NodeImporter(upstream.NodeImporter):
             if node.op_type in PRODUCTS and takes_product(node, self._constant_type(node.input[1])):
                 self._nv_map[node.output[0]] = import_product(node, operands, types[0])
                 return
-            if self._import_by_rule(node, names):
-                return
             operands = checked_operands(node, operands, self._constant)
+            if self._import_by_rule(node, names, operands):
+                return
             attributes = self.import_attributes(list(node.attribute))
             attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
             operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
             self._nv_map.update(zip(names, operation.results, strict=True))
 
-    def _import_by_rule(self, proto: NodeProto, names: list[str]) -> bool:
+    def _import_by_rule(self, proto: NodeProto, names: list[str], operands: Sequence[ir.Value]) -> bool:
         """Builds what a node computes, by the rule of its operator; returns whether one took it."""
         rule = RULES.get(proto.op_type)
         declared = [declared_info(self._gi.find_type_proto_for_name(name)) for name in names]
         version = opset_versions(self.ready.model).get("", 1)
-        node = Node(proto, version, self._nv_map, declared, self._constant, self.sizes)
+        found = {name: operand for name, operand in zip(proto.input, operands, strict=True) if name}
+        node = Node(proto, version, found, declared, self._constant, self.sizes)
         try:
             sizes = followed_sizes(node)
             if sizes is not None:
@@ -187,7 +189,7 @@ class NodeImporter(upstream.NodeImporter):
                 built = rule(node)
             else:
                 return False
-        except RefusalError as refusal:
+        except (RefusalError, VerifyError) as refusal:
             self.refusals[names[0]] = str(refusal)
             return False
         if sizes is not None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowerkit.capture.onnx.nodes import activations, constants, elementwise, reductions, softmax
+from lowerkit.capture.onnx.nodes import (
+    activations,
+    constants,
+    elementwise,
+    indexing,
+    moves,
+    normalization,
+    products,
+    reductions,
+    resizing,
+    softmax,
+    windows,
+)
 from lowerkit.capture.onnx.nodes.node import Rule
 
 RULES: Mapping[str, Rule] = {
@@ -13,4 +25,10 @@ RULES: Mapping[str, Rule] = {
     **reductions.RULES,
     **softmax.RULES,
     **constants.RULES,
+    **indexing.RULES,
+    **moves.RULES,
+    **normalization.RULES,
+    **products.RULES,
+    **resizing.RULES,
+    **windows.RULES,
 }

@@ -79,6 +79,14 @@ class Node:
         tensor_info(value)
         return value
 
+    def info(self, index: int) -> TensorInfo:
+        """Returns shape and element type of an operand."""
+        return tensor_info(self.operand(index))
+
+    def wants(self, index: int) -> bool:
+        """Whether the node names a result."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
     def operands(self) -> list[ir.Value]:
         """Returns all operands that are there."""
         return [self.operand(index) for index in range(len(self.proto.input)) if self.has(index)]

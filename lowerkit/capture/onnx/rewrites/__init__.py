@@ -1,7 +1,7 @@
 """Rules that write an ONNX node as simpler ONNX nodes, where no conversion takes it, or none takes it right.
 
 A rule is a function of a :class:`~lowerkit.capture.onnx.rewrites.rewriter.Rewriter`. ``ALWAYS`` holds for every node of
-the type, as far as the rule takes it; ``FALLBACK`` only for nodes for which torch-mlir has no conversion.
+the type, as far as the rule takes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from lowerkit.capture.onnx.rewrites import (
     fourier,
     grid_sample,
     integer_products,
-    normalization,
     optimizers,
-    pooling,
     quantized,
     recurrent,
-    resize,
 )
 from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter
 
@@ -55,37 +52,26 @@ def first_of(*rules: Rule) -> Rule:
 
 
 ALWAYS: dict[str, Rule] = {
-    "AveragePool": pooling.average_pool,
     "Col2Im": data_movement.col2im,
     "ConvInteger": first_of(integer_products.conv_integer, quantized.conv_integer),
-    "ConvTranspose": pooling.transposed_convolution,
     "DFT": fourier.dft,
     "DeformConv": deform_conv.deform_conv,
     "DequantizeLinear": quantized.dequantize_linear,
-    "DepthToSpace": data_movement.depth_to_space,
     "Det": elementwise.determinant,
     "Dropout": elementwise.dropout,
     "DynamicQuantizeLinear": integer_products.dynamic_quantize_linear,
     "Einsum": elementwise.einsum_with_scalars,
-    "Gemm": elementwise.gemm,
     "GRU": recurrent.gru,
     "GridSample": grid_sample.grid_sample,
-    "LRN": normalization.local_response_normalization,
     "LSTM": recurrent.lstm,
-    "LayerNormalization": normalization.layer_normalization,
     "LpNormalization": elementwise.lp_normalization,
-    "LpPool": pooling.lp_pool,
     "MatMulInteger": integer_products.matmul_integer,
-    "MaxPool": pooling.max_pool,
-    "MaxUnpool": pooling.max_unpool,
+    "MaxUnpool": data_movement.max_unpool,
     "QLinearConv": integer_products.qlinear_conv,
     "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
-    "Resize": resize.resize_by_fraction,
     "STFT": fourier.stft,
-    "Slice": data_movement.backward_slice,
-    "SpaceToDepth": data_movement.space_to_depth,
     "TensorScatter": data_movement.tensor_scatter,
     "ai.onnx.preview.training.Adagrad": optimizers.adagrad,
     "ai.onnx.preview.training.Adam": optimizers.adam,
@@ -93,9 +79,6 @@ ALWAYS: dict[str, Rule] = {
     "com.microsoft.AllGather": collectives.all_gather,
     "com.microsoft.QLinearConv": integer_products.qlinear_conv,
     **{f"com.microsoft.{op_type}": rule for op_type, rule in com_microsoft.RULES.items()},
-}
-FALLBACK: dict[str, Rule] = {
-    "Resize": resize.resize,
 }
 
 

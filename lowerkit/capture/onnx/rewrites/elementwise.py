@@ -70,13 +70,3 @@ def einsum_with_scalars(b: Rewriter) -> None:
     for name in scalars:
         value = b.op("Mul", value, name)
     b.give(b.op("Identity", value))
-
-
-def gemm(b: Rewriter) -> None:
-    """Writes the factor of a Gemm that adds nothing: torch-mlir leaves it out, and adds what has the factor 0."""
-    alpha, beta = b.attribute("alpha", 1.0), b.attribute("beta", 1.0)
-    if (b.input(2) and beta != 0.0) or (not b.input(2) and alpha == 1.0):
-        raise NoRewriteError("the conversion is right")
-    sides = {name: b.attribute(name, 0) for name in ("transA", "transB")}
-    product = b.op("Gemm", b.input(0), b.input(1), **sides)
-    b.give(product if alpha == 1.0 else b.op("Mul", product, b.scalar(alpha, b.input(0))))
