@@ -1,12 +1,8 @@
 """From a ready ONNX graph to the captured form: torch dialect, weights by reference, a location on every op.
 
-torch-mlir's importer takes the graph node by node as ``torch.operator "onnx.*"`` and its conversion turns those into
-ATen ops. The conversion stops at the first op that it does not know; then each op is tried alone, so that the error
-lists all of them.
+Each node becomes ops by a rule (:mod:`nodes`). Nodes without one, or which theirs does not take, are replaced by what
+the standard defines them by, if it does; what is left then is refused, all at once.
 """
-
-# torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
@@ -22,11 +18,8 @@ from lowerkit.capture.onnx.node_importer import CONTROL_FLOW, NodeImporter
 from lowerkit.capture.onnx.prepare import expand_ops
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, element_type_name, is_scalar
-from lowerkit.capture.onnx.to_torch import convert, onnx_name, onnx_operations
-from lowerkit.capture.onnx.unconverted import UnconvertedError, raise_unconverted
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.mlir_worker import ConversionError
 from lowerkit.passes.raising.torch_dialect.dead_ops import erase_unread
 
 _RANDOM = frozenset(
@@ -34,37 +27,23 @@ _RANDOM = frozenset(
 )
 
 
-def import_expanded(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports a graph; ops without a conversion that the standard defines by other ops are replaced by those.
+def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    """Imports a graph to a function of its name, ``@main``, with those of its bodies behind it.
 
     Raises:
-        UnsupportedError, CaptureError: see :func:`import_onnx`.
+        UnsupportedError: LK4001, with every node that cannot be expressed, or that no rule takes.
+        CaptureError: LK2003, the graph is not in topological order, lacks types, or contradicts itself.
     """
     while True:
-        try:
-            return import_onnx(ready, context)
-        except UnconvertedError as error:
-            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
-                raise
-
-
-def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports and converts a graph to a function of its name, ``@main``, with those of its bodies behind it.
-
-    Raises:
-        UnconvertedError: LK4001, with every node that has no conversion, or one that crashes or does not end.
-        UnsupportedError: LK4001, with every node that is known beforehand to be inexpressible.
-        CaptureError: LK2003, the graph is not in topological order or lacks types.
-    """
-    _refuse_unsupported(ready)
-    ready.bodies.clear()
-    functions: list[ir.Module] = []
-    module = _import(ready, context, functions)
-    erase_unread(module.body.operations[0].operation.regions[0].blocks[0])
-    if all(onnx_name(op) == "onnx.Constant" for op in onnx_operations(module)):
-        _finish(module)
-    else:
-        _convert(module, context)
+        _refuse_unsupported(ready)
+        ready.bodies.clear()
+        functions: list[ir.Module] = []
+        module, refused = _import(ready, context, functions)
+        if not refused:
+            break
+        if not expand_ops(ready, {("", op_type) for op_type in refused.values()}):
+            raise _unsupported(list(refused))
+    _finish(module)
     for part in functions:
         for op in list(part.body.operations):
             op.operation.detach_from_parent()
@@ -73,29 +52,11 @@ def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
     return module
 
 
-def _convert(module: ir.Module, context: ir.Context) -> None:
-    """Lets torch-mlir convert the nodes that no rule took."""
-    pristine = module.operation.get_asm(enable_debug_info=True)
-    try:
-        convert(module)
-    except ConversionError as error:
-        raise_unconverted(pristine, context, error)
-    left = onnx_operations(module)
-    if left:
-        raise UnconvertedError(dict.fromkeys(left, ""))
-
-
 def _finish(module: ir.Module) -> None:
-    """Makes literals of constants, drops what nothing reads, and declares the results as they are computed."""
-    for op in onnx_operations(module):
-        with module.context, ir.InsertionPoint(op), op.location:
-            attributes = {"value": op.attributes["torch.onnx.value"]}
-            kinds = [result.type for result in op.results]
-            literal = ir.Operation.create("torch.vtensor.literal", results=kinds, attributes=attributes)
-        op.results[0].replace_all_uses_with(literal.results[0])
-        op.erase()
+    """Drops what nothing reads, and declares the results as they are computed."""
     function = module.body.operations[0].operation
     block = function.regions[0].blocks[0]
+    erase_unread(block)
     results = [value.type for value in block.operations[len(block.operations) - 1].operation.operands]
     with module.context:
         kind = ir.FunctionType.get([argument.type for argument in block.arguments], results)
@@ -132,20 +93,21 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
         raise _unsupported(found)
 
 
-def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> ir.Module:
+def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> tuple[ir.Module, dict[str, str]]:
+    """Returns the module, and of each node that no rule took, what to say of it and its operator."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             info = upstream.ModelInfo(ready.model)
             module = info.create_module(context)
             importer = NodeImporter.define_main(ready, info.main_graph, module.operation)
-            importer.functions, importer.import_graph = functions, import_expanded
+            importer.functions, importer.import_graph = functions, import_onnx
             importer.import_all()
             importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error
-    return module
+    return module, importer.refused
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

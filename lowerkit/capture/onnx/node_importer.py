@@ -19,11 +19,11 @@ from lowerkit.capture.onnx.calls import import_if, import_loop
 from lowerkit.capture.onnx.collectives import import_collective, is_collective
 from lowerkit.capture.onnx.functions import opset_versions
 from lowerkit.capture.onnx.index_checks import checked_operands
-from lowerkit.capture.onnx.literals import dense_literal
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.node_location import node_location
 from lowerkit.capture.onnx.nodes import RULES
 from lowerkit.capture.onnx.nodes.followed import followed_sizes
-from lowerkit.capture.onnx.nodes.node import Node, Results, declared_info
+from lowerkit.capture.onnx.nodes.node import Node, Results, declared_info, torch_name
 from lowerkit.capture.onnx.nodes.sizes import Sizes, tensor_of
 from lowerkit.capture.onnx.quantized import (
     PRODUCTS,
@@ -34,11 +34,12 @@ from lowerkit.capture.onnx.quantized import (
     takes_product,
 )
 from lowerkit.capture.onnx.skeleton import OnnxGraph
-from lowerkit.capture.onnx.tensors import data_type_of, is_scalar
+from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, is_scalar
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
-from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError
+from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError, defining_op
+from lowerkit.passes.source_location import op_name
 from lowerkit.program.dtypes import mlir_type
 from lowerkit.program.locations import make_location
 
@@ -51,15 +52,15 @@ class NodeImporter(upstream.NodeImporter):
     Attributes:
         import_graph: imports the body of control flow.
         functions: takes the modules of the bodies that it meets.
-        refusals: why a rule did not take a node, by the name of its first output.
+        refused: what to say of each node that no rule took, and its operator.
         sizes: what is known of values that are computed from shapes.
     """
 
-    __slots__ = ("functions", "import_graph", "ready", "refusals", "sizes")
+    __slots__ = ("functions", "import_graph", "ready", "refused", "sizes")
     functions: list[ir.Module]
     import_graph: Callable[[OnnxGraph, ir.Context], ir.Module]
     ready: OnnxGraph
-    refusals: dict[str, str]
+    refused: dict[str, str]
     sizes: dict[str, Sizes]
 
     @classmethod
@@ -82,7 +83,7 @@ class NodeImporter(upstream.NodeImporter):
             module_op=module,
             module_cache=upstream.ModuleCache(module, cache),
         )
-        importer.ready, importer.sizes, importer.refusals = ready, {}, {}
+        importer.ready, importer.sizes, importer.refused = ready, {}, {}
         importer._nv_map.update(zip(ready.inputs, block.arguments, strict=True))
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
@@ -128,16 +129,9 @@ class NodeImporter(upstream.NodeImporter):
         """Imports a literal."""
         name = extern_name or initializer.name
         with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
-            literal = ir.Operation.create(
-                "torch.operator",
-                results=[self._cc.tensor_proto_to_type(initializer)],
-                attributes={
-                    "name": ir.StringAttr.get("onnx.Constant"),
-                    "torch.onnx.value": dense_literal(initializer, self._cc),
-                },
-            )
-        self._nv_map[name] = literal.result
-        return literal.result
+            made = literal(numpy_helper.to_array(initializer), torch_name(DTYPE_NAMES[initializer.data_type]))
+        self._nv_map[name] = made
+        return made
 
     def _import_body(self, body: OnnxGraph) -> ir.Operation:
         module = self.import_graph(body, self._c)
@@ -169,10 +163,10 @@ class NodeImporter(upstream.NodeImporter):
             operands = checked_operands(node, operands, self._constant)
             if self._import_by_rule(node, names, operands):
                 return
-            attributes = self.import_attributes(list(node.attribute))
-            attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
-            operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
-            self._nv_map.update(zip(names, operation.results, strict=True))
+            # What the other nodes are imported with.
+            name = {"name": ir.StringAttr.get(f"onnx.{node.op_type}")}
+            left = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=name)
+            self._nv_map.update(zip(names, left.results, strict=True))
 
     def _import_by_rule(self, proto: NodeProto, names: list[str], operands: Sequence[ir.Value]) -> bool:
         """Builds what a node computes, by the rule of its operator; returns whether one took it."""
@@ -188,9 +182,10 @@ class NodeImporter(upstream.NodeImporter):
             elif rule is not None:
                 built = rule(node)
             else:
-                return False
+                raise RefusalError("")
         except (RefusalError, VerifyError) as refusal:
-            self.refusals[names[0]] = str(refusal)
+            if not any(map(_is_refused, operands)):
+                self.refused[_description(proto, operands, str(refusal))] = proto.op_type
             return False
         if sizes is not None:
             self.sizes[names[0]] = sizes
@@ -229,7 +224,8 @@ class NodeImporter(upstream.NodeImporter):
 
     def _output_type(self, name: str) -> ir.Type:
         found = self._gi.find_type_proto_for_name(name)
-        return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
+        known = found and found.tensor_type.HasField("shape")
+        return self._cc.type_proto_to_type(found) if known else ir.Type.parse("!torch.vtensor", context=self._c)
 
 
 def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
@@ -239,3 +235,14 @@ def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
     if value.name in ready.unsigned:
         outer.tensor_type.elem_type = ready.unsigned[value.name]
     return outer
+
+
+def _is_refused(value: ir.Value) -> bool:
+    """Whether a node that no rule took makes a value: what reads it may lack its type."""
+    owner = defining_op(value)
+    return owner is not None and op_name(owner).startswith("onnx.")
+
+
+def _description(node: NodeProto, operands: Sequence[ir.Value], reason: str) -> str:
+    types = ", ".join(str(operand.type).removeprefix("!torch.") for operand in operands)
+    return f"{node.op_type} (node {node.name or node.output[0]!r}) on ({types}){reason and f': {reason}'}"
