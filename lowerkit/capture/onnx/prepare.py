@@ -28,10 +28,11 @@ from lowerkit.capture.onnx.control_flow.scan_outputs import carry_collected
 from lowerkit.capture.onnx.control_flow.static_control_flow import inline_control_flow
 from lowerkit.capture.onnx.declared_shapes import believe_inferred
 from lowerkit.capture.onnx.eager import holds_bfloat16
-from lowerkit.capture.onnx.functions import ALWAYS_EXPANDED, expand_functions
+from lowerkit.capture.onnx.functions import defined_by_others, expand_functions
 from lowerkit.capture.onnx.legacy_hardmax import HARDMAX_OPSET, flatten_before_hardmax
 from lowerkit.capture.onnx.legacy_resize import RESIZE_OPSET, keep_old_coordinates
 from lowerkit.capture.onnx.limits import require_sound_scales
+from lowerkit.capture.onnx.nodes import RULES
 from lowerkit.capture.onnx.rewrites import ALWAYS, rewrite_nodes
 from lowerkit.capture.onnx.skeleton import OnnxGraph, extract_constant_nodes, is_literal, make_skeleton, move_folded
 from lowerkit.capture.onnx.unsigned_integers import has_unsigned, widen_unsigned
@@ -50,6 +51,8 @@ _BFLOAT16_HINT = (
 )
 
 _ROUNDS = 24
+_EXPANDED = defined_by_others(but=frozenset({*RULES, *ALWAYS, "Bernoulli"}))
+"""Operators that no rule takes; of Bernoulli the error is to speak, and not of what its body draws."""
 
 
 def ready_graph(
@@ -101,7 +104,7 @@ def _simplify(ready: OnnxGraph) -> None:
             _infer(ready)
         _read_through_identities(ready.graph)
         changed = fold_constants(ready, keep=is_literal)
-        changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
+        changed = expand_functions(ready.model, _EXPANDED) or changed
         changed = inline_control_flow(ready) or changed
         changed = rewrite_nodes(ready, ALWAYS) or changed
         # Only what could not be written out.

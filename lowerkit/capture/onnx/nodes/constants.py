@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from onnx import numpy_helper
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.elementwise import where
 from lowerkit.capture.onnx.nodes.node import Node, Rule, torch_name
-from lowerkit.capture.onnx.nodes.sizes import Size, literal, value_of
+from lowerkit.capture.onnx.nodes.sizes import Size, value_of
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import (

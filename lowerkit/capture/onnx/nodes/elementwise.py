@@ -110,6 +110,13 @@ def _logical(name: str) -> Rule:
 
 
 def _where(node: Node) -> ir.Value:
+    """A mask that is constant, and of one value, chooses nothing: patterns look for what is chosen."""
+    condition = node.constant(0)
+    if condition is not None and condition.size and condition.all() == condition.any():
+        chosen = node.operand(1 if condition.all() else 2)
+        shape = broadcast_shape(*(tensor_info(node.operand(index)).shape for index in range(3)))
+        if None not in shape and shape == tensor_info(chosen).shape:
+            return chosen
     return where(node.operand(0), node.operand(1), node.operand(2))
 
 

@@ -173,7 +173,7 @@ def expand_to(node: Node) -> Results:
             message = {"message": ir.StringAttr.get("onnx.Expand broadcasts an open extent")}
             ir.Operation.create("torch.runtime.assert", operands=test, attributes=message)
             found.append(own)
-    return [expand(value, found)]
+    return [value if found == given else expand(value, found)]
 
 
 def tile(node: Node) -> Results:

@@ -13,10 +13,10 @@ from typing import cast as as_type
 
 import numpy as np
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.elementwise import where
 from lowerkit.capture.onnx.nodes.node import Node, Results, Rule
 from lowerkit.capture.onnx.nodes.reductions import summed
-from lowerkit.capture.onnx.nodes.sizes import literal
 from lowerkit.capture.onnx.nodes.torch_ops import look_up, take, taken
 from lowerkit.dialect import ResizeOp
 from lowerkit.dialect.ops.resize import RESIZE_COORDINATES

@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import cast, concatenate, product, unsqueeze
-from lowerkit.passes.raising.torch_dialect.torch_ir import TensorInfo, build, constant_int, defining_op
+from lowerkit.passes.raising.torch_dialect.torch_ir import TensorInfo, build, constant_int, defining_op, try_int
 from lowerkit.program.dtypes import NUMPY_DTYPES
-from lowerkit.program.weights import Array
 
 Size: TypeAlias = int | ir.Value
 """A number, or an int value of the torch dialect."""
@@ -56,27 +56,20 @@ def tensor_of(sizes: Sizes, dtype: str) -> ir.Value:
     return cast(items[0], dtype)
 
 
-def literal(array: Array, dtype: str) -> ir.Value:
-    """Builds a constant tensor of a few elements."""
-    kind = TensorInfo(array.shape, dtype)
-    element = kind.builtin_type().element_type
-    if array.dtype == np.bool_:
-        values = [ir.BoolAttr.get(bool(value)) for value in array.reshape(-1)]
-        dense = ir.DenseElementsAttr.get(values, kind.builtin_type())
-    elif array.dtype.name == "bfloat16":
-        values = [ir.FloatAttr.get(element, float(value)) for value in array.reshape(-1)]
-        dense = ir.DenseElementsAttr.get(values, kind.builtin_type())
-    else:
-        typed = ir.IntegerType.get_signed if dtype.startswith("s") else ir.IntegerType.get_unsigned
-        element = typed(array.itemsize * 8) if dtype.startswith(("s", "u")) else element
-        dense = ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=array.shape)
-    made = ir.Operation.create("torch.vtensor.literal", results=[kind.torch_type()], attributes={"value": dense})
-    return made.results[0]
-
-
 def value_of(size: Size) -> ir.Value:
     """Returns a size as an int value."""
     return constant_int(size) if isinstance(size, int) else size
+
+
+def same(left: Size, right: Size) -> bool:
+    """Whether two sizes are known to be equal: one number, one value, or the size of one dim."""
+    if isinstance(left, int) or isinstance(right, int) or left == right:
+        return left == right
+    one, other = (defining_op(size, "torch.aten.size.int") for size in (left, right))
+    if one is None or other is None or one.operands[0] != other.operands[0]:
+        return False
+    axes = [try_int(op.operands[1]) for op in (one, other)]
+    return axes[0] is not None and axes[0] == axes[1]
 
 
 def add(left: Size, right: Size) -> Size | None:
@@ -88,7 +81,7 @@ def add(left: Size, right: Size) -> Size | None:
 
 def subtract(left: Size, right: Size) -> Size | None:
     """The difference."""
-    return 0 if left == right else left if right == 0 else _binary("sub", left, right, int.__sub__)
+    return 0 if same(left, right) else left if right == 0 else _binary("sub", left, right, int.__sub__)
 
 
 def multiply(left: Size, right: Size) -> Size | None:
@@ -109,7 +102,7 @@ def equal(left: Size, right: Size) -> Size | None:
     """Whether both are equal: 0, 1, or None where it depends on sizes. No size is negative."""
     if isinstance(left, int) and isinstance(right, int):
         return int(left == right)
-    if left == right:
+    if same(left, right):
         return 1
     number = left if isinstance(left, int) else right
     size = right if isinstance(left, int) else left
@@ -139,7 +132,7 @@ ARITHMETIC: dict[str, Callable[[Size, Size], Size | None]] = {
 
 
 def _extreme(name: str, left: Size, right: Size) -> Size | None:
-    if left == right:
+    if same(left, right):
         return left
     if isinstance(left, int) and isinstance(right, int):
         return min(left, right) if name == "min" else max(left, right)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.elementwise import where
-from lowerkit.capture.onnx.nodes.sizes import Size, literal, value_of
+from lowerkit.capture.onnx.nodes.sizes import Size, value_of
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import binary_scalar, broadcast_shape, slice_axis
 from lowerkit.passes.raising.torch_dialect.torch_ir import (

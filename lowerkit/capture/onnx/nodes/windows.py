@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.node import Node, Results, Rule
-from lowerkit.capture.onnx.nodes.sizes import literal
 from lowerkit.capture.onnx.nodes.torch_ops import look_up, pad, reduce, require_rank, taken
 from lowerkit.dialect import AvgPoolOp, ConvTransposeOp, MaxPoolOp
 from lowerkit.errors import UnsupportedError
