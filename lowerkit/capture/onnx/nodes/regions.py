@@ -7,9 +7,9 @@ import itertools
 
 import numpy as np
 
+from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.elementwise import broadcast_binary, clamped, where
 from lowerkit.capture.onnx.nodes.node import Node, Results, Rule
-from lowerkit.capture.onnx.nodes.sizes import literal
 from lowerkit.capture.onnx.nodes.torch_ops import look_up, reduce
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import (
