@@ -13,6 +13,7 @@ from lowerkit.capture.onnx.nodes import (
     normalization,
     products,
     reductions,
+    regions,
     resizing,
     softmax,
     windows,
@@ -29,6 +30,7 @@ RULES: Mapping[str, Rule] = {
     **moves.RULES,
     **normalization.RULES,
     **products.RULES,
+    **regions.RULES,
     **resizing.RULES,
     **windows.RULES,
 }

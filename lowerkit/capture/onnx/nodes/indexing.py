@@ -127,11 +127,16 @@ def scatter_tuples(node: Node) -> Results:
     return [view(_written(flat, 0, places, updates, reduction), sizes)]
 
 
+def depends_on_data(node: Node) -> Results:
+    """Refuses a node of constants that were not folded, or of what is computed."""
+    raise RefusalError("the size of the result depends on data")
+
+
 def compress(node: Node) -> Results:
     """Takes the positions for which a constant condition holds."""
     condition = node.constant(1)
     if condition is None:
-        raise RefusalError("the size of the result depends on data")
+        return depends_on_data(node)
     value, axis = node.operand(0), node.attribute("axis", None)
     if axis is None:
         value, axis = view(value, [product(sizes_of(value))]), 0
@@ -157,5 +162,6 @@ RULES: dict[str, Rule] = {
     "Scatter": scatter_elements,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_tuples,
+    **dict.fromkeys(("NonMaxSuppression", "NonZero", "Unique"), depends_on_data),
     "TopK": top,
 }

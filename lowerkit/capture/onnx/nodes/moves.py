@@ -13,7 +13,6 @@ from lowerkit.capture.onnx.nodes.sizes import Size, value_of
 from lowerkit.capture.onnx.nodes.torch_ops import (
     cut,
     item,
-    known,
     look_up,
     pad,
     quotient,
@@ -179,8 +178,9 @@ def expand_to(node: Node) -> Results:
 def tile(node: Node) -> Results:
     """Repeats each dim."""
     value, info, counts = node.operand(0), node.info(0), node.sizes(1).items
-    shape = known([product([own, count]) for own, count in zip(sizes_of(value), counts, strict=True)])
-    return build("torch.aten.repeat", [value, int_list(counts)], [info.with_shape(shape).torch_type()])
+    sizes = [product([own, count]) for own, count in zip(sizes_of(value), counts, strict=True)]
+    result = info.with_shape([extent if isinstance(extent, int) else None for extent in sizes])
+    return build("torch.aten.repeat", [value, int_list(counts)], [result.torch_type()])
 
 
 def padded(node: Node) -> Results:

@@ -74,13 +74,14 @@ def resize(node: Node) -> Results:
 
 
 def _is_sampled(node: Node, changes: list[_Change]) -> bool:
-    """Whether ``lk.resize`` says what the node does."""
-    info = node.info(0)
+    """Whether ``lk.resize`` says what the node does; of most coordinates only where the scales give whole extents."""
+    info, coordinates = node.info(0), node.attribute("coordinate_transformation_mode")
+    whole = all(change.scale * change.extent == change.size for change in changes)
     return (
         3 <= info.rank <= 5
         and None not in info.shape[2:]
         and all(change.axis >= 2 and change.size > 0 for change in changes)
-        and node.attribute("coordinate_transformation_mode") in RESIZE_COORDINATES
+        and coordinates in ("half_pixel", "asymmetric", *(RESIZE_COORDINATES if whole else ()))
         and not node.attribute("antialias")
         and not node.attribute("exclude_outside")
         and (node.attribute("mode") != "cubic" or node.attribute("cubic_coeff_a") == -0.75)

@@ -12,7 +12,6 @@ from lowerkit.capture.onnx.nodes.sizes import Size, value_of
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import binary_scalar, broadcast_shape, slice_axis
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
-    RefusalError,
     TensorInfo,
     build,
     constant_bool,
@@ -24,11 +23,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     tensor_info,
 )
 from lowerkit.program.weights import Array
-
-
-def known(sizes: Sequence[Size]) -> list[int | None]:
-    """Returns sizes as a type has them: None for what is known at run time only."""
-    return [item if isinstance(item, int) else None for item in sizes]
 
 
 def subtract(left: Size, right: Size) -> Size:
@@ -109,12 +103,6 @@ def reduce(name: str, value: ir.Value, axes: Sequence[int], *, keep: bool = True
     operands = [value, int_list(axes), constant_bool(keep), constant_none()]
     spelled = {"mean": "mean.dim", "sum": "sum.dim_IntList"}[name]
     return build(f"torch.aten.{spelled}", operands, [info.with_shape(shape).torch_type()])[0]
-
-
-def require_rank(info: TensorInfo, least: int) -> None:
-    """Refuses a tensor of fewer dims."""
-    if info.rank < least:
-        raise RefusalError(f"{info} has fewer than {least} dims")
 
 
 def taken(value: ir.Value, dtype: str) -> ir.Value:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowerkit.capture.onnx.literals import literal
 from lowerkit.capture.onnx.nodes.node import Node, Results, Rule
-from lowerkit.capture.onnx.nodes.torch_ops import look_up, pad, reduce, require_rank, taken
+from lowerkit.capture.onnx.nodes.torch_ops import look_up, pad, reduce, taken
 from lowerkit.dialect import AvgPoolOp, ConvTransposeOp, MaxPoolOp
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
@@ -61,7 +61,8 @@ class Windows:
 def windows(node: Node, kernel: Sequence[int] | None = None) -> Windows:
     """Reads the window of a node; padding that follows from extents wants them known."""
     info = node.info(0)
-    require_rank(info, 3)
+    if info.rank < 3:
+        raise RefusalError(f"{info} has no spatial dims")
     count = info.rank - 2
     kernel = list(kernel or node.attribute("kernel_shape", []))
     strides, dilations = (list(node.attribute(name, None) or [1] * count) for name in ("strides", "dilations"))
