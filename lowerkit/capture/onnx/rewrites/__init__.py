@@ -67,7 +67,7 @@ ALWAYS: dict[str, Rule] = {
     "LpNormalization": elementwise.lp_normalization,
     "MatMulInteger": integer_products.matmul_integer,
     "MaxUnpool": data_movement.max_unpool,
-    "QLinearConv": integer_products.qlinear_conv,
+    "QLinearConv": first_of(integer_products.qlinear_conv, quantized.qlinear_conv),
     "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
