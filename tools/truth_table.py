@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from lowerkit.conformance.results import CaseResult
 from lowerkit.conformance.runner import RunOptions, run_suite
 from lowerkit.conformance.suite import Case, SuiteReference
-from tests.support.truth_table.cells import cells, is_core
 from lowerkit.parity.judge.eager_errors import known_reason
+from tests.support.truth_table.cells import cells, is_core
 from tests.support.truth_table.operator_cells import operator_cells
 from tests.support.truth_table.suite import FAILED, CellResult
 from tests.support.truth_table.values import DTYPES

@@ -15,7 +15,6 @@ import torch
 
 from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
-from lowerkit.capture.onnx import to_torch as onnx_to_torch
 from lowerkit.parity.check import check_program
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.report.report import Report
@@ -74,7 +73,7 @@ def quiet() -> Generator[None]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
-def test_onnx_export(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_export(name: str, dtype: str, tmp_path: Path) -> None:
     module, inputs = make(name, dtype)
     path = tmp_path / "model.onnx"
     with quiet(), torch.no_grad():
@@ -82,12 +81,7 @@ def test_onnx_export(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.
         normalized = any(isinstance(inner, torch.nn.BatchNorm2d) for inner in module.modules())
         plain = dtype == "bf16" and normalized
         torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False, opset_version=22, optimize=not plain)
-    apart: list[str] = []
-    with monkeypatch.context() as patch:
-        if dtype == "f32":
-            patch.setattr(onnx_to_torch, "run_in_worker", lambda module, *_: apart.append(str(module)))
-        program = capture_path(str(path), input_specs(path, inputs), [])
-    assert not apart, "a common model pays for no worker"
+    program = capture_path(str(path), input_specs(path, inputs), [])
     require_pass(check_program(program))
     assert_near_module(program, module, inputs, dtype)
 

@@ -19,7 +19,7 @@ from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
 
 if TYPE_CHECKING:
-    from lowerkit.capture.onnx.importer import NodeImporter
+    from lowerkit.capture.onnx.node_importer import NodeImporter
 
 ImportBody = Callable[[OnnxGraph], ir.Operation]
 """Imports a body and returns its function."""

@@ -20,7 +20,7 @@ from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx.collectives import mesh_of_collectives, note_mesh
 from lowerkit.capture.onnx.contracts import asserted_guards, needed_guards
 from lowerkit.capture.onnx.eager import onnx_eager
-from lowerkit.capture.onnx.importer import import_expanded
+from lowerkit.capture.onnx.importer import import_onnx
 from lowerkit.capture.onnx.inline import node_reads
 from lowerkit.capture.onnx.limits import require_bounds
 from lowerkit.capture.onnx.prepare import ready_graph
@@ -111,7 +111,7 @@ def capture_onnx(
     mesh = mesh_of_collectives(ready)
     context = new_context()
     needed = list(needed_guards(ready, _shapes(ready)))
-    module = import_expanded(ready, context)
+    module = import_onnx(ready, context)
     note_mesh(module, mesh)
     weights, added = WeightStore(), dict[str, LazyTensor]()
     for graph in (ready, *ready.bodies):

@@ -8,6 +8,7 @@ adapted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
@@ -16,24 +17,21 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto
 
 from lowerkit.capture.onnx.inline import inline_nodes, unique_prefix
 
-ALWAYS_EXPANDED = frozenset(
-    {
-        ("", "AffineGrid"),
-        ("", "CausalConvWithState"),
-        ("", "LinearAttention"),
-        ("", "NegativeLogLikelihoodLoss"),
-        ("", "RotaryEmbedding"),
-        ("", "SoftmaxCrossEntropyLoss"),
-        ("", "SwiGLU"),
-        ("ai.onnx.preview", "FlexAttention"),
-    }
-)
-"""(domain, op): no conversion takes the op itself, or what it becomes cannot be lowered."""
-
 _AXES_BECAME_INPUT = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
 _CHANGED = 18
+
+
+@cache
+def defined_by_others(but: frozenset[str]) -> frozenset[tuple[str, str]]:
+    """Returns (domain, op) of every operator that the standard gives a body, ``but`` those of these names."""
+    schemas: Any = onnx.defs.get_all_schemas()
+    return frozenset(
+        (schema.domain, schema.name)
+        for schema in schemas
+        if schema.name not in but and (schema.has_function or schema.has_context_dependent_function)
+    )
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:

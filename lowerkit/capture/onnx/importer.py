@@ -1,97 +1,66 @@
 """From a ready ONNX graph to the captured form: torch dialect, weights by reference, a location on every op.
 
-torch-mlir's importer takes the graph node by node as ``torch.operator "onnx.*"`` and its conversion turns those into
-ATen ops. The conversion stops at the first op that it does not know; then each op is tried alone, so that the error
-lists all of them.
+Each node becomes ops by a rule (:mod:`nodes`). Nodes without one, or which theirs does not take, are replaced by what
+the standard defines them by, if it does; what is left then is refused, all at once.
 """
-
-# torch and torch-mlir are subclassed and told apart by names that they keep private; the versions are pinned.
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, numpy_helper
 
 # The importers are part of torch-mlir, not of the MLIR bindings that `lowerkit.mlir` stands for.
 from torch_mlir.extras import onnx_importer as upstream
 
-from lowerkit.capture.onnx.calls import import_if, import_loop
-from lowerkit.capture.onnx.collectives import collective_problems, import_collective, is_collective
-from lowerkit.capture.onnx.contracts import checked_operands
-from lowerkit.capture.onnx.literals import dense_literal
-from lowerkit.capture.onnx.node_location import node_location
+from lowerkit.capture.onnx.collectives import collective_problems, is_collective
+from lowerkit.capture.onnx.node_importer import CONTROL_FLOW, NodeImporter
 from lowerkit.capture.onnx.prepare import expand_ops
-from lowerkit.capture.onnx.quantized import (
-    PRODUCTS,
-    QUANTIZATION,
-    import_product,
-    import_quantization,
-    takes,
-    takes_product,
-)
 from lowerkit.capture.onnx.skeleton import OnnxGraph
-from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, element_type_name, is_scalar
-from lowerkit.capture.onnx.to_torch import convert, onnx_operations
-from lowerkit.capture.onnx.unconverted import UnconvertedError, raise_unconverted
+from lowerkit.capture.onnx.tensors import DTYPE_NAMES, element_type_name, is_scalar
 from lowerkit.errors import CaptureError, UnsupportedError
 from lowerkit.mlir import ir
-from lowerkit.passes.mlir_worker import ConversionError
-from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
-from lowerkit.program.dtypes import mlir_type
-from lowerkit.program.locations import make_location
+from lowerkit.passes.raising.torch_dialect.dead_ops import erase_unread
 
-_CONTROL_FLOW: dict[str, Callable[..., None]] = {"If": import_if, "Loop": import_loop}
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 
 
-def import_expanded(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports a graph; ops without a conversion that the standard defines by other ops are replaced by those.
+def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
+    """Imports a graph to a function of its name, ``@main``, with those of its bodies behind it.
 
     Raises:
-        UnsupportedError, CaptureError: see :func:`import_onnx`.
+        UnsupportedError: LK4001, with every node that cannot be expressed, or that no rule takes.
+        CaptureError: LK2003, the graph is not in topological order, lacks types, or contradicts itself.
     """
     while True:
-        try:
-            return import_onnx(ready, context)
-        except UnconvertedError as error:
-            if not expand_ops(ready, {("", op_type) for op_type in error.op_types}):
-                raise
-
-
-def import_onnx(ready: OnnxGraph, context: ir.Context) -> ir.Module:
-    """Imports and converts a graph to a function of its name, ``@main``, with those of its bodies behind it.
-
-    Raises:
-        UnconvertedError: LK4001, with every node that has no conversion, or one that crashes or does not end.
-        UnsupportedError: LK4001, with every node that is known beforehand to be inexpressible.
-        CaptureError: LK2003, the graph is not in topological order or lacks types.
-    """
-    _refuse_unsupported(ready)
-    ready.bodies.clear()
-    functions: list[ir.Module] = []
-    module = _import(ready, context, functions)
-    pristine = module.operation.get_asm(enable_debug_info=True)
-    try:
-        convert(module)
-    except ConversionError as error:
-        raise_unconverted(pristine, context, error)
-    left = onnx_operations(module)
-    if left:
-        raise UnconvertedError(dict.fromkeys(left, ""))
+        _refuse_unsupported(ready)
+        ready.bodies.clear()
+        functions: list[ir.Module] = []
+        module, refused = _import(ready, context, functions)
+        if not refused:
+            break
+        if not expand_ops(ready, {("", op_type) for op_type in refused.values()}):
+            raise _unsupported(list(refused))
+    _finish(module)
     for part in functions:
         for op in list(part.body.operations):
             op.operation.detach_from_parent()
             with context:
                 ir.InsertionPoint(module.body).insert(op.operation)
     return module
+
+
+def _finish(module: ir.Module) -> None:
+    """Drops what nothing reads, and declares the results as they are computed."""
+    function = module.body.operations[0].operation
+    block = function.regions[0].blocks[0]
+    erase_unread(block)
+    results = [value.type for value in block.operations[len(block.operations) - 1].operation.operands]
+    with module.context:
+        kind = ir.FunctionType.get([argument.type for argument in block.arguments], results)
+        function.attributes["function_type"] = ir.TypeAttr.get(kind)
 
 
 def _refuse_unsupported(ready: OnnxGraph) -> None:
@@ -104,14 +73,12 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
         found += [f"{what}: {text}" for text in collective_problems(ready, node, types)]
         if node.domain not in ("", "ai.onnx") and not is_collective(node):
             found.append(f"{node.domain}.{what}: custom domain")
-        elif node.op_type not in _CONTROL_FLOW and any(
+        elif node.op_type not in CONTROL_FLOW and any(
             attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute
         ):
             found.append(f"{what}: control flow")
         elif node.op_type in _RANDOM:
             found.append(f"{what}: random values")
-        elif node.op_type == "Reshape" and any(item.name == "allowzero" and item.i for item in node.attribute):
-            found.append(f"{what}: allowzero")
         elif node.op_type == "Einsum" and any(is_scalar(types.get(name)) for name in node.input):
             found.append(f"{what}: a scalar operand")
         for name in node.output:
@@ -126,191 +93,21 @@ def _refuse_unsupported(ready: OnnxGraph) -> None:
         raise _unsupported(found)
 
 
-def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> ir.Module:
+def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -> tuple[ir.Module, dict[str, str]]:
+    """Returns the module, and of each node that no rule took, what to say of it and its operator."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             info = upstream.ModelInfo(ready.model)
             module = info.create_module(context)
             importer = NodeImporter.define_main(ready, info.main_graph, module.operation)
-            importer.functions = functions
+            importer.functions, importer.import_graph = functions, import_onnx
             importer.import_all()
             importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error
-    return module
-
-
-class NodeImporter(upstream.NodeImporter):
-    """Imports the nodes of one graph; ``functions`` takes the modules of the bodies that it meets."""
-
-    __slots__ = ("functions", "ready")
-
-    @classmethod
-    def define_main(cls, ready: OnnxGraph, info: upstream.GraphInfo, module: ir.Operation) -> NodeImporter:
-        """Creates the function; only the model's own inputs are arguments, the weights of the skeleton are ops."""
-        cache = upstream.ContextCache(module.context)
-        inputs = [info.input_map[name] for name in ready.inputs]
-        with module.context, ir.Location.unknown():
-            arguments = [cache.type_proto_to_type(_outer_type(ready, value)) for value in inputs]
-            results = [cache.type_proto_to_type(_outer_type(ready, value)) for value in info.graph_proto.output]
-            function = upstream.func_dialect.FuncOp(
-                ready.name, ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
-            )
-            block = function.add_entry_block([ir.Location.name(f"{name}@") for name in ready.inputs])
-        importer = cls(
-            info,
-            parent_op=function,
-            block=block,
-            context_cache=cache,
-            module_op=module,
-            module_cache=upstream.ModuleCache(module, cache),
-        )
-        importer.ready = ready
-        importer._nv_map.update(zip(ready.inputs, block.arguments, strict=True))
-        importer._populate_graph_attrs(function)
-        function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
-        importer._define_weights()
-        importer._convert_arguments()
-        return importer
-
-    def _convert_arguments(self) -> None:
-        """Widens the arguments that are unsigned; see :mod:`unsigned_integers`."""
-        for name in self.ready.inputs:
-            if name in self.ready.unsigned:
-                with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
-                    wide = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
-                    self._nv_map[name] = convert_integers(self._nv_map[name], wide)
-
-    def convert_results(self) -> None:
-        """Narrows the results that are unsigned, ahead of the return."""
-        for value in self._gi.graph_proto.output:
-            if value.name in self.ready.unsigned:
-                terminator = self._b.operations[len(self._b.operations) - 1]
-                index = [output.name for output in self._gi.graph_proto.output].index(value.name)
-                with ir.InsertionPoint(terminator), make_location(value.name, "", (), self._c):
-                    narrow = self._cc.type_proto_to_type(_outer_type(self.ready, value))
-                    terminator.operation.operands[index] = convert_integers(terminator.operands[index], narrow)
-
-    def _define_weights(self) -> None:
-        used = {name for node in self._gi.graph_proto.node for name in node.input}
-        used.update(value.name for value in self._gi.graph_proto.output)
-        for name, tensor in self.ready.weights.items():
-            if name not in used:
-                continue
-            with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
-                builtin = ir.RankedTensorType.get(tensor.shape, mlir_type(tensor.dtype))
-                value = ir.Operation.create(
-                    "lk.weight", results=[builtin], attributes={"symbol": ir.StringAttr.get(name)}
-                ).result
-                torch_type = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
-                self._nv_map[name] = ir.Operation.create(
-                    "torch_c.from_builtin_tensor", results=[torch_type], operands=[value]
-                ).result
-
-    def import_initializer(self, initializer: TensorProto, extern_name: str | None = None) -> ir.Value:
-        """Imports a literal."""
-        name = extern_name or initializer.name
-        with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
-            literal = ir.Operation.create(
-                "torch.operator",
-                results=[self._cc.tensor_proto_to_type(initializer)],
-                attributes={
-                    "name": ir.StringAttr.get("onnx.Constant"),
-                    "torch.onnx.value": dense_literal(initializer, self._cc),
-                },
-            )
-        self._nv_map[name] = literal.result
-        return literal.result
-
-    def _import_body(self, body: OnnxGraph) -> ir.Operation:
-        module = import_expanded(body, self._c)
-        self.functions.append(module)
-        self.ready.bodies += [body, *body.bodies]
-        return module.body.operations[0].operation
-
-    def import_node(self, node: NodeProto) -> None:
-        """Imports a node as an opaque operator, but for control flow and a few conversions."""
-        with ir.InsertionPoint(self._b), node_location(node, self._c):
-            if node.op_type in _CONTROL_FLOW:
-                _CONTROL_FLOW[node.op_type](self, node, self._import_body)
-                return
-            operands = [self._nv_map[name] if name else self.get_none() for name in node.input]
-            names = [name for name in node.output if name]
-            types = [self._output_type(name) for name in node.output if name]
-            if is_collective(node):
-                self._nv_map[names[0]] = import_collective(node, operands[0], types[0])
-                return
-            if node.op_type == "BitCast":
-                self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
-                return
-            if self._is_quantization(node):
-                self._nv_map[node.output[0]] = import_quantization(node, operands, types[0], self._literal)
-                return
-            if node.op_type in PRODUCTS and takes_product(node, self._constant_type(node.input[1])):
-                self._nv_map[node.output[0]] = import_product(node, operands, types[0])
-                return
-            narrow = None
-            if node.op_type == "Cast" and _casts_to(node, TensorProto.INT16):
-                # torch-mlir converts to 32 bits, and not to 16.
-                node = onnx.helper.make_node("Cast", node.input, node.output, node.name, to=TensorProto.INT32)
-                narrow = types[0]
-                types = [ir.Type.parse(str(narrow).replace("si16", "si32"))]
-            operands = checked_operands(node, operands, self._constant)
-            attributes = self.import_attributes(list(node.attribute))
-            attributes["name"] = ir.StringAttr.get(f"onnx.{node.op_type}")
-            operation = ir.Operation.create("torch.operator", results=types, operands=operands, attributes=attributes)
-            self._nv_map.update(zip(names, operation.results, strict=True))
-            if narrow is not None:
-                self._nv_map[names[0]] = convert_integers(operation.results[0], narrow)
-
-    def _is_quantization(self, node: NodeProto) -> bool:
-        """Whether a node becomes an lk op; the rewrites have written the others in floats."""
-        if node.op_type not in QUANTIZATION:
-            return False
-        names = [name for name in node.input[1:] if name]
-        types = [self._gi.find_type_proto_for_name(name) for name in names]
-        single = all(map(is_scalar, types)) and types[0].tensor_type.elem_type == TensorProto.FLOAT
-        kinds = [self._gi.find_type_proto_for_name(name) for name in (node.input[0], node.output[0])]
-        floats, integers = (kind.tensor_type.elem_type for kind in kinds)
-        if node.op_type == "DequantizeLinear":
-            floats, integers = integers, floats
-        block = next((item.i for item in node.attribute if item.name == "block_size"), 0)
-        return takes(node.op_type, integers, floats, [*map(self._literal, names)], block, single=single)
-
-    def _literal(self, name: str) -> np.ndarray[Any, Any] | None:
-        known = self._gi.initializer_map
-        return numpy_helper.to_array(known[name]) if name in known else None
-
-    def _constant(self, name: str) -> np.ndarray[Any, Any] | None:
-        weight = self.ready.weights.get(name)
-        return self._literal(name) if weight is None else weight.read()
-
-    def _constant_type(self, name: str) -> tuple[int, tuple[int, ...]] | None:
-        """Returns element type and shape of a literal or weight."""
-        literal = self._gi.initializer_map.get(name)
-        if literal is not None:
-            return literal.data_type, tuple(literal.dims)
-        weight = self.ready.weights.get(name)
-        return None if weight is None else (data_type_of(weight.dtype), weight.shape)
-
-    def _output_type(self, name: str) -> ir.Type:
-        found = self._gi.find_type_proto_for_name(name)
-        return self._cc.type_proto_to_type(found) if found else ir.Type.parse("!torch.vtensor", context=self._c)
-
-
-def _casts_to(node: NodeProto, element_type: int) -> bool:
-    return any(attribute.name == "to" and attribute.i == element_type for attribute in node.attribute)
-
-
-def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
-    """Returns the type that callers see."""
-    outer = onnx.TypeProto()
-    outer.CopyFrom(value.type)
-    if value.name in ready.unsigned:
-        outer.tensor_type.elem_type = ready.unsigned[value.name]
-    return outer
+    return module, importer.refused
 
 
 def _unsupported(found: list[str]) -> UnsupportedError:

@@ -28,11 +28,12 @@ from lowerkit.capture.onnx.control_flow.scan_outputs import carry_collected
 from lowerkit.capture.onnx.control_flow.static_control_flow import inline_control_flow
 from lowerkit.capture.onnx.declared_shapes import believe_inferred
 from lowerkit.capture.onnx.eager import holds_bfloat16
-from lowerkit.capture.onnx.functions import ALWAYS_EXPANDED, expand_functions
+from lowerkit.capture.onnx.functions import defined_by_others, expand_functions
 from lowerkit.capture.onnx.legacy_hardmax import HARDMAX_OPSET, flatten_before_hardmax
 from lowerkit.capture.onnx.legacy_resize import RESIZE_OPSET, keep_old_coordinates
 from lowerkit.capture.onnx.limits import require_sound_scales
-from lowerkit.capture.onnx.rewrites import ALWAYS, FALLBACK, rewrite_nodes
+from lowerkit.capture.onnx.nodes import RULES
+from lowerkit.capture.onnx.rewrites import ALWAYS, rewrite_nodes
 from lowerkit.capture.onnx.skeleton import OnnxGraph, extract_constant_nodes, is_literal, make_skeleton, move_folded
 from lowerkit.capture.onnx.unsigned_integers import has_unsigned, widen_unsigned
 from lowerkit.errors import CaptureError, InputError, UnsupportedError
@@ -50,6 +51,8 @@ _BFLOAT16_HINT = (
 )
 
 _ROUNDS = 24
+_EXPANDED = defined_by_others(but=frozenset({*RULES, *ALWAYS, "Bernoulli"}))
+"""Operators that no rule takes; of Bernoulli the error is to speak, and not of what its body draws."""
 
 
 def ready_graph(
@@ -86,9 +89,8 @@ def ready_graph(
 
 
 def expand_ops(ready: OnnxGraph, wanted: set[tuple[str, str]]) -> bool:
-    """Replaces nodes of the (domain, op) by simpler ones: by a rule, or by the standard's function; whether it did."""
-    rules = {name: rule for name, rule in FALLBACK.items() if ("", name) in wanted}
-    if not rewrite_nodes(ready, rules) and not expand_functions(ready.model, wanted):
+    """Replaces nodes of the (domain, op) by the standard's functions; returns whether it did."""
+    if not expand_functions(ready.model, wanted):
         return False
     extract_constant_nodes(ready, None)
     _simplify(ready)
@@ -102,7 +104,7 @@ def _simplify(ready: OnnxGraph) -> None:
             _infer(ready)
         _read_through_identities(ready.graph)
         changed = fold_constants(ready, keep=is_literal)
-        changed = expand_functions(ready.model, ALWAYS_EXPANDED) or changed
+        changed = expand_functions(ready.model, _EXPANDED) or changed
         changed = inline_control_flow(ready) or changed
         changed = rewrite_nodes(ready, ALWAYS) or changed
         # Only what could not be written out.
@@ -115,7 +117,6 @@ def _simplify(ready: OnnxGraph) -> None:
         with inferable(ready):
             _infer(ready)
         fold_constants(ready, keep=is_literal)
-    _drop_allowzero(ready.graph)
     move_folded(ready)
 
 
@@ -150,16 +151,6 @@ def invalid_model(error: Exception) -> CaptureError:
         if "inconsistent type" in str(error)
         else "export it again; onnx.checker.check_model says the same",
     )
-
-
-def _drop_allowzero(graph: GraphProto) -> None:
-    """Removes Reshape's ``allowzero`` where the target shape has no zero, so that it says nothing."""
-    shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) == 1}
-    for node in graph.node:
-        if node.op_type == "Reshape" and node.input[1] in shapes and (shapes[node.input[1]] != 0).all():
-            kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
-            del node.attribute[:]
-            node.attribute.extend(kept)
 
 
 def _set_shapes(ready: OnnxGraph, shapes: Mapping[str, Sequence[int | str | None]]) -> None:

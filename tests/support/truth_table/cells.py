@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.eager import quiet
-from tests.support.truth_table.exact import exactly
 from lowerkit.parity.judge.units import Finding, judge
+from tests.support.truth_table.exact import exactly
 from tests.support.truth_table.registry import NUMBERS, Row, rows
 from tests.support.truth_table.values import DTYPES, FLOATS, operand
 

@@ -23,9 +23,9 @@ from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.conformance.suite import CaseReport
 from lowerkit.errors import CodegenError, LowerkitError, PassError, VerifyError
+from lowerkit.parity.judge.units import Finding
 from lowerkit.program.dtypes import to_numpy, to_torch
 from tests.support.truth_table.cells import cells
-from lowerkit.parity.judge.units import Finding
 from tests.support.truth_table.operator_cells import operator_cell
 
 _INTERNAL = (CodegenError, PassError, VerifyError)

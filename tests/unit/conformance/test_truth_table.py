@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from lowerkit.parity.judge.operators import judge_operator
+from lowerkit.parity.judge.units import judge
 from tests.support.truth_table.cells import cells
 from tests.support.truth_table.elsewhere import unaccounted
-from lowerkit.parity.judge.units import judge
-from lowerkit.parity.judge.operators import judge_operator
 from tests.support.truth_table.registry import rows
 from tests.support.truth_table.suite import find_cell, run_cells
 from tests.support.truth_table.values import DTYPES, special_values

@@ -1,7 +1,7 @@
 """Rules that write an ONNX node as simpler ONNX nodes, where no conversion takes it, or none takes it right.
 
 A rule is a function of a :class:`~lowerkit.capture.onnx.rewrites.rewriter.Rewriter`. ``ALWAYS`` holds for every node of
-the type, as far as the rule takes it; ``FALLBACK`` only for nodes for which torch-mlir has no conversion.
+the type, as far as the rule takes it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ from lowerkit.capture.onnx.rewrites import (
     data_movement,
     deform_conv,
     elementwise,
-    equal_where,
     fourier,
     grid_sample,
     integer_products,
-    normalization,
     optimizers,
-    pooling,
     quantized,
     recurrent,
-    reductions,
-    resize,
 )
 from lowerkit.capture.onnx.rewrites.rewriter import KeptError, NoRewriteError, Rewriter
 
@@ -57,67 +52,33 @@ def first_of(*rules: Rule) -> Rule:
 
 
 ALWAYS: dict[str, Rule] = {
-    "ArgMax": reductions.last_of_equals,
-    "ArgMin": reductions.last_of_equals,
-    "AveragePool": pooling.average_pool,
     "Col2Im": data_movement.col2im,
     "ConvInteger": first_of(integer_products.conv_integer, quantized.conv_integer),
-    "ConvTranspose": pooling.transposed_convolution,
-    "CumProd": elementwise.cumulative_product,
-    "CumSum": elementwise.cumulative_sum,
     "DFT": fourier.dft,
     "DeformConv": deform_conv.deform_conv,
     "DequantizeLinear": quantized.dequantize_linear,
-    "DepthToSpace": data_movement.depth_to_space,
     "Det": elementwise.determinant,
     "Dropout": elementwise.dropout,
     "DynamicQuantizeLinear": integer_products.dynamic_quantize_linear,
     "Einsum": elementwise.einsum_with_scalars,
-    "Equal": equal_where.equal,
-    "Gelu": elementwise.gelu_by_tanh,
-    "Gemm": elementwise.gemm,
     "GRU": recurrent.gru,
     "GridSample": grid_sample.grid_sample,
-    "HardSwish": elementwise.hard_swish,
-    "LRN": normalization.local_response_normalization,
     "LSTM": recurrent.lstm,
-    "LayerNormalization": normalization.layer_normalization,
     "LpNormalization": elementwise.lp_normalization,
-    "LpPool": pooling.lp_pool,
     "MatMulInteger": integer_products.matmul_integer,
-    "Max": reductions.one_after_the_other,
-    "MaxPool": pooling.max_pool,
-    "MaxUnpool": pooling.max_unpool,
-    "Mean": reductions.one_after_the_other,
-    "Min": reductions.one_after_the_other,
-    "Pow": elementwise.power_of_integers,
-    "QLinearConv": integer_products.qlinear_conv,
+    "MaxUnpool": data_movement.max_unpool,
+    "QLinearConv": first_of(integer_products.qlinear_conv, quantized.qlinear_conv),
     "QLinearMatMul": first_of(integer_products.qlinear_matmul, quantized.qlinear_matmul),
     "QuantizeLinear": quantized.quantize_linear,
     "RNN": recurrent.rnn,
-    "Range": data_movement.constant_range,
-    "ReduceL2": reductions.double_norm,
-    "ReduceLogSumExp": reductions.log_of_summed_exponentials,
-    "Resize": resize.resize_by_fraction,
     "STFT": fourier.stft,
-    "Selu": elementwise.selu,
-    "Shrink": elementwise.shrink_of_integers,
-    "Sign": elementwise.sign,
-    "Slice": data_movement.backward_slice,
-    "SpaceToDepth": data_movement.space_to_depth,
-    "Sum": reductions.one_after_the_other,
     "TensorScatter": data_movement.tensor_scatter,
-    "ThresholdedRelu": elementwise.thresholded_relu,
-    "Where": equal_where.where,
     "ai.onnx.preview.training.Adagrad": optimizers.adagrad,
     "ai.onnx.preview.training.Adam": optimizers.adam,
     "ai.onnx.preview.training.Momentum": optimizers.momentum,
     "com.microsoft.AllGather": collectives.all_gather,
     "com.microsoft.QLinearConv": integer_products.qlinear_conv,
     **{f"com.microsoft.{op_type}": rule for op_type, rule in com_microsoft.RULES.items()},
-}
-FALLBACK: dict[str, Rule] = {
-    "Resize": resize.resize,
 }
 
 

@@ -14,62 +14,6 @@ MOST_ELEMENTS = 1 << 22
 """Elements of a constant matrix at most."""
 
 
-def backward_slice(b: Rewriter) -> None:
-    """Writes a Slice with a negative step as gathers of constant positions."""
-    shape = b.shape(b.input(0))
-    starts, ends = b.integers(b.input(1)), b.integers(b.input(2))
-    axes = b.integers(b.input(3)) if b.input(3) else list(range(len(starts)))
-    steps = b.integers(b.input(4)) if b.input(4) else [1] * len(starts)
-    if all(step > 0 for step in steps):
-        raise NoRewriteError("forward steps")
-    value = b.input(0)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        value = b.gather(value, _taken(shape[axis], start, end, step), axis % len(shape))
-    b.give(value)
-
-
-def _taken(extent: int, start: int, end: int, step: int) -> Array:
-    """The positions of a slice; a backward one that starts before the first element takes that, unlike Python's."""
-    if step > 0 or extent == 0:
-        return np.arange(extent)[slice(start, end, step)]
-    first = min(max(start + extent if start < 0 else start, 0), extent - 1)
-    last = min(max(end + extent if end < 0 else end, -1), extent - 1)
-    return np.arange(first, last, step)
-
-
-def constant_range(b: Rewriter) -> None:
-    """Writes a Range of constants."""
-    start, limit, step = (b.value(b.input(index)) for index in range(3))
-    if start is None or limit is None or step is None:
-        raise NoRewriteError("bounds that are computed")
-    count = max(math.ceil((limit.item() - start.item()) / step.item()), 0)
-    wide = np.int64 if start.dtype.kind in "iu" else np.float64
-    values = wide(start.item()) + np.arange(count, dtype=wide) * wide(step.item())
-    b.give(b.constant(values, start.dtype))
-
-
-def depth_to_space(b: Rewriter) -> None:
-    """Writes a DepthToSpace of "CRD" as one of "DCR" of channels in another order; height and width may be symbolic.
-
-    torch-mlir takes the blocks of "CRD" for channels: right only where there are as many of one as of the other.
-    """
-    if b.attribute("mode", "DCR") == "DCR":
-        raise NoRewriteError("the conversion is right")
-    size = b.attribute("blocksize", 1)
-    order = np.arange(b.extent(b.input(0), 1)).reshape(-1, size * size).T
-    reordered = b.gather(b.input(0), order.reshape(-1), 1)
-    b.give(b.op("DepthToSpace", reordered, blocksize=size, mode="DCR"))
-
-
-def space_to_depth(b: Rewriter) -> None:
-    """Writes a SpaceToDepth in either order of the channels."""
-    batch, channels, height, width = b.shape(b.input(0))
-    size = b.attribute("blocksize", 1)
-    order = (0, 1, 3, 5, 2, 4) if b.attribute("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
-    blocks = b.reshape(b.input(0), (batch, channels, height // size, size, width // size, size))
-    b.give(b.reshape(b.transpose(blocks, order), (batch, channels * size**2, height // size, width // size)))
-
-
 def col2im(b: Rewriter) -> None:
     """Writes a Col2Im as a product with the constant matrix that says which column adds to which pixel."""
     image, block = b.integers(b.input(1)), b.integers(b.input(2))
@@ -115,3 +59,24 @@ def tensor_scatter(b: Rewriter) -> None:
     places = b.op("Max", b.op("Min", relative, b.constant(written - 1)), b.constant(0))
     found = b.look_up(b.input(1), b.op("Expand", places, b.constant(cache)), axis)
     b.give(b.op("Where", inside, found, b.input(0)))
+
+
+def max_unpool(b: Rewriter) -> None:
+    """Writes a MaxUnpool as a scatter into zeros; the indices count through the whole unpooled tensor."""
+    shape = b.shape(b.input(0))
+    rank = len(shape) - 2
+    kernel = b.attribute("kernel_shape", [])
+    strides, pads = b.attribute("strides", [1] * rank), b.attribute("pads", [0] * (2 * rank))
+    natural = [
+        (shape[2 + axis] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[rank + axis] for axis in range(rank)
+    ]
+    full = (*shape[:2], *natural)
+    zeros = b.constant(np.zeros(math.prod(full)), b.numpy_dtype(b.input(0)))
+    flat = (math.prod(shape),)
+    value = b.op("ScatterElements", zeros, b.reshape(b.input(1), flat), b.reshape(b.input(0), flat), axis=0)
+    value = b.reshape(value, full)
+    if b.input(2):
+        wanted = b.integers(b.input(2))
+        grown = [size - extent for size, extent in zip(wanted, full, strict=True)]
+        value = b.op("Pad", value, b.constant([*[0] * len(full), *grown]))
+    b.give(value)

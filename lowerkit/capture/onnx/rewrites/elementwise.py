@@ -3,56 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
-from lowerkit.capture.onnx.rewrites.rewriter import NoRewriteError, Rewriter, is_float
+from lowerkit.capture.onnx.rewrites.rewriter import NoRewriteError, Rewriter
 
 LARGEST_DETERMINANT = 4
-
-
-def cumulative_product(b: Rewriter) -> None:
-    """Writes a CumProd by doubling: after step k each element holds the product of 2^k neighbours."""
-    _cumulative(b, "Mul", 1)
-
-
-def cumulative_sum(b: Rewriter) -> None:
-    """Writes a CumSum of integers by doubling; floats have a kernel of their own, which adds in order.
-
-    An exclusive sum of those is the inclusive one moved by a place: torch-mlir would subtract, and an infinity from
-    itself.
-    """
-    if not is_float(b.dtype(b.input(0))):
-        _cumulative(b, "Add", 0)
-        return
-    if not b.attribute("exclusive", 0):
-        raise NoRewriteError("the conversion is right")
-    included = b.op("CumSum", b.input(0), b.input(1), reverse=b.attribute("reverse", 0))
-    b.give(_shifted(b, included, 1, 0))
-
-
-def _cumulative(b: Rewriter, op_type: str, neutral: int) -> None:
-    value = b.input(0)
-    by, length = 1, b.shape(value)[_axis(b)]
-    while by < length:
-        value = b.op(op_type, value, _shifted(b, value, by, neutral))
-        by *= 2
-    if b.attribute("exclusive", 0):
-        value = _shifted(b, value, 1, neutral)
-    b.give(value)
-
-
-def _axis(b: Rewriter) -> int:
-    return b.integers(b.input(1))[0] % b.rank(b.input(0))
-
-
-def _shifted(b: Rewriter, name: str, by: int, neutral: int) -> str:
-    """Moves the elements of a value of the operand's shape by some places along the axis, onwards in its order."""
-    shape, axis = b.shape(b.input(0)), _axis(b)
-    fill = [by if index == axis else extent for index, extent in enumerate(shape)]
-    neutrals = b.constant(np.full(fill, neutral), b.numpy_dtype(b.input(0)))
-    backward = b.attribute("reverse", 0)
-    kept = b.slice(name, axis, by, shape[axis]) if backward else b.slice(name, axis, 0, shape[axis] - by)
-    return b.op("Concat", *((kept, neutrals) if backward else (neutrals, kept)), axis=axis)
 
 
 def determinant(b: Rewriter) -> None:
@@ -116,77 +70,3 @@ def einsum_with_scalars(b: Rewriter) -> None:
     for name in scalars:
         value = b.op("Mul", value, name)
     b.give(b.op("Identity", value))
-
-
-def thresholded_relu(b: Rewriter) -> None:
-    """Writes a ThresholdedRelu: a NaN is not above the threshold, so it gives 0."""
-    x = b.input(0)
-    above = b.op("Greater", x, b.scalar(b.attribute("alpha", 1.0), x))
-    b.give(b.op("Where", above, x, b.scalar(0.0, x)))
-
-
-def gemm(b: Rewriter) -> None:
-    """Writes the factor of a Gemm that adds nothing: torch-mlir leaves it out, and adds what has the factor 0."""
-    alpha, beta = b.attribute("alpha", 1.0), b.attribute("beta", 1.0)
-    if (b.input(2) and beta != 0.0) or (not b.input(2) and alpha == 1.0):
-        raise NoRewriteError("the conversion is right")
-    sides = {name: b.attribute(name, 0) for name in ("transA", "transB")}
-    product = b.op("Gemm", b.input(0), b.input(1), **sides)
-    b.give(product if alpha == 1.0 else b.op("Mul", product, b.scalar(alpha, b.input(0))))
-
-
-def selu(b: Rewriter) -> None:
-    """Gives a Selu the standard's defaults: torch-mlir's end after five digits."""
-    if b.attribute("alpha", None) is not None and b.attribute("gamma", None) is not None:
-        raise NoRewriteError("nothing is left to default")
-    alpha, gamma = b.attribute("alpha", 1.67326319217681884765625), b.attribute("gamma", 1.05070102214813232421875)
-    b.give(b.op("Selu", b.input(0), alpha=alpha, gamma=gamma))
-
-
-def sign(b: Rewriter) -> None:
-    """Writes the Sign of floats: that of NaN is NaN, for PyTorch 0."""
-    x = b.input(0)
-    dtype = b.dtype(x)
-    if not is_float(dtype):
-        raise NoRewriteError("no NaN")
-    zero = b.scalar(0.0, x)
-    above, below = (b.cast(b.op(name, x, zero), dtype) for name in ("Greater", "Less"))
-    b.give(b.op("Where", b.op("IsNaN", x), x, b.op("Sub", above, below)))
-
-
-def hard_swish(b: Rewriter) -> None:
-    """Writes a HardSwish of f64 with the standard's factor, a sixth in float32; PyTorch divides by six in f64."""
-    x = b.input(0)
-    if b.dtype(x) != TensorProto.DOUBLE:
-        raise NoRewriteError("the same number")
-    b.give(b.op("Mul", x, b.op("HardSigmoid", x, alpha=float(np.float32(1 / 6)), beta=0.5)))
-
-
-def gelu_by_tanh(b: Rewriter) -> None:
-    """Writes a Gelu of f64 by tanh with the standard's constants, which it holds in float32; PyTorch's are of f64."""
-    x = b.input(0)
-    if b.attribute("approximate", "none") != "tanh" or b.dtype(x) != TensorProto.DOUBLE:
-        raise NoRewriteError("the same number")
-    factor, cubic = np.sqrt(np.float64(np.float32(2 / np.pi))), np.float64(np.float32(0.044715))
-    cube = b.op("Mul", b.op("Mul", x, b.op("Mul", x, x)), b.scalar(cubic, x))
-    inner = b.op("Tanh", b.op("Mul", b.scalar(factor, x), b.op("Add", x, cube)))
-    b.give(b.op("Mul", b.op("Mul", b.scalar(0.5, x), x), b.op("Add", b.scalar(1.0, x), inner)))
-
-
-def power_of_integers(b: Rewriter) -> None:
-    """Writes a Pow of integers to a power that is a float in float64: the result is cut, not rounded."""
-    base, exponent = b.input(0), b.input(1)
-    if is_float(b.dtype(base)) or not is_float(b.dtype(exponent)):
-        raise NoRewriteError("the conversion is right")
-    power = b.op("Pow", b.cast(base, TensorProto.DOUBLE), b.cast(exponent, TensorProto.DOUBLE))
-    b.give(b.cast(power, b.dtype(base)))
-
-
-def shrink_of_integers(b: Rewriter) -> None:
-    """Writes a Shrink of integers in float64: the bias and the limit may be fractions, the result is cut."""
-    x = b.input(0)
-    if is_float(b.dtype(x)):
-        raise NoRewriteError("the conversion is right")
-    wide = b.cast(x, TensorProto.DOUBLE)
-    shrunk = b.op("Shrink", wide, lambd=b.attribute("lambd", 0.5), bias=b.attribute("bias", 0.0))
-    b.give(b.cast(shrunk, b.dtype(x)))

@@ -1,10 +1,12 @@
-"""QuantizeLinear, DequantizeLinear, QLinearMatMul and ConvInteger, as the standard defines them.
+"""QuantizeLinear, DequantizeLinear, QLinearMatMul, QLinearConv and ConvInteger, as the standard defines them.
 
 quantize    saturate(round_half_to_even(x / scale) + zero_point)
 dequantize  (x - zero_point) * scale
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -89,18 +91,32 @@ def conv_integer(b: Rewriter) -> None:
                 zero = b.reshape(zero, [points[0], *[1] * (len(b.shape(b.input(1))) - 1)])
             value = b.op("Sub", value, zero)
         parts.append(value)
-    kept = {
-        name: b.attribute(name, None)
-        for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-        if b.attribute(name, None) is not None
-    }
-    b.give(b.cast(b.op("Conv", *parts, **kept), TensorProto.INT32))
+    b.give(b.cast(b.op("Conv", *parts, **_window(b)), TensorProto.INT32))
+
+
+def qlinear_conv(b: Rewriter) -> None:
+    """Writes a QLinearConv of a computed filter: an exact integer product, then one scale."""
+    along = [-1, *[1] * (len(b.shape(b.input(3))) - 2)]
+    parts: list[str] = []
+    scales: list[str] = []
+    for operand in (0, 3):
+        scale, zero = (b.cast(b.input(operand + index), TensorProto.DOUBLE) for index in (1, 2))
+        each = [1] if operand == 0 else along
+        scales.append(b.reshape(scale, each))
+        zero = b.reshape(zero, each if operand == 0 else [*along, 1])
+        parts.append(b.op("Sub", b.cast(b.input(operand), TensorProto.DOUBLE), zero))
+    if b.input(8):
+        parts.append(b.cast(b.input(8), TensorProto.DOUBLE))
+    _give_scaled(b, b.op("Conv", *parts, **_window(b)), scales)
+
+
+def _window(b: Rewriter) -> dict[str, Any]:
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    return {name: b.attribute(name, None) for name in names if b.attribute(name, None) is not None}
 
 
 def qlinear_matmul(b: Rewriter) -> None:
     """Writes a QLinearMatMul: an exact integer product, then one scale."""
-    to = b.dtype(b.output(0))
-    low, high = _RANGES[to]
     parts: list[str] = []
     scales: list[str] = []
     for operand, axis in ((0, -2), (3, -1)):
@@ -108,7 +124,13 @@ def qlinear_matmul(b: Rewriter) -> None:
         scales.append(_along_rows(b, scale, operand + 1, operand, axis))
         zero = _along_rows(b, zero, operand + 2, operand, axis)
         parts.append(b.op("Sub", b.cast(b.input(operand), TensorProto.DOUBLE), zero))
-    product = b.op("MatMul", *parts)
+    _give_scaled(b, b.op("MatMul", *parts), scales)
+
+
+def _give_scaled(b: Rewriter, product: str, scales: list[str]) -> None:
+    """Scales an exact product, rounds it, and adds the zero point of the result."""
+    to = b.dtype(b.output(0))
+    low, high = _RANGES[to]
     scale = b.op("Div", b.op("Mul", *scales), _single(b, b.cast(b.input(6), TensorProto.DOUBLE), 6))
     rounded = b.op("Round", b.op("Mul", product, scale))
     shifted = b.op("Add", rounded, _single(b, b.cast(b.input(7), TensorProto.DOUBLE), 7))

@@ -10,7 +10,6 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from lowerkit.capture.onnx.inline import unique_prefix
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, LazyTensor
-from lowerkit.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from lowerkit.capture.onnx.skeleton import OnnxGraph
@@ -220,20 +219,3 @@ class Rewriter:
 def is_float(data_type: int) -> bool:
     """Whether an ONNX element type is one of the floats that ops compute in."""
     return data_type in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def require_static(b: Rewriter, what: str, axes: Sequence[int]) -> list[int]:
-    """Returns extents of the first operand.
-
-    Raises:
-        UnsupportedError: LK4001, one of them is open.
-    """
-    try:
-        return [b.extent(b.input(0), axis) for axis in axes]
-    except NoRewriteError as error:
-        raise UnsupportedError(
-            "LK4001",
-            f"{what} depend on extents that are not static: {error}",
-            op=b.node.op_type,
-            hint="give the inputs fixed shapes with --input NAME:SHAPE",
-        ) from error

@@ -14,9 +14,15 @@ from onnx.reference import ReferenceEvaluator
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.capture.onnx.eager import exact_session
 from lowerkit.program.dtypes import NUMPY_DTYPES
+from tests.support.randomness import RANDOM
 from tests.unit.capture.running import run_program
 
 Array = np.ndarray[Any, Any]
+
+
+def normal(*shape: int) -> Array:
+    """Returns normally distributed f32 numbers."""
+    return RANDOM.standard_normal(shape).astype(np.float32)
 
 
 def one_node(

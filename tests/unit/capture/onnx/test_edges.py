@@ -76,8 +76,6 @@ def test_shrunk_integers_are_cut() -> None:
 
 
 REFUSED: dict[str, tuple[str, list[int | str], dict[str, Any]]] = {
-    "last of equals": ("ArgMax", ["n", 2], {"axis": 0, "select_last_index": 1}),
-    "last of equal minima": ("ArgMin", [2, "n"], {"axis": -1, "select_last_index": 1}),
     "mean": ("AveragePool", [1, 2, "n"], {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_UPPER"}),
     "maximum": ("MaxPool", [1, 2, 5, "n"], {"kernel_shape": [3, 2], "strides": [1, 2], "auto_pad": "SAME_LOWER"}),
 }
