@@ -42,11 +42,19 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.integer_products import IntegerProducts
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
+    from lowerkit.passes.raising.core.raise_broadcasts import RaiseBroadcasts
+    from lowerkit.passes.raising.core.raise_diagonals import RaiseDiagonals
+    from lowerkit.passes.raising.core.raise_fills import RaiseFills
+    from lowerkit.passes.raising.core.raise_joins import RaiseJoins
+    from lowerkit.passes.raising.core.raise_numbers import RaiseNumbers
+    from lowerkit.passes.raising.core.raise_pads import RaisePads
+    from lowerkit.passes.raising.core.raise_permutations import RaisePermutations
+    from lowerkit.passes.raising.core.raise_slices import RaiseSlices
+    from lowerkit.passes.raising.core.raise_views import RaiseViews
     from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
     from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
     from lowerkit.passes.raising.decompose.decompose_limits import DecomposeLimits
     from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
-    from lowerkit.passes.raising.decompose.decompose_moves import DecomposeMoves
     from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
     from lowerkit.passes.raising.raise_ops.raise_collectives import RaiseCollectives
     from lowerkit.passes.raising.raise_ops.raise_convolution import RaiseConvolution
@@ -62,7 +70,6 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.raise_ops.raise_scatter import RaiseScatter
     from lowerkit.passes.raising.raise_ops.raise_softmax import RaiseSoftmax
     from lowerkit.passes.raising.raise_ops.raise_sorting import RaiseSorting
-    from lowerkit.passes.raising.raise_ops.raise_views import RaiseViews
     from lowerkit.passes.raising.recognize.recognize_attention import RecognizeAttention
     from lowerkit.passes.raising.recognize.recognize_gelu import RecognizeGelu
     from lowerkit.passes.raising.recognize.recognize_layer_norm import RecognizeLayerNorm
@@ -111,7 +118,14 @@ def stage_passes(stage: str) -> list[Pass]:
                 DecomposeElementwise(),
                 DecomposeDivisions(),
                 DecomposeLimits(),
-                DecomposeMoves(),
+                RaiseNumbers(),
+                RaiseJoins(),
+                RaiseFills(),
+                RaiseBroadcasts(),
+                RaisePads(),
+                RaiseDiagonals(),
+                RaisePermutations(),
+                RaiseSlices(),
                 RaiseViews(),
                 TorchToLinalg(),
             ]

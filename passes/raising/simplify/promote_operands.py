@@ -26,9 +26,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
     binary_scalar,
     cast,
-    concatenate,
     scalar_tensor,
-    unsqueeze,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     LOW_PRECISION_FLOATS,
@@ -41,7 +39,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     int_of,
     is_tensor,
     like_result,
-    list_items,
     number_of,
     tensor_info,
     try_number,
@@ -288,23 +285,9 @@ def _shifted_by_number(value: ir.Value, bits: int, most: int, kind: ir.Type, *, 
     return build("torch.aten.__rshift__.Scalar", [value, constant_int(most if outside else bits)], [kind])[0]
 
 
-def _parts(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """cat, stack: (tensors, dim)."""
-    _require_known(op)
-    parts, dim = list_items(op.operands[0]), op.operands[1]
-    info = tensor_info(op.results[0])
-    if not any(tensor_info(part).dtype != info.dtype for part in parts):
-        raise NotConcernedError("the parts have the type already")
-    axis = info.normalized_axis(int_of(dim))
-    alike = [cast(part, info.dtype) for part in parts]
-    if op_name(op) == "torch.aten.stack":
-        alike = [unsqueeze(part, axis) for part in alike]
-    return like_result(concatenate(alike, axis), op)
-
-
 @dataclass(frozen=True)
 class PromoteOperands(TablePass):
-    """Gives the operands of elementwise ops, and the parts of concatenations, one element type. Precondition: none."""
+    """Gives the operands of elementwise ops one element type. Precondition: none."""
 
     name: ClassVar[str] = "promote-operands"
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -313,6 +296,4 @@ class PromoteOperands(TablePass):
         **{f"torch.aten.{name}": _choice for name in _CHOICES},
         **{f"torch.aten.{name}": _comparison for name in (*_COMPARISONS, *_LOGICAL)},
         **{f"torch.aten.{name}": _shift for name in SHIFTS},
-        "torch.aten.cat": _parts,
-        "torch.aten.stack": _parts,
     }

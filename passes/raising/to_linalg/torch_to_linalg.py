@@ -25,7 +25,6 @@ from lowerkit.passes.mlir_worker import OP_SECONDS, ConversionError
 from lowerkit.passes.raising.to_linalg.clamped_look_ups import guard_look_ups
 from lowerkit.passes.raising.to_linalg.conversion import convert
 from lowerkit.passes.raising.to_linalg.large_powers import call_long_powers
-from lowerkit.passes.raising.to_linalg.opaque_constants import hide_constants
 from lowerkit.passes.raising.to_linalg.scalar_constants import fold_scalar_conversions, narrow_comparisons
 from lowerkit.passes.source_location import describe, op_name, signature_text
 
@@ -68,7 +67,6 @@ class TorchToLinalg(Pass):
         untouched = module.operation.clone()
         if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
             raise _unsupported(_culprits(untouched), context)
-        hide_constants(_torch_ops(module))
         try:
             convert(module, _torch_ops(module))
         except ConversionError as failure:

@@ -23,7 +23,7 @@ def test_integer_floor_division_does_not_use_floats(check: Check) -> None:
         // CHECK: torch.aten.bitwise_xor.Tensor
         """,
     )
-    check(text, "decompose-divisions,decompose-moves,torch-to-linalg", "// CHECK: arith.divsi\n// CHECK-NOT: f64")
+    check(text, "decompose-divisions,raise-fills,torch-to-linalg", "// CHECK: arith.divsi\n// CHECK-NOT: f64")
 
 
 def test_float_remainder_and_truncation_stay(check: Check) -> None:
