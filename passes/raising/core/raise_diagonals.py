@@ -1,4 +1,4 @@
-"""Raises what goes by the diagonals of matrices: tril, triu, diagonal, diag_embed, diagonal_scatter, eye."""
+"""Raises what goes by the diagonals of matrices: tril, triu, diag and its kind, eye."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lowerkit.dialect.linalg_builder import (
     as_index,
     constant_index,
     extract,
+    filled,
     loop_index,
     loops,
     map_elements,
@@ -61,23 +62,33 @@ def _matrices_last(rank: int, one: int, other: int) -> list[int]:
     return [*(axis for axis in range(rank) if axis not in (one, other)), one, other]
 
 
+def diagonal(value: ir.Value, offset: Size, one: int, other: int) -> ir.Value:
+    """Returns the diagonal of the dims ``one`` and ``other`` as the last dim."""
+    sizes = sizes_of(value)
+    row, column = _offsets(offset)
+    length = maximum(minimum(subtract(sizes[one], row), subtract(sizes[other], column)), 0)
+    order = _matrices_last(len(sizes), one, other)
+
+    def element() -> ir.Value:
+        places = [loop_index(axis) for axis in range(len(sizes) - 2)]
+        last = loop_index(len(sizes) - 2)
+        places += [as_index(add(last, row)), as_index(add(last, column))]
+        return extract(value, [places[order.index(axis)] for axis in range(len(sizes))])
+
+    return map_elements([], [*(sizes[axis] for axis in order[:-2]), length], value.type.element_type, element)
+
+
 def _diagonal(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """diagonal: (input, offset, dim, dim): the diagonal is the last dim of the result."""
     info, offset = tensor_info(op.operands[0]), size_from(op.operands[1])
     one, other = (info.normalized_axis(int_of(operand)) for operand in op.operands[2:4])
-    value = to_builtin(op.operands[0])
-    sizes = sizes_of(value)
-    row, column = _offsets(offset)
-    length = maximum(minimum(subtract(sizes[one], row), subtract(sizes[other], column)), 0)
-    order = _matrices_last(info.rank, one, other)
+    return [from_builtin(diagonal(to_builtin(op.operands[0]), offset, one, other), tensor_info(op.results[0]))]
 
-    def element() -> ir.Value:
-        places = [loop_index(axis) for axis in range(info.rank - 2)]
-        last = loop_index(info.rank - 2)
-        places += [as_index(add(last, row)), as_index(add(last, column))]
-        return extract(value, [places[order.index(axis)] for axis in range(info.rank)])
 
-    result = map_elements([], [*(sizes[axis] for axis in order[:-2]), length], value.type.element_type, element)
+def _diag(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """diag: (input, offset): the diagonal of a matrix, or a matrix with a vector on it."""
+    value, offset = to_builtin(op.operands[0]), size_from(op.operands[1])
+    result = diagonal(value, offset, 0, 1) if value.type.rank == 2 else embedded(value, offset)
     return [from_builtin(result, tensor_info(op.results[0]))]
 
 
@@ -99,19 +110,22 @@ def _placed(
     return map_elements([], sizes, vectors.type.element_type, element)
 
 
-def _embed(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """diag_embed: (vectors, offset, dim, dim): zeros beside the diagonal."""
-    wanted, offset = tensor_info(op.results[0]), size_from(op.operands[1])
-    one, other = (wanted.normalized_axis(int_of(operand)) for operand in op.operands[2:4])
-    vectors = to_builtin(op.operands[0])
+def embedded(vectors: ir.Value, offset: Size) -> ir.Value:
+    """Returns matrices in the last two dims with ``vectors`` on a diagonal, and zeros beside it."""
     sizes = sizes_of(vectors)
     row, column = _offsets(offset)
     extent = add(sizes[-1], add(row, column))
     element = vectors.type.element_type
     if 0 in vectors.type.shape:
-        matrices = map_elements([], [*sizes[:-1], extent, extent], element, lambda: scalar.constant(0, element))
-    else:
-        matrices = _placed(vectors, [*sizes[:-1], extent, extent], offset, lambda places: scalar.constant(0, element))
+        return filled([*sizes[:-1], extent, extent], scalar.constant(0, element))
+    return _placed(vectors, [*sizes[:-1], extent, extent], offset, lambda places: scalar.constant(0, element))
+
+
+def _embed(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """diag_embed: (vectors, offset, dim, dim)."""
+    wanted = tensor_info(op.results[0])
+    one, other = (wanted.normalized_axis(int_of(operand)) for operand in op.operands[2:4])
+    matrices = embedded(to_builtin(op.operands[0]), size_from(op.operands[1]))
     order = _matrices_last(wanted.rank, one, other)
     return [from_builtin(transposed(matrices, [order.index(axis) for axis in range(wanted.rank)]), wanted)]
 
@@ -153,6 +167,7 @@ class RaiseDiagonals(TablePass):
         "torch.aten.tril": _triangle(lower=True),
         "torch.aten.triu": _triangle(lower=False),
         **{f"torch.aten.{name}": _diagonal for name in ("diagonal", "diagonal_copy")},
+        "torch.aten.diag": _diag,
         "torch.aten.diag_embed": _embed,
         "torch.aten.diagonal_scatter": _scatter,
         "torch.aten.eye": _eye,

@@ -12,6 +12,7 @@ from lowerkit.dialect import GatherOp
 from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.dialect.linalg_builder import (
     Size,
+    as_index,
     constant_index,
     empty,
     loop_index,
@@ -22,8 +23,9 @@ from lowerkit.dialect.linalg_builder import (
 )
 from lowerkit.mlir import arith, ir, linalg, tensor
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.core.numbers import sizes_from
 from lowerkit.passes.raising.core.raise_views import joined, reshaped, split
-from lowerkit.passes.raising.core.slices import part
+from lowerkit.passes.raising.core.slices import part, subtract
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     from_builtin,
@@ -139,7 +141,7 @@ def _rotate(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """roll: (input, shifts, dims): two slices change places; without dims the tensor is rolled as a vector."""
     value, info = to_builtin(op.operands[0]), tensor_info(op.operands[0])
-    shifts, axes = ints_of(op.operands[1]), ints_of(op.operands[2])
+    shifts, axes = sizes_from(op.operands[1]), ints_of(op.operands[2])
     sizes = sizes_of(value)
     if not info.rank:
         return [op.operands[0]]
@@ -151,20 +153,25 @@ def _roll(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return [from_builtin(value, tensor_info(op.results[0]))]
 
 
-def _rolled(value: ir.Value, shift: int, axis: int) -> ir.Value:
+def _rolled(value: ir.Value, shift: Size, axis: int) -> ir.Value:
     """Moves every element by ``shift`` places along ``axis``, around the end; an open extent may be less than that."""
     extent = size_of(value, axis)
-    if isinstance(extent, int):
-        first: Size = (extent - shift) % extent if extent else 0
-        second: Size = extent - first
-        if not first:
-            return value
-    else:
-        turned = arith.RemUIOp(constant_index(abs(shift)), arith.MaxUIOp(extent, constant_index(1)).result).result
-        rest = arith.SubIOp(extent, turned).result
-        first, second = (rest, turned) if shift > 0 else (turned, rest)  # how many go behind the others
-    parts = [part(value, axis, first, second), part(value, axis, 0, first)]
-    return tensor.ConcatOp(value.type, axis, parts).result
+    turned = _remainder(shift, extent)  # how many come from the end to the front
+    if turned == 0:
+        return value
+    rest = subtract(extent, turned)
+    return tensor.ConcatOp(value.type, axis, [part(value, axis, rest, turned), part(value, axis, 0, rest)]).result
+
+
+def _remainder(shift: Size, extent: Size) -> Size:
+    """Returns the shift as one of 0 to before ``extent``; 0 where there are no elements."""
+    if isinstance(shift, int) and isinstance(extent, int):
+        return shift % extent if extent else 0
+    if shift == 0:
+        return 0
+    at_least_one = arith.MaxSIOp(as_index(extent), constant_index(1)).result
+    whole = arith.FloorDivSIOp(as_index(shift), at_least_one).result
+    return arith.SubIOp(as_index(shift), arith.MulIOp(whole, at_least_one).result).result
 
 
 def _pixel_shuffle(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -195,7 +202,7 @@ def _channel_shuffle(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
 
 @dataclass(frozen=True)
 class RaisePermutations(TablePass):
-    """Raises permutations of dims and elements. Precondition: none; shifts and orders must be constants."""
+    """Raises permutations of dims and elements. Precondition: none; orders must be constants."""
 
     name: ClassVar[str] = "raise-permutations"
     rules: ClassVar[Mapping[str, Rule]] = {

@@ -52,10 +52,10 @@ def test_an_open_dim_may_be_shorter_than_the_shift(check: Check) -> None:
   %r = torch.aten.roll %x, %l, %d : @[?], !torch.list<int>, !torch.list<int> -> @[?]
   return %r : @[?]""",
     )
-    check(text, "raise-permutations", "// CHECK: arith.remui\n// CHECK: tensor.concat dim(0)")
+    check(text, "raise-permutations", "// CHECK: arith.floordivsi\n// CHECK: tensor.concat dim(0)")
 
 
-def test_a_computed_shift_is_refused(check: Check) -> None:
+def test_a_computed_shift_counts_around_the_end(check: Check) -> None:
     text = function(
         "%x: @[4], %n: !torch.int",
         "@[4]",
@@ -65,5 +65,17 @@ def test_a_computed_shift_is_refused(check: Check) -> None:
   %r = torch.aten.roll %x, %l, %d : @[4], !torch.list<int>, !torch.list<int> -> @[4]
   return %r : @[4]""",
     )
-    context = check(text, "raise-permutations", "// CHECK: torch.aten.roll")
+    check(text, "raise-permutations", "// CHECK: arith.floordivsi\n// CHECK: tensor.concat dim(0)")
+
+
+def test_a_computed_dim_is_refused(check: Check) -> None:
+    text = function(
+        "%x: @[4], %n: !torch.int",
+        "@[4]",
+        """
+  %d = torch.prim.ListConstruct %n : (!torch.int) -> !torch.list<int>
+  %r = torch.aten.flip %x, %d : @[4], !torch.list<int> -> @[4]
+  return %r : @[4]""",
+    )
+    context = check(text, "raise-permutations", "// CHECK: torch.aten.flip")
     assert "not a constant" in context.remarks[0]
