@@ -42,6 +42,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.integer_products import IntegerProducts
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
+    from lowerkit.passes.raising.core.lower_types import LowerTypes
     from lowerkit.passes.raising.core.raise_broadcasts import RaiseBroadcasts
     from lowerkit.passes.raising.core.raise_diagonals import RaiseDiagonals
     from lowerkit.passes.raising.core.raise_fills import RaiseFills
@@ -128,6 +129,7 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseSlices(),
                 RaiseViews(),
                 TorchToLinalg(),
+                LowerTypes(),
             ]
         case "canonical":
             return [

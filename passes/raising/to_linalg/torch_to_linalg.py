@@ -22,11 +22,12 @@ from lowerkit.errors import PassError, UnsupportedError
 from lowerkit.mlir import ir, run_pipeline, walk
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.mlir_worker import OP_SECONDS, ConversionError
+from lowerkit.passes.raising.core.lower_types import return_declared_types, sweep, unraised, unsupported
 from lowerkit.passes.raising.to_linalg.clamped_look_ups import guard_look_ups
 from lowerkit.passes.raising.to_linalg.conversion import convert
 from lowerkit.passes.raising.to_linalg.large_powers import call_long_powers
 from lowerkit.passes.raising.to_linalg.scalar_constants import fold_scalar_conversions, narrow_comparisons
-from lowerkit.passes.source_location import describe, op_name, signature_text
+from lowerkit.passes.source_location import describe
 
 _CLEAN = "builtin.module(func.func(canonicalize,cse))"
 
@@ -48,10 +49,9 @@ _SCALAR_OPS = ("torch.constant.", "torch.prim.ListConstruct")
 
 @dataclass(frozen=True)
 class TorchToLinalg(Pass):
-    """Lowers a raised module of the torch dialect to builtin tensors.
+    """Lowers the torch ops that no rule took by the conversions of torch-mlir; does nothing where there is none.
 
-    Precondition: the ``raise-*`` passes have run, or what they take is refused here. After it ``@main`` takes and
-    gives builtin tensors and holds no torch op.
+    Precondition: the ``raise-*`` passes have run, or what they take is refused here.
     """
 
     name: ClassVar[str] = "torch-to-linalg"
@@ -62,11 +62,12 @@ class TorchToLinalg(Pass):
         Raises:
             UnsupportedError: LK4001, with one detail for each distinct op that cannot be lowered.
         """
-        if not _torch_ops(module) and "!torch." not in _signature(module):
-            return False
+        swept = sweep(module)
+        if not unraised(module):
+            return swept
         untouched = module.operation.clone()
         if any(op.name in _UNTRUSTED for op in _torch_ops(module)):
-            raise _unsupported(_culprits(untouched), context)
+            raise unsupported(_culprits(untouched), context)
         try:
             convert(module, _torch_ops(module))
         except ConversionError as failure:
@@ -77,11 +78,12 @@ class TorchToLinalg(Pass):
                     f"the conversion to linalg failed: {failure}",
                     hint="every op lowers alone: this is a bug of lowerkit",
                 ) from failure
-            raise _unsupported(culprits, context) from failure
+            raise unsupported(culprits, context) from failure
         remaining = _torch_ops(module)
         if remaining:
-            raise _unsupported(_culprits(untouched) or dict.fromkeys(remaining, ""), context)
-        _return_declared_types(module)
+            raise unsupported(_culprits(untouched) or dict.fromkeys(remaining, ""), context)
+        for function in module.body.operations:
+            return_declared_types(function.operation)
         _refuse_scalar_loops(module)
         _erase_assertions(module)
         guard_look_ups(module)
@@ -90,28 +92,6 @@ class TorchToLinalg(Pass):
         call_long_powers(module)
         run_pipeline(module, _CLEAN)
         return True
-
-
-def _return_declared_types(module: ir.Module) -> None:
-    """Casts what a function returns to the static dims that it declares: decompositions give what they know.
-
-    Inside of a function types may differ so, each op states its own.
-    """
-    for function in module.body.operations:
-        declared = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value).results
-        for block in function.operation.regions[0].blocks:
-            end = list(block.operations)[-1].operation
-            for index, (value, wanted) in enumerate(zip(end.operands, declared, strict=True)):
-                if value.type != wanted:
-                    with ir.InsertionPoint(end), value.location:
-                        end.operands[index] = ir.Operation.create(
-                            "tensor.cast", results=[wanted], operands=[value]
-                        ).result
-
-
-def _signature(module: ir.Module) -> str:
-    """Returns the types of the functions as text."""
-    return " ".join(str(op.operation.attributes["function_type"]) for op in module.body.operations)
 
 
 def _is_torch(op: ir.Operation) -> bool:
@@ -127,22 +107,6 @@ def _torch_ops(module: ir.Module | ir.Operation) -> list[ir.Operation]:
 
     walk(module if isinstance(module, ir.Operation) else module.operation, collect)
     return found
-
-
-def _unsupported(ops: dict[ir.Operation, str], context: PassContext) -> UnsupportedError:
-    """The error that names each op, with the reason: why no rule took it, or what its conversion did."""
-    details: dict[str, None] = {}
-    for op, reason in ops.items():
-        if not op.name.startswith(_SCALAR_OPS):
-            why = context.refusals.get(f"{op_name(op)} {op.location}") or reason
-            details[f"{signature_text(op)} at {describe(op)}{why and f': {why}'}"] = None
-    count = len({op_name(op) for op in ops if not op.name.startswith(_SCALAR_OPS)})
-    return UnsupportedError(
-        "LK4001",
-        f"the model uses {count} op{'s' if count != 1 else ''} that cannot be lowered",
-        details=sorted(details),
-        hint="replace these ops in the model, or raise them in a pass of your own before torch-to-linalg",
-    )
 
 
 # Which ops are to blame.

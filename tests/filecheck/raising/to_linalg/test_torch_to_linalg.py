@@ -72,14 +72,6 @@ def test_position_out_of_data_is_clamped(check: Check) -> None:
     )
 
 
-def test_function_without_ops_gets_builtin_types(check: Check) -> None:
-    check(
-        types("func.func @main(%x: @[2,3]) -> @[2,3] {\n  return %x : @[2,3]\n}"),
-        "torch-to-linalg",
-        "// CHECK: func.func @main(%{{.*}}: tensor<2x3xf32>) -> tensor<2x3xf32>",
-    )
-
-
 LOCATED = types("""
 func.func @main(%x: @[2,3]) -> (@[2,3], @[2,3], @[2,3]) {
   %p = torch.constant.float 0.5
