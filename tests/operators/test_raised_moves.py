@@ -102,7 +102,7 @@ def test_moves_of_open_extents(shapes: list[tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
 def test_numbers_out_of_sizes(is_open: bool) -> None:
-    extents = [{axis: Dim(f"d{axis}", min=4, max=99) for axis in range(2)}] if is_open else None
-    program = raised(Numbers(), (torch.randn(5, 6),), extents)
-    for shape in [(5, 6), (4, 9), (12, 5)] if is_open else [(5, 6)]:
+    extents = [{axis: Dim(f"d{axis}", min=6, max=99) for axis in range(2)}] if is_open else None
+    program = raised(Numbers(), (torch.randn(8, 6),), extents)
+    for shape in [(8, 6), (6, 9), (12, 7)] if is_open else [(8, 6)]:
         assert_as_eager(program, Numbers(), (torch.randn(shape),))
