@@ -42,9 +42,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.integer_products import IntegerProducts
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
-    from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
-    from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
-    from lowerkit.passes.raising.decompose.decompose_limits import DecomposeLimits
+    from lowerkit.passes.raising.core.raise_pointwise import RaisePointwise
     from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
     from lowerkit.passes.raising.decompose.decompose_moves import DecomposeMoves
     from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
@@ -73,7 +71,6 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.simplify.fold_empty_tensors import FoldEmptyTensors
     from lowerkit.passes.raising.simplify.promote_operands import PromoteOperands
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
-    from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
     from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
     from lowerkit.targets.cpu.passes import host_passes
 
@@ -107,12 +104,9 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseCumulative(),
                 RaiseCollectives(),
                 PromoteOperands(),
-                WidenElementwise(),
-                DecomposeElementwise(),
-                DecomposeDivisions(),
-                DecomposeLimits(),
                 DecomposeMoves(),
                 RaiseViews(),
+                RaisePointwise(),
                 TorchToLinalg(),
             ]
         case "canonical":
