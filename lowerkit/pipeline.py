@@ -50,11 +50,9 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.core.raise_numbers import RaiseNumbers
     from lowerkit.passes.raising.core.raise_pads import RaisePads
     from lowerkit.passes.raising.core.raise_permutations import RaisePermutations
+    from lowerkit.passes.raising.core.raise_pointwise import RaisePointwise
     from lowerkit.passes.raising.core.raise_slices import RaiseSlices
     from lowerkit.passes.raising.core.raise_views import RaiseViews
-    from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
-    from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
-    from lowerkit.passes.raising.decompose.decompose_limits import DecomposeLimits
     from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
     from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
     from lowerkit.passes.raising.raise_ops.raise_collectives import RaiseCollectives
@@ -79,9 +77,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.recognize.recognize_rope import RecognizeRope
     from lowerkit.passes.raising.simplify.fold_batch_norm import FoldBatchNorm
     from lowerkit.passes.raising.simplify.fold_empty_tensors import FoldEmptyTensors
-    from lowerkit.passes.raising.simplify.promote_operands import PromoteOperands
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
-    from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
     from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
     from lowerkit.targets.cpu.passes import host_passes
 
@@ -114,11 +110,6 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseSorting(),
                 RaiseCumulative(),
                 RaiseCollectives(),
-                PromoteOperands(),
-                WidenElementwise(),
-                DecomposeElementwise(),
-                DecomposeDivisions(),
-                DecomposeLimits(),
                 RaiseNumbers(),
                 RaiseJoins(),
                 RaiseFills(),
@@ -128,6 +119,7 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaisePermutations(),
                 RaiseSlices(),
                 RaiseViews(),
+                RaisePointwise(),
                 TorchToLinalg(),
                 LowerTypes(),
             ]

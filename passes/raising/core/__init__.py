@@ -1,1 +1,1 @@
-"""The typed core: torch ops lowered to builtin tensors and scalars by rules that know PyTorch's element types."""
+"""The typed core: torch ops lowered by rules of ours to builtin tensors, in the types that PyTorch computes in."""

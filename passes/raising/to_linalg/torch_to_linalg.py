@@ -35,7 +35,7 @@ _UNTRUSTED = frozenset(
     {
         # Their conversions give wrong numbers, or never come to an end.
         *("torch.aten.embedding_bag.padding_idx", "torch.aten.grid_sampler", "torch.aten.max_unpool3d"),
-        *("torch.aten.adaptive_max_pool1d", "torch.aten.fmin", "torch.aten.fmax", "torch.aten.resize_"),
+        *("torch.aten.adaptive_max_pool1d", "torch.aten.resize_"),
         # NaN: swallowed, or multiplied by zeros that were put between elements.
         *("torch.aten.adaptive_max_pool2d", "torch.aten.adaptive_max_pool3d"),
         *("torch.aten.conv_transpose1d", "torch.aten.conv_transpose2d.input", "torch.aten.conv_transpose3d.input"),

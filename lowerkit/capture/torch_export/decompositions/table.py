@@ -37,7 +37,7 @@ SPELLED_OUT = frozenset(
             "aten.log_sigmoid_backward.default",
             "aten.softplus_backward.default",
         ),
-        *("aten._weight_norm_interface.default", "aten._safe_softmax.default"),
+        *("aten._weight_norm_interface.default", "aten._safe_softmax.default", "aten.glu.default"),
         # Moves.
         *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
         *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),
