@@ -1,17 +1,14 @@
-"""Per-token and fake quantization, products with int8 weights and bags of embeddings, compiled, against eager."""
+"""Per-token and fake quantization and products with int8 weights, compiled, against eager."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import lowerkit
 from lowerkit.capture.capture import capture
-from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.compiler import compile_program
 from lowerkit.program.dtypes import to_torch
 from tests.operators.test_decompositions import holds, same
@@ -77,52 +74,6 @@ def test_fake_quantization_of_each_channel(axis: int) -> None:
     same(lambda x: torch.fake_quantize_per_channel_affine(x, torch.ones(6), zero_points, 1, -4, 4), ties)
     for kind in (torch.float16, torch.float64):
         same(lambda x: torch.fake_quantize_per_channel_affine(x, scales, zero_points, axis, -100, 99), value.to(kind))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "sum"},
-        {"mode": "mean"},
-        {"mode": "mean", "padding_idx": 3},
-        {"mode": "sum", "include_last_offset": True},
-    ],
-    ids=str,
-)
-def test_bags_of_embeddings(options: dict[str, Any]) -> None:
-    """Where bags begin is data: one artifact, several layouts, empty bags among them."""
-    torch.manual_seed(3)
-    bags = nn.EmbeddingBag(11, 8, **options).eval()
-    indices = torch.tensor([1, 3, 3, 5, 7, 9, 3])
-    last = 7 if "include_last_offset" in options else 6
-    compiled = lowerkit.compile(bags, (indices, torch.tensor([0, 2, 2, last])))
-    for offsets in ([0, 2, 2, last], [0, 1, 2, last], [0, 0, 0, last]):
-        expected = bags(indices, torch.tensor(offsets)).detach()
-        torch.testing.assert_close(torch.from_numpy(compiled(indices, torch.tensor(offsets))), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("padding", [None, 3, -1])
-@pytest.mark.parametrize("mode", [0, 1])
-def test_bags_that_end_before_the_last_index(mode: int, padding: int | None, dtype: torch.dtype) -> None:
-    """All four results, as PyTorch's kernels have them: they differ with the dtype and the padding."""
-    table, indices = torch.randn(10, 3, dtype=dtype), torch.tensor([1, 2, 4, 9, 4, 3, 2, 9])
-    own = OWN_DECOMPOSITIONS[torch.ops.aten.embedding_bag.padding_idx]
-    for ends, offsets in (
-        (False, [0, 2, 2, 5]),
-        (True, [0, 2, 2, 5, 8]),
-        (True, [0, 2, 2, 5, 6]),
-        (True, [0, 0, 3, 3]),
-    ):
-        arguments = (table, indices, torch.tensor(offsets), False, mode, False, None, ends, padding)
-        for ours, eager in zip(own(*arguments)[::2], torch.embedding_bag(*arguments)[::2], strict=True):
-            torch.testing.assert_close(ours, eager)
-
-
-def test_a_bag_for_each_row_and_weights_for_each_sample() -> None:
-    bags = nn.EmbeddingBag(11, 8, mode="sum").eval()
-    holds(lambda i: bags(i), torch.randint(0, 11, (3, 5)))
-    holds(lambda i, w: bags(i, per_sample_weights=w), torch.randint(0, 11, (3, 5)), torch.randn(3, 5))
 
 
 def test_codes_of_nan_and_infinity_are_those_of_eager() -> None:

@@ -1,4 +1,4 @@
-"""Quantization by formulas of its own: of each token, of weights alone, of training; and bags of embeddings."""
+"""Quantization by formulas of its own: of each token, of weights alone, of training."""
 
 from __future__ import annotations
 
@@ -61,50 +61,9 @@ def _fake_quantize_per_channel(
     return ((codes - zero_point) * scale).to(value.dtype)
 
 
-def _embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums (mode 0) and means (1) of rows; bags begin at ``offsets``, which may be data.
-
-    With ``include_last_offset``, rows behind the last of ``offsets`` belong to the last bag: PyTorch's kernels count
-    them in its size, and its fast one (without ``padding_idx``, not in f64) alone leaves them out of the sum.
-    """
-    if mode == 2:
-        return NotImplemented
-    unused = torch.zeros_like(offsets)
-    places = torch.arange(indices.shape[0])
-    counts = torch.ones_like(indices, dtype=torch.bool)
-    rows = aten.embedding(weight, indices)
-    if padding_idx is not None:
-        counts = indices != padding_idx % weight.shape[0]
-        rows = torch.where(counts.unsqueeze(1), rows, 0.0)
-    elif include_last_offset and weight.dtype != torch.float64:
-        rows = torch.where((places < offsets[-1:]).unsqueeze(1), rows, 0.0)
-    offsets = offsets[:-1] if include_last_offset else offsets
-    bags = offsets.shape[0]
-    bag = (offsets.unsqueeze(0) <= places.unsqueeze(1)).sum(1) - 1
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(1)
-    total = aten.index_add(weight.new_zeros([bags, weight.shape[1]]), 0, bag, rows)
-    if mode == 0:
-        return total, bag, unused, unused
-    size = aten.index_add(offsets.new_zeros([bags]), 0, bag, counts.to(offsets.dtype))
-    total = total / torch.clamp(size, min=1).to(total.dtype).unsqueeze(1)
-    return total, bag, size, size
-
-
 TABLE: dict[Any, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _product_with_int8_weights,
     aten.fake_quantize_per_channel_affine.default: _fake_quantize_per_channel,
-    aten.embedding_bag.padding_idx: _embedding_bag,
 }
 
 BY_NAME: dict[str, Callable[..., Any]] = {
