@@ -19,6 +19,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
     binary_scalar,
     cast,
+    signed,
     squeeze,
     unary,
     unsqueeze,
@@ -54,8 +55,10 @@ def reduce(value: ir.Value, kind: str, axes: Sequence[int], keep_dims: bool) -> 
     info = tensor_info(value)
     if not info.rank and axes:
         return reduce(view(value, [1]), kind, [0], False)
-    if info.dtype == "ui8" and kind not in ("any", "all", "sum", "prod"):
-        raise RefusalError(f"{kind} of unsigned integers")
+    if kind in ("max", "min") and info.dtype in ("ui8", "i1"):
+        return cast(reduce(signed(value), kind, axes, keep_dims), info.dtype)
+    if kind in ("argmax", "argmin"):
+        value = signed(value)
     shape = [1 if axis in axes else size for axis, size in enumerate(info.shape) if keep_dims or axis not in axes]
     dtype = {"any": "i1", "all": "i1", "argmax": "si64", "argmin": "si64"}.get(kind, info.dtype)
     result = ReduceOp.build(to_builtin(value), kind=kind, axes=axes, keep_dims=keep_dims)

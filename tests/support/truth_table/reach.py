@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -75,7 +76,12 @@ def _of_operator(name: str, form: str) -> Iterator[AnyCell]:
                 samples = drawn(name, dtype)
         except Exception:  # the makers of samples raise what they like
             continue
-        yield from (OperatorCell(name, sample.number, dtype, form) for sample in samples[-most:])
+        largest = sorted(samples, key=lambda sample: -sum(map(_size, sample.leaves)))[:most]
+        yield from (OperatorCell(name, sample.number, dtype, form) for sample in largest)
+
+
+def _size(leaf: Any) -> int:
+    return leaf.numel() if isinstance(leaf, torch.Tensor) else 0
 
 
 def reached(case: str) -> list[Reached]:
