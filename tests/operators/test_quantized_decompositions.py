@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import lowerkit
 from lowerkit.capture.capture import capture
+from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.compiler import compile_program
 from lowerkit.program.dtypes import to_torch
 from tests.operators.test_decompositions import holds, same
@@ -93,3 +96,38 @@ def test_codes_of_nan_and_infinity_are_those_of_eager() -> None:
         )
 
     same(codes, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("scale", "point", "limits"), [(0.1, 3, (-128, 127)), (0.37, 0, (0, 255)), (1.0, -5, (-8, 7))])
+def test_fake_quantization_of_a_whole_tensor(
+    dtype: torch.dtype, scale: float, point: int, limits: tuple[int, int]
+) -> None:
+    """To the bit, with the mask of what was not limited; a NaN is the least code, infinities are limited."""
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 3e20, 0.05, -12.85])
+    value = torch.cat([special, torch.arange(-300, 300) / 20, torch.randn(100) * 5]).to(dtype)
+    scales, points = torch.tensor([scale]), torch.tensor([point], dtype=torch.int32)
+    aten = torch.ops.aten
+    switched = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+    calls: list[tuple[Any, ...]] = [
+        (aten.fake_quantize_per_tensor_affine.default, value, scale, point),
+        (aten.fake_quantize_per_tensor_affine.default, value[6], scale, point),
+        (aten.fake_quantize_per_tensor_affine.tensor_qparams, value, scales, points),
+        (aten.fake_quantize_per_tensor_affine_cachemask.default, value, scale, point),
+        *((switched, value, scales, points, torch.tensor([enabled])) for enabled in (0, 1)),
+        (aten.fake_quantize_per_channel_affine_cachemask.default, value[None], scales, points, 0),
+    ]
+    for operator, *arguments in calls:
+        ours = OWN_DECOMPOSITIONS[operator](*arguments, *limits)
+        torch.testing.assert_close(ours, operator(*arguments, *limits), rtol=0, atol=0, equal_nan=True)
+
+
+def test_products_of_bytes_are_summed_in_32_bits() -> None:
+    x, y = torch.randint(-128, 128, (17, 40), dtype=torch.int8), torch.randint(-128, 128, (40, 8), dtype=torch.int8)
+    compiled = lowerkit.compile(Product(), (x, y))
+    assert torch.equal(torch.from_numpy(compiled(x, y)), torch._int_mm(x, y))
+
+
+class Product(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch._int_mm(x, y)

@@ -38,7 +38,7 @@ def places(limit: int, *shape: int) -> Tensor:
 
 
 def compiled(function: Callable[..., Any], arguments: tuple[Tensor, ...], shapes: Any = None) -> Any:
-    options = {} if shapes is None else {"dynamic_shapes": (shapes,)}
+    options: dict[str, Any] = {} if shapes is None else {"dynamic_shapes": (shapes,)}
     return lowerkit.compile(Function(function).eval(), arguments, **options)
 
 

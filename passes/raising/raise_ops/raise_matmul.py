@@ -140,6 +140,11 @@ def _raise_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]
     return like_result(matrix_product(op.operands[0], op.operands[1]), op)
 
 
+def _raise_integer_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """_int_mm: products of bytes, summed in 32 bits."""
+    return like_result(matrix_product(*(cast(operand, "si32") for operand in op.operands)), op)
+
+
 def _raise_sum_of_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """addmm, baddbmm: (addend, lhs, rhs, beta, alpha)."""
     return _sum_of_product(op, op.operands[1], op.operands[2])
@@ -179,6 +184,7 @@ class RaiseMatmul(TablePass):
         "torch.aten.linear": _raise_linear,
         "torch.aten.mm": _raise_product,
         "torch.aten.bmm": _raise_product,
+        "torch.aten._int_mm": _raise_integer_product,
         "torch.aten.mv": _raise_product,
         "torch.aten.dot": _raise_product,
         "torch.aten.matmul": _raise_product,

@@ -51,19 +51,51 @@ def _product_with_int8_weights(value: Tensor, weight: Tensor, scales: Tensor) ->
 
 def _fake_quantize_per_channel(
     value: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     shape = [1] * value.dim()
     shape[axis] = value.shape[axis]
     scale, zero_point = scale.reshape(shape), zero_point.reshape(shape).to(torch.float32)
     codes = torch.round(value * (1.0 / scale)) + zero_point
+    inside = (codes >= low) & (codes <= high)
     # PyTorch goes through int64: what that cannot hold, NaN and infinity too, is the least number there.
     codes = torch.where(codes < _BEYOND_INT64, torch.clamp(codes, low, high), low)
-    return ((codes - zero_point) * scale).to(value.dtype)
+    return ((codes - zero_point) * scale).to(value.dtype), inside
+
+
+def _fake_quantize(
+    value: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    """Values, and which codes were not limited; in f32 for 16-bit floats, with a NaN as the least code."""
+    wide = value if value.dtype == torch.float64 else value.to(torch.float32)
+    single = torch.full((), scale, dtype=torch.float32) if isinstance(scale, float) else scale.reshape(())
+    single = single.to(torch.float32)
+    point = zero_point if isinstance(zero_point, int) else zero_point.reshape(()).to(wide.dtype)
+    codes = torch.round(wide * (1.0 / single)) + point
+    inside = (codes >= low) & (codes <= high)
+    codes = torch.where(torch.isnan(codes), low, torch.clamp(codes, low, high))
+    return ((codes - point).to(torch.float32) * single).to(value.dtype), inside
+
+
+def _switched_fake_quantize(
+    value: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    found, inside = _fake_quantize(value, scale, zero_point, low, high)
+    off = enabled.reshape(()) == 0
+    return torch.where(off, value, found), off | inside
+
+
+def _values_of(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
+    return lambda *arguments: function(*arguments)[0]
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _product_with_int8_weights,
-    aten.fake_quantize_per_channel_affine.default: _fake_quantize_per_channel,
+    aten.fake_quantize_per_channel_affine.default: _values_of(_fake_quantize_per_channel),
+    aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
+    aten.fake_quantize_per_tensor_affine.default: _values_of(_fake_quantize),
+    aten.fake_quantize_per_tensor_affine.tensor_qparams: _values_of(_fake_quantize),
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _switched_fake_quantize,
 }
 
 BY_NAME: dict[str, Callable[..., Any]] = {
