@@ -42,15 +42,15 @@ def compiled(function: Callable[..., Any], arguments: tuple[Tensor, ...], shapes
     return lowerkit.compile(Function(function).eval(), arguments, **options)
 
 
-def agree(session: Any, function: Callable[..., Any], *arguments: Tensor) -> None:
-    """Every output, to the bit; of a bf16 product to its own precision."""
+def agree(session: Any, function: Callable[..., Any], *arguments: Tensor, atol: float = 0) -> None:
+    """Every output, but for the rounding of sums."""
     expected = function(*arguments)
     expected = expected if isinstance(expected, tuple) else (expected,)
     for ours, eager in zip(session.session.run(*arguments), expected, strict=True):
         found = to_torch(np.asarray(ours))
         assert found.dtype == eager.dtype
         assert found.shape == eager.shape
-        torch.testing.assert_close(found, eager, rtol=1e-2 if eager.dtype is torch.bfloat16 else 1e-6, atol=0)
+        torch.testing.assert_close(found, eager, rtol=1e-2 if eager.dtype is torch.bfloat16 else 1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -139,4 +139,36 @@ def test_products(dtype: torch.dtype) -> None:
         )
 
     arguments = (made(dtype, 3, 4), made(dtype, 4, 5))
+    agree(compiled(function, arguments), function, *arguments)
+
+
+def test_statistics_of_norms() -> None:
+    """What stands beside the values is read; in evaluation a batch norm has none."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        mean, variance = w[:4], w[:4].square()
+        return (
+            *torch.native_layer_norm(x, [6], w, w, 1e-5),
+            *torch.native_group_norm(x, w[:4], None, 3, 4, 6, 2, 1e-5),
+            *torch.native_batch_norm(x, mean, None, mean, variance, False, 0.1, 1e-5),
+        )
+
+    arguments = (torch.randn(3, 4, 6), torch.randn(6))
+    agree(compiled(function, arguments), function, *arguments, atol=1e-5)
+
+
+def test_reductions_of_other_types_and_of_rank_0() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        positive, one = x > 0, x[0, 0]
+        return (
+            torch.logsumexp(x, 1),
+            torch.prod(positive, 1, dtype=torch.bool),
+            torch.sum(positive, 1, dtype=torch.bool),
+            *torch.topk(one, 1),
+            *torch.sort(one),
+            torch.argsort(one),
+            torch.ops.aten.copy(y, x),
+        )
+
+    arguments = (made(torch.int64, 3, 4), torch.randn(3, 4))
     agree(compiled(function, arguments), function, *arguments)

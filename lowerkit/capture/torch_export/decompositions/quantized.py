@@ -67,7 +67,7 @@ def _fake_quantize(
 ) -> tuple[Tensor, Tensor]:
     """Values, and which codes were not limited; in f32 for 16-bit floats, with a NaN as the least code."""
     wide = value if value.dtype == torch.float64 else value.to(torch.float32)
-    single = torch.full((), scale, dtype=torch.float32) if isinstance(scale, float) else scale.reshape(())
+    single = scale.reshape(()) if isinstance(scale, Tensor) else torch.full((), scale)
     single = single.to(torch.float32)
     point = zero_point if isinstance(zero_point, int) else zero_point.reshape(()).to(wide.dtype)
     codes = torch.round(wide * (1.0 / single)) + point
