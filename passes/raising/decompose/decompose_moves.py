@@ -30,7 +30,9 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     NotConcernedError,
     RefusalError,
     build,
+    constant_bool,
     constant_float,
+    constant_int,
     from_builtin,
     int_list,
     int_of,
@@ -192,6 +194,18 @@ def _part(value: ir.Value, sizes: Sequence[Size], axis: int, start: ir.Value, co
     return tensor.ExtractSliceOp(value.type, value, [start], values, [], offsets, static_shape(taken), steps).result
 
 
+def _take_along_dim(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """take_along_dim: (input, indices, dim): gather, where the shapes need no broadcasting."""
+    value, indices, dim = op.operands
+    if is_none(dim) or tensor_info(value).rank != tensor_info(indices).rank:
+        raise RefusalError("indices into the flattened tensor, or of another rank")
+    axis = tensor_info(value).normalized_axis(int_of(dim))
+    for other in range(tensor_info(value).rank):
+        if other != axis and tensor_info(value).shape[other] != tensor_info(indices).shape[other]:
+            raise RefusalError("indices that broadcast")
+    return build("torch.aten.gather", [value, constant_int(axis), indices, constant_bool(False)], [op.results[0].type])
+
+
 def _stack(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """stack: (tensors, dim): cat of unsqueezed tensors."""
     items = list_items(op.operands[0])
@@ -217,6 +231,7 @@ class DecomposeMoves(TablePass):
         **{f"torch.aten.replication_pad{count}d": _replication_pad for count in (1, 2, 3)},
         "torch.aten.flip": _flip,
         "torch.aten.roll": _roll,
+        "torch.aten.take_along_dim": _take_along_dim,
         "torch.aten.stack": _stack,
         "torch.aten.fill.Tensor": _fill,
     }
