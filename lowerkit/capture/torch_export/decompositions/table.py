@@ -60,6 +60,9 @@ SPELLED_OUT = frozenset(
         *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
         *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
         *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),
+        # Look-ups and counts.
+        *("aten.take_along_dim.default", "aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"),
+        *("aten.linalg_cross.default", "aten.outer.default"),
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )
