@@ -78,7 +78,6 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.simplify.fold_batch_norm import FoldBatchNorm
     from lowerkit.passes.raising.simplify.fold_empty_tensors import FoldEmptyTensors
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
-    from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
     from lowerkit.targets.cpu.passes import host_passes
 
     match stage:
@@ -120,7 +119,6 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseSlices(),
                 RaiseViews(),
                 RaisePointwise(),
-                TorchToLinalg(),
                 LowerTypes(),
             ]
         case "canonical":

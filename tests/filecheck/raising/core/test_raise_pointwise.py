@@ -148,7 +148,7 @@ def test_integer_division_uses_no_floats(check: Check) -> None:
   %r = torch.aten.div.Tensor_mode %x, %y, %floor : @[2,3:si64], @[3:si64], !torch.str -> @[2,3:si64]
   return %r : @[2,3:si64]""",
     )
-    check(text, "raise-pointwise,torch-to-linalg", "// CHECK: arith.divsi\n// CHECK-NOT: f64")
+    check(text, "raise-pointwise,lower-types", "// CHECK: arith.divsi\n// CHECK-NOT: f64")
 
 
 def test_tanh_gelu_has_the_right_constant(check: Check) -> None:
