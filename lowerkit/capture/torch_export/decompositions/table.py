@@ -37,7 +37,7 @@ SPELLED_OUT = frozenset(
             "aten.log_sigmoid_backward.default",
             "aten.softplus_backward.default",
         ),
-        *("aten._weight_norm_interface.default", "aten._safe_softmax.default"),
+        *("aten._weight_norm_interface.default", "aten._safe_softmax.default", "aten.glu.default"),
         # Moves.
         *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
         *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),
@@ -59,7 +59,14 @@ SPELLED_OUT = frozenset(
         *("aten.renorm.default", "aten.__lshift__.Tensor", "aten.__rshift__.Tensor"),
         *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
         *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
+<<<<<<< HEAD
         "aten.special_log_ndtr.default",
+=======
+        *("aten.max_pool3d_with_indices.default", "aten.special_log_ndtr.default"),
+        # Look-ups and counts.
+        *("aten.take_along_dim.default", "aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"),
+        *("aten.linalg_cross.default", "aten.outer.default"),
+>>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )

@@ -32,7 +32,11 @@ from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky imp
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.capture.torch_export.decompositions.scalar_reductions import OF_SCALARS
 from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
+<<<<<<< HEAD
 from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES, is_symbolic
+=======
+from lowerkit.capture.torch_export.decompositions.statistics import WITH_STATISTICS
+>>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
 from lowerkit.capture.torch_export.decompositions.table import SPELLED_OUT, decomposition_of, left_to
 from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range
@@ -60,6 +64,8 @@ _CHECKS = frozenset(
 )
 _VECTORS = {"aten._linalg_svd.default": (1, 2), "aten._linalg_eigh.default": (0, 2)}
 """Which result the values are, and which argument says whether vectors are wanted."""
+_WITH_MORE = WITH_PLACES | WITH_STATISTICS
+"""What passes take as long as its first result alone is read."""
 _NAMED_BY_IMPORTER = frozenset({"aten._native_batch_norm_legit_no_training.default"})
 """Not in the torch dialect; :mod:`importer` has another name for them."""
 
@@ -146,8 +152,8 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
             table[node.target] = OF_SCALARS[node.target]
         elif node.target in OF_SIZES and _has_symbolic_size(node):
             table[node.target] = OF_SIZES[node.target]
-        if node.target in WITH_PLACES and any(user.args[1] == 1 for user in node.users):
-            table[node.target] = WITH_PLACES[node.target]
+        if node.target in _WITH_MORE and any(user.args[1] != 0 for user in node.users):
+            table[node.target] = _WITH_MORE[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
     return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
 
