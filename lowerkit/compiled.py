@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ class Compiled:
             InputError: LK1005, the path cannot be written.
         """
         self._write(Path(path), golden=True)
+
+    def state_witness(self, witness: dict[str, Any]) -> None:
+        """Writes into the artifact what was compared before it: the ``witness`` of the programs' metadata."""
+        manifest = self.parts.manifest
+        programs = [
+            msgspec.structs.replace(each, metadata={**each.metadata, "witness": witness}) for each in manifest.programs
+        ]
+        self.parts = replace(self.parts, manifest=msgspec.structs.replace(manifest, programs=programs))
 
     def summary(self) -> dict[str, Any]:
         """Returns counts of regions, kernels and bytes, for people."""

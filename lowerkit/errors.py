@@ -47,6 +47,7 @@ CODES: dict[str, str] = {
     "LK6002": "the quantized model differs from the float model by more than gate B allows",
     "LK6003": "ranks of a mesh give different outputs",
     "LK6004": "the certificate of an artifact does not hold",
+    "LK6005": "an op or a kernel, run alone, differs from its witness",
     "LK7001": "out of disk space",
     "LK7002": "out of memory",
     "LK7003": "a worker process could not be started",

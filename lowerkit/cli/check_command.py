@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from lowerkit.cli.model_options import capture_model, model_options, refuse_given
 from lowerkit.cli.output import json_option, note, print_json, print_table, progress, quiet_option, verbose_option
@@ -18,11 +19,12 @@ from lowerkit.cli.target_options import (
     shard_option,
     target_option,
 )
-from lowerkit.errors import ParityError
+from lowerkit.errors import ParityError, UsageError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
 from lowerkit.parity.permission import statements
 from lowerkit.parity.report.report import ONE_DEVICE, Report, Row
+from lowerkit.program.program import Program
 
 
 @click.command("check")
@@ -36,6 +38,7 @@ from lowerkit.parity.report.report import ONE_DEVICE, Report, Row
 @click.option("--dtype", type=click.Choice(["f32", "bf16", "f16"]), help="Convert the model's floating types first.")
 @click.option("--outputs-only", is_flag=True, help="Compare the outputs, not every op.")
 @click.option("--hard", is_flag=True, help="Compare on NaN, infinities, denormals and other special values too.")
+@click.option("--ops", "ops_alone", is_flag=True, help="Compare each distinct op alone with eager, and nothing else.")
 @click.option("--bisect", is_flag=True, help="Search every stage for the first op that computes something else.")
 @click.option(
     "--reproducer",
@@ -63,6 +66,7 @@ def command(
     dtype: str | None,
     outputs_only: bool,
     hard: bool,
+    ops_alone: bool,
     bisect: bool,
     reproducer: Path,
     html: Path | None,
@@ -74,6 +78,11 @@ def command(
     supervise_targets(target)
     if not bisect:
         refuse_given(["reproducer"], "without --bisect, which writes it")
+    if ops_alone:
+        given = ("mesh", "plan", "invariant", "hard", "bisect", "outputs_only", "html", "allow")
+        refuse_given(given, "with --ops, which compiles nothing")
+        check_ops(capture_model(model, inputs, dynamic, seed, dtype), as_json=as_json, quiet=quiet)
+        return
     from lowerkit.spmd.sharding import sharding_of
 
     with progress(quiet) as show:
@@ -138,6 +147,40 @@ def command(
             location=failure.location or None,
             hint=hint,
         )
+
+
+def check_ops(program: Program, *, as_json: bool, quiet: bool) -> None:
+    """Prints a verdict for each distinct op of a captured program.
+
+    Raises:
+        UsageError: LK1004, it is an ONNX model.
+        ParityError: LK6005, an op differs from eager.
+    """
+    from lowerkit.parity.witness.ops import witness_ops
+    from lowerkit.parity.witness.record import require_alike
+    from lowerkit.parity.witness.verdicts import VerdictCache
+
+    if program.exported is None:
+        raise UsageError("LK1004", "--ops compares ops of PyTorch; an ONNX model has none", hint="leave it out")
+    cache = VerdictCache()
+    with progress(quiet) as show:
+        found = witness_ops(program.exported, cache, show)
+    cache.trim()
+    if as_json:
+        print_json("check", {"source": program.source, "witness": [msgspec.to_builtins(each) for each in found]})
+    else:
+        kinds = ("values", "extents", "special")
+        rows = [
+            [each.name, each.operands, *(each.cases.get(kind, 0) for kind in kinds), each.verdict, *each.places[:1]]
+            for each in found
+        ]
+        compared = sum(each.verdict in ("same", "known") for each in found)
+        title = f"{program.source}: {compared} of {len(found)} distinct ops were compared with eager"
+        print_table(title, ["op", "arguments", *kinds, "verdict", "first at"], rows)
+    for each in found:
+        if each.reason:
+            note(f"{each.name}({each.operands}): {each.verdict}: {each.reason}", quiet)
+    require_alike(found, "eager")
 
 
 def _sentence(row: Row) -> str:

@@ -45,6 +45,9 @@ from lowerkit.errors import InputError, UsageError
     type=click.Path(path_type=Path, dir_okay=False),
     help="Tiles of products for CUDA that `lowerkit tune` measured. [default: the predicted best]",
 )
+@click.option(
+    "--witness", is_flag=True, help="Compare each distinct op with eager, each kernel with the interpreter, first."
+)
 @click.option("--workers", type=int, help="Processes that compile kernels. [default: one a core]")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the caches of captured programs and of kernels.")
 @json_option
@@ -68,6 +71,7 @@ def command(
     compile_to: str | None,
     compile_from: str | None,
     tiles: Path | None,
+    witness: bool,
     workers: int | None,
     no_cache: bool,
     as_json: bool,
@@ -92,7 +96,11 @@ def command(
     if compile_from is not None:
         refuse_given(MODEL_OPTIONS, "with --compile-from: the file was captured before")
     if compile_to is not None:
-        refuse_given(["workers", "require_offload", "tiles"], "with --compile-to: no kernel is compiled")
+        refuse_given(["workers", "require_offload", "tiles", "witness"], "with --compile-to: no kernel is compiled")
+    if witness and compile_from is not None:
+        refuse_given(["compile_from"], "with --witness: ops are compared as they were captured")
+    if witness and mesh is not None:
+        refuse_given(["mesh"], "with --witness: kernels of ranks are not witnessed yet")
     options = CompileOptions(
         target=target,
         allow=frozenset(allow),
@@ -104,6 +112,7 @@ def command(
         use_cache=not no_cache,
         tiles=tiles,
     )
+    witnessed: list[str] = []
     with progress(quiet) as show:
         show("capturing")
         if compile_from is not None:
@@ -114,6 +123,9 @@ def command(
                 refuse_given(["mesh", "plan", "invariant"], "on a program that is split among ranks already")
         else:
             program = capture_model(model, inputs, dynamic, seed, use_cache=not no_cache)
+            if witness and program.exported is None and not model.endswith(".onnx"):
+                # The cache of captured programs has no ops of PyTorch's to compare.
+                program = capture_model(model, inputs, dynamic, seed, use_cache=False)
         captured = time.perf_counter()
         options = replace(options, sharding=sharding_of(mesh, plan, program, invariant=invariant, target=target))
         if compile_to is not None:
@@ -125,14 +137,24 @@ def command(
             summary: dict[str, Any] = {"stage": compile_to}
             offload: list[str] = []
         else:
-            compiled = compile_program(program, options, show)
+            if witness:
+                from lowerkit.parity.witness.counts import describe as describe_witness
+                from lowerkit.parity.witness.record import witness_kernels_of, witness_ops_of
+
+                ops = witness_ops_of(program, options, show)
+                compiled = compile_program(program, options, show)
+                record = witness_kernels_of(program, ops, options, show)
+                compiled.state_witness(record.to_json())
+                witnessed = [describe_witness(record.to_json()), *record.to_json()["not_compared"]]
+            else:
+                compiled = compile_program(program, options, show)
             show("writing")
             compiled.save(output)
             remarks, summary = compiled.remarks, compiled.summary()
             offload = [each.render() for each in compiled.offload]
             offload += [compiled.sharding.render(), *compiled.sharding.reasons] if compiled.sharding else []
     finished = time.perf_counter()
-    for line in offload:
+    for line in (*offload, *witnessed):
         note(line, quiet)
     if verbose:
         for remark in remarks:

@@ -60,6 +60,7 @@ def command(
     weight_bytes, rank_weight_bytes, state_bytes, arena_bytes, code_bytes}, kinds {kind: count}, families {family:
     count}, steps [{name, kind, family, flops, bytes, tasks, location, collective}], mesh [{name, size}], sharded
     [{name, axis, bytes, rank_bytes}], shared_states [{name, cuts [{axis, dim, parts}], shape, bytes, rank_bytes}],
+    witness {ops, witnessed_ops, kernels, witnessed_kernels, date, not_compared},
     stages [{place, states, weights, state_bytes, activations}], ledger (models only) [{name, kind, family, note,
     refusals}], placements [{op, node, location, flops, crossing_bytes, target, function, refusals}], cuda {card,
     level, floor_seconds, predicted_seconds, terms {term: seconds}, steps_elsewhere, launches [{step, location,
@@ -108,6 +109,7 @@ def command(
     placements = read_placements(shown.metadata)
     document = describe(shown, values, weight_bytes, code_bytes)
     document |= describe_stages(manifest.programs, shown, values)
+    document["witness"] = shown.metadata.get("witness")
     document["targets"] = [program.label for program in manifest.programs]
     report = read_card(shown, code, values, card)
     if as_json:
@@ -206,6 +208,10 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     others = [label for label in document["targets"] if label != document["target"]]
     if others:
         click.echo(f"also for {', '.join(others)}: --target shows it; weights and code are those of all programs")
+    if document["witness"]:
+        from lowerkit.parity.witness.counts import describe as describe_witness
+
+        click.echo(describe_witness(document["witness"]))
     print_mesh(document, show_all)
     print_table("regions by kind", ["kind", "count"], list(document["kinds"].items()))
     print_table("kernels by family", ["family", "count"], list(document["families"].items()))

@@ -28,13 +28,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
-<<<<<<< HEAD
-    build,
-    constant_int,
-    constant_none,
-    constant_number,
-=======
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
     from_builtin,
     is_none,
     tensor_info,
@@ -155,32 +148,5 @@ def row_major(
         linear = linear if clamped else scalar.select(inside, linear, builder.as_index(count))
         return scalar.convert(linear, ir.IntegerType.get_signless(64))
 
-<<<<<<< HEAD
-
-def is_inside(place: ir.Value, size: int | ir.Value) -> ir.Value:
-    """Whether each index is in ``0 ... size - 1``."""
-    return binary("bitwise_and", binary_scalar("ge", place, 0, "i1"), binary_scalar("lt", place, size, "i1"))
-
-
-def where(condition: ir.Value, value: ir.Value, number: float | ir.Value) -> ir.Value:
-    """Returns ``value`` where the condition holds, else a number."""
-    number = number if isinstance(number, ir.Value) else constant_number(number)
-    return build("torch.aten.where.ScalarOther", [condition, value, number], [value.type])[0]
-
-
-def counted(size: int | ir.Value, stride: int | ir.Value, axis: int, rank: int) -> ir.Value:
-    """Returns ``0, stride, 2 * stride, ...`` along one dim of a tensor of ones."""
-    shape = [size if dim == axis else 1 for dim in range(rank)]
-    if isinstance(size, int) and isinstance(stride, int):
-        numbers = ir.DenseElementsAttr.get(np.arange(size, dtype=np.int64).reshape([*shape]) * stride)
-        constant = ir.Operation.create("arith.constant", results=[numbers.type], attributes={"value": numbers})
-        return from_builtin(constant.result, TensorInfo(tuple(numbers.type.shape), "si64"))
-    end = constant_int(size) if isinstance(size, int) else size
-    kind = TensorInfo((size if isinstance(size, int) else None,), "si64").torch_type()
-    options = [constant_int(TORCH_DTYPE_CODES["si64"]), constant_none(), constant_none(), constant_none()]
-    places = build("torch.aten.arange", [end, *options], [kind])[0]
-    return view(binary_scalar("mul", places, stride), shape)
-=======
     operands = [(item, builder.loops(range(len(shape)))) for item in coordinates if item is not None]
     return builder.map_elements(operands, shape, ir.IntegerType.get_signless(64), place)
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864

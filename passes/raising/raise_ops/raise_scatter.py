@@ -25,10 +25,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     common_sizes,
     expand,
     product,
-<<<<<<< HEAD
-=======
     signed,
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
     sizes_of,
     slice_axis,
     slice_open,
@@ -141,11 +138,7 @@ def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir
 
 @dataclass(frozen=True)
 class _Plan:
-<<<<<<< HEAD
-    """A scatter as ``lk.scatter``: what is written where, along which dim."""
-=======
     """A scatter as ``lk.scatter``: what is written where."""
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
 
     data: ir.Value
     indices: ir.Value
@@ -155,36 +148,14 @@ class _Plan:
         return _scatter(data, self.indices, updates, self.axis, kind)
 
 
-<<<<<<< HEAD
-def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[Extent]]:
-    """Returns how to write, and the sizes in which the updates are handed over."""
-=======
 def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[int | ir.Value]]:
     """Returns how to write, and the shape in which the updates are handed over."""
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
     if tensor_info(value).rank == 0:
         value, dim = view(value, [1]), 0
     if tensor_info(index).rank == 0:
         index = view(index, [1])
     info, wanted = tensor_info(value), tensor_info(index)
     axis = info.normalized_axis(dim)
-<<<<<<< HEAD
-    shape, sizes = sizes_of(value), sizes_of(index)
-    whole = _same_for_slices(index, axis)
-    rest = [d for d in range(info.rank) if d != axis]
-    if whole is not None and all(isinstance(shape[d], int) and shape[d] == sizes[d] for d in rest):
-        return _Plan(value, view(whole, [sizes[axis]]), axis), sizes
-    place = from_the_front(cast(index, "si64"), shape[axis])
-    inside = is_inside(place, shape[axis])
-    strides = [product(shape[d + 1 :]) for d in range(info.rank)]
-    linear = binary_scalar("mul", place, strides[axis])
-    for other in rest:
-        if sizes[other] != 1:
-            linear = binary("add", linear, counted(sizes[other], strides[other], other, info.rank))
-    total, count = product(shape), product(sizes)
-    linear = view(where(inside, linear, total), [count])
-    return _Plan(view(value, [total]), linear, 0), [count]
-=======
     sizes = sizes_of(index)
     whole = _same_for_slices(index, axis)
     others = [extents for d, extents in enumerate(zip(info.shape, wanted.shape, strict=True)) if d != axis]
@@ -195,7 +166,6 @@ def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[int |
     linear = row_major(coordinates, extents, builder.sizes_of(to_builtin(index)), clamped=False)
     linear = from_builtin(linear, wanted.with_dtype("si64"))
     return _Plan(view(value, [product(sizes_of(value))]), view(linear, [product(sizes)]), 0), [product(sizes)]
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
 
 
 def _same_for_slices(index: ir.Value, axis: int) -> ir.Value | None:
@@ -214,23 +184,6 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
     if tensor_info(source).rank == 0:
         source = view(source, [1])
     for axis, extent in enumerate(sizes_of(index)):
-<<<<<<< HEAD
-        given = tensor_info(source).shape[axis]
-        if isinstance(extent, int) and given is not None:
-            source = source if given == extent else slice_axis(source, axis, 0, extent)
-        else:
-            source = slice_open(source, axis, 0, extent)
-    return cast(source, dtype)
-
-
-def _full(number: float | int, sizes: Sequence[Extent], dtype: str) -> ir.Value:
-    number = bool(number) if dtype == "i1" else number
-    info = TensorInfo(tuple(size if isinstance(size, int) else None for size in sizes), dtype)
-    operands = [int_list(sizes), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
-    return build(
-        "torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [info.torch_type()]
-    )[0]
-=======
         if not isinstance(extent, int):
             source = slice_open(source, axis, 0, extent)
         elif tensor_info(source).shape[axis] != extent:
@@ -243,7 +196,6 @@ def _full(number: float | int, shape: Sequence[int | ir.Value], dtype: str) -> i
     operands = [int_list(shape), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
     kind = TensorInfo(tuple(size if isinstance(size, int) else None for size in shape), dtype).torch_type()
     return build("torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [kind])[0]
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
 
 
 def _scattered(
@@ -253,21 +205,6 @@ def _scattered(
     info = tensor_info(value)
     if 0 in tensor_info(index).shape:
         return like_result(value, op)
-<<<<<<< HEAD
-    if kind != "set" and info.dtype == "i1":
-        raise RefusalError("a reduction of bools")
-    plan, sizes = _plan(value, int_of(op.operands[1]), index)
-    constant = isinstance(source, (int, float))
-    updates = _full(source, sizes, info.dtype) if constant else view(_updates(source, index, info.dtype), sizes)
-    data = plan.data
-    if not include_self:
-        data = plan.write(data, _full(_neutral(kind, info), sizes, info.dtype), "set")
-    result = plan.write(data, updates, kind)
-    if mean:
-        ones = _full(1, sizes_of(data), info.dtype)
-        counts = ones if include_self else plan.write(ones, _full(0, sizes, info.dtype), "set")
-        counts = plan.write(counts, _full(1, sizes, info.dtype), "add")
-=======
     plan, shape = _plan(value, int_of(op.operands[1]), index)
 
     def everywhere(number: float | int) -> ir.Value:
@@ -283,7 +220,6 @@ def _scattered(
         ones = _full(1, sizes_of(data), info.dtype)
         counts = ones if include_self else plan.write(ones, everywhere(0), "set")
         counts = plan.write(counts, everywhere(1), "add")
->>>>>>> 11274abd66610a25a7c612e8fd4ff2543d314864
         if info.is_float:
             result = binary("div", result, counts)
         else:

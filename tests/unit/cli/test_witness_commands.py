@@ -1,0 +1,55 @@
+"""`compile --witness`, what `inspect` says of it, and `check --ops`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowerkit.parity.witness.verdicts import Difference, Witnessed
+from tests.unit.cli.conftest import RunCommand
+
+
+class Small(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(24, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.inner(x), -1).cumsum(0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.export.save(torch.export.export(Small().eval(), (torch.randn(3, 24),)), tmp_path / "small.pt2")
+    return tmp_path / "small.pt2"
+
+
+def test_the_file_says_what_was_witnessed(model: Path, lowerkit_command: RunCommand) -> None:
+    file = model.with_suffix(".lk")
+    made = lowerkit_command("compile", model, "--witness", "-o", file)
+    assert made.code == 0, made.err
+    witness = json.loads(lowerkit_command("inspect", file, "--json").out)["witness"]
+    assert (witness["ops"], witness["witnessed_ops"]) == (3, 3)
+    assert witness["kernels"] == witness["witnessed_kernels"] >= 2
+    assert "witnessed: 3 of 3 ops, " in lowerkit_command("inspect", file).out
+    assert "witnessed: 3 of 3 ops, " in made.err
+
+
+def test_the_ops_of_a_model_as_a_report(model: Path, lowerkit_command: RunCommand) -> None:
+    table = lowerkit_command("check", model, "--ops")
+    assert table.code == 0 and "3 of 3 distinct ops were compared with eager" in table.out
+    found = json.loads(lowerkit_command("check", model, "--ops", "--json").out)["witness"]
+    assert [each["verdict"] for each in found] == ["same"] * 3
+
+
+def test_nothing_is_written_where_something_differs(
+    model: Path, lowerkit_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Witnessed("aten.relu.default", "f32[3]", "differs", {}, [Difference("drawn values", "1.0 for 2.0")])]
+    monkeypatch.setattr("lowerkit.parity.witness.record.witness_ops", lambda *_: found)
+    made = lowerkit_command("compile", model, "-o", model.with_suffix(".lk"), "--witness")
+    assert made.code == 6 and "LK6005" in made.err and "1.0 for 2.0" in made.err
+    assert not model.with_suffix(".lk").exists()

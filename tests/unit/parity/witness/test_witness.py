@@ -1,0 +1,100 @@
+"""The witness flags what differs from eager or the interpreter, refuses it, and says in the file what it compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from lowerkit.capture.torch_export.capture import capture_exported
+from lowerkit.compiled import CompileOptions
+from lowerkit.compiler import lower_program
+from lowerkit.dialect.ops.softmax import SoftmaxOp
+from lowerkit.dialect.reference.numeric import Array
+from lowerkit.errors import ParityError
+from lowerkit.parity.witness.kernels import witness_kernels
+from lowerkit.parity.witness.ops import witness_ops
+from lowerkit.parity.witness.record import require_alike
+from lowerkit.parity.witness.verdicts import VerdictCache
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(24, 12)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.inner(x), -1) + torch.cat([ids, ids + 1]).sum()
+
+
+EXAMPLE = (torch.randn(3, 24), torch.tensor([250, 3], dtype=torch.uint8))
+
+
+def exported(*, open_dims: bool = False) -> torch.export.ExportedProgram:
+    shapes = ({0: Dim("n", min=0)}, None) if open_dims else None
+    return torch.export.export(Small().eval(), EXAMPLE, dynamic_shapes=shapes)
+
+
+def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the interpreter's softmax one hundredth too large."""
+    own = SoftmaxOp.reference
+
+    def wrong(op: SoftmaxOp, value: Array) -> tuple[Array, ...]:
+        return tuple(result * np.asarray(1.01, result.dtype) for result in own(op, value))
+
+    monkeypatch.setattr(SoftmaxOp, "reference", wrong)
+
+
+def test_each_distinct_op_is_compared_on_values_and_special_values() -> None:
+    found = {each.name: each for each in witness_ops(exported(), None)}
+    assert [each.verdict for each in found.values()] == ["same"] * len(found)
+    assert {"aten.linear.default", "aten.softmax.int", "aten.cat.default", "aten.sum.default"} <= found.keys()
+    assert found["aten.linear.default"].cases["special"] > 20
+    assert found["aten.linear.default"].operands == "f32[3,9], f32[10,9], f32[10]"
+    assert found["aten.linear.default"].places[0].startswith(f"{__file__}:")
+
+
+def test_open_extents_are_tried_from_zero_on() -> None:
+    found = {each.name: each for each in witness_ops(exported(open_dims=True), None)}
+    assert found["aten.linear.default"].cases["extents"] == 7
+    assert {each.verdict for each in found.values()} == {"same"}
+
+
+def test_a_wrong_number_is_flagged_with_both_values_and_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = witness_ops(exported(), None)
+    assert [each.name for each in found if each.verdict == "differs"] == ["aten.softmax.int"]
+    with pytest.raises(ParityError) as caught:
+        require_alike(found, "eager")
+    error = caught.value
+    assert error.code == "LK6005" and error.location is not None and error.location.startswith(__file__)
+    assert "error to float64" in error.details[0] and " for " in error.details[0]
+
+
+def test_a_verdict_is_kept_until_what_it_hangs_on_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = VerdictCache(tmp_path)
+    first = witness_ops(exported(), cache)
+    monkeypatch.setattr("lowerkit.parity.witness.ops.witness", lambda _op: pytest.fail("it was known"))
+    assert witness_ops(exported(), cache) == first
+    monkeypatch.setattr("lowerkit.parity.witness.verdicts.version", lambda: "another")
+    assert cache.find("aten.relu.default(f32[3]) ") is None
+
+
+def test_each_kernel_is_compared_with_the_interpreter() -> None:
+    program = capture_exported(exported())
+    lower_program(program, "fused", CompileOptions())
+    found = witness_kernels(program, CompileOptions(), None)
+    assert found and {each.verdict for each in found} == {"same"}
+    assert any(each.cases.get("special", 0) > 20 for each in found)
+
+
+def test_a_kernel_that_differs_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = capture_exported(exported())
+    lower_program(program, "fused", CompileOptions())
+    plant(monkeypatch)
+    found = witness_kernels(program, CompileOptions(), None)
+    assert [each.name for each in found if each.verdict == "differs"] == ["softmax"]
