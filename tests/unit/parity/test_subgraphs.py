@@ -16,7 +16,7 @@ from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.mlir import ir
 from lowerkit.parity.check import check_program
 from lowerkit.parity.report.report import Row
-from lowerkit.passes.raising.core.raise_pointwise import RaisePointwise
+from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
 from lowerkit.passes.raising.torch_dialect.torch_build import unary
 
 
@@ -51,7 +51,7 @@ def plant(patch: pytest.MonkeyPatch) -> None:
     def wrong(op: ir.Operation, context: Any) -> Sequence[ir.Value]:
         return [unary("relu", op.operands[0])]
 
-    patch.setitem(RaisePointwise.rules, "torch.aten.softplus", wrong)  # type: ignore[arg-type]
+    patch.setitem(DecomposeElementwise.rules, "torch.aten.softplus", wrong)  # type: ignore[arg-type]
 
 
 def line_of(row: Row) -> str:
