@@ -139,7 +139,7 @@ def assemble(
     With ``target`` it stands in a function of that accelerator, and ``@main`` calls it.
     """
     weights = WeightStore()
-    inputs = [np.ascontiguousarray(array) for array, stored in zip(operands, is_weight, strict=True) if not stored]
+    inputs = [np.asarray(array, order="C") for array, stored in zip(operands, is_weight, strict=True) if not stored]
     with context, location:
         module = ir.Module.create()
         kinds = [kind for kind, stored in zip(types, is_weight, strict=True) if not stored]
@@ -151,7 +151,7 @@ def assemble(
             values: list[ir.Value] = []
             for number, (kind, array, stored) in enumerate(zip(types, operands, is_weight, strict=True)):
                 if stored:
-                    weights.add(f"weight.{number}", np.ascontiguousarray(array))
+                    weights.add(f"weight.{number}", np.asarray(array, order="C"))
                     values.append(WeightOp.build(f"weight.{number}", kind))
                 else:
                     values.append(next(arguments))

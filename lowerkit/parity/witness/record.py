@@ -47,6 +47,10 @@ class Record(msgspec.Struct, frozen=True):
         }
 
 
+def _compared(found: Sequence[Witnessed]) -> int:
+    return sum(each.verdict in _COMPARED for each in found)
+
+
 def require_alike(found: Sequence[Witnessed], witness: str) -> None:
     """Raises ParityError, LK6005, where anything differs from its witness, all of it at once.
 
