@@ -167,7 +167,7 @@ def check_ops(program: Program, *, as_json: bool, quiet: bool) -> None:
         found = witness_ops(program.exported, cache, show)
     cache.trim()
     if as_json:
-        print_json("check", {"source": program.source, "witness": [msgspec.to_builtins(each) for each in found]})
+        print_json("check_ops", {"source": program.source, "witness": [msgspec.to_builtins(each) for each in found]})
     else:
         kinds = ("values", "extents", "special")
         rows = [
