@@ -14,11 +14,12 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TypeProto
+from onnx import ModelProto
 
 from lowerkit.capture.input_spec import Expected
 from lowerkit.capture.onnx.collectives import mesh_of_collectives, note_mesh
 from lowerkit.capture.onnx.contracts import asserted_guards, needed_guards
+from lowerkit.capture.onnx.declared_shapes import agree
 from lowerkit.capture.onnx.eager import onnx_eager
 from lowerkit.capture.onnx.importer import import_onnx
 from lowerkit.capture.onnx.inline import node_reads
@@ -177,7 +178,7 @@ def _refuse_inputs(ready: OnnxGraph) -> None:
             problems.append(f"input {name!r} declares no shape, not even its rank")
     for value in ready.graph.output:
         given = declared.get(value.name)
-        if given is not None and not _agree(given, value.type):
+        if given is not None and not agree(given, value.type):
             raise CaptureError(
                 "LK2003", f"{value.name!r} is an input, and declared as an output of another type or shape"
             )
@@ -188,18 +189,6 @@ def _refuse_inputs(ready: OnnxGraph) -> None:
             details=problems,
             hint="give it: --input " + " --input ".join(f"{name}:1x3x224x224" for name in ready.inputs[:1]),
         )
-
-
-def _agree(left: TypeProto, right: TypeProto) -> bool:
-    one, other = left.tensor_type, right.tensor_type
-    if one.elem_type != other.elem_type:
-        return False
-    if not one.HasField("shape") or not other.HasField("shape"):
-        return True
-    return len(one.shape.dim) == len(other.shape.dim) and all(
-        a.dim_value == b.dim_value or not (a.HasField("dim_value") and b.HasField("dim_value"))
-        for a, b in zip(one.shape.dim, other.shape.dim, strict=True)
-    )
 
 
 def _name_free_dims(ready: OnnxGraph) -> None:

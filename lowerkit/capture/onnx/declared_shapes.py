@@ -7,7 +7,7 @@ states that the signbit of a number has no dims where the node that it writes gi
 from __future__ import annotations
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TypeProto
 
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 
@@ -52,3 +52,16 @@ def _agree(declared: list[int | str], computed: list[int | str]) -> bool:
 
 def _text(tensor: onnx.TypeProto.Tensor) -> str:
     return f"[{', '.join('?' if extent == '' else str(extent) for extent in _extents(tensor))}]"
+
+
+def agree(left: TypeProto, right: TypeProto) -> bool:
+    """Whether two declarations of a tensor may both be true: names and unknown extents agree with everything."""
+    one, other = left.tensor_type, right.tensor_type
+    if one.elem_type != other.elem_type:
+        return False
+    if not one.HasField("shape") or not other.HasField("shape"):
+        return True
+    return len(one.shape.dim) == len(other.shape.dim) and all(
+        a.dim_value == b.dim_value or not (a.HasField("dim_value") and b.HasField("dim_value"))
+        for a, b in zip(one.shape.dim, other.shape.dim, strict=True)
+    )
