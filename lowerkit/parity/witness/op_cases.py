@@ -13,7 +13,7 @@ import torch
 
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.special_values import special_inputs
-from lowerkit.parity.witness.distinct_ops import DistinctOp
+from lowerkit.parity.witness.distinct_op import DistinctOp
 from lowerkit.program.dtypes import to_numpy
 from lowerkit.runtimes.manifest import Signature
 

@@ -26,7 +26,8 @@ from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.parity.judge.eager_errors import known_reason
 from lowerkit.parity.judge.operators import judge_operator
-from lowerkit.parity.witness.distinct_ops import DistinctOp, Occurrence, occurrences
+from lowerkit.parity.witness.distinct_op import DistinctOp
+from lowerkit.parity.witness.distinct_ops import Occurrence, occurrences
 from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
 from lowerkit.parity.witness.raised_alone import RaisedOp
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed

@@ -20,7 +20,7 @@ from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.errors import CaptureError
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter
-from lowerkit.parity.witness.distinct_ops import DistinctOp
+from lowerkit.parity.witness.distinct_op import DistinctOp
 from lowerkit.pipeline import pass_context, run_stages
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
