@@ -32,6 +32,9 @@ _ORDERING = (
 )
 """Which of two zeros comes first, and the place of which of two equal values is given, nothing says."""
 
+PARTIAL_SUMS = 1024.0
+"""Partial sums may leave the type where the sum is no less than this part of its largest number."""
+
 
 def judge_operator(
     operator: str,

@@ -21,7 +21,7 @@ from lowerkit.mlir import ir
 from lowerkit.parity.bisect.evaluation import main_block
 from lowerkit.parity.bisect.prefixes import region_piece
 from lowerkit.parity.bisect.units import Unit, units_of
-from lowerkit.parity.judge.operators import judge_operator
+from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
 from lowerkit.parity.special_values import special_inputs
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.passes.rewriting import operations
@@ -33,9 +33,6 @@ from lowerkit.runtimes.session import Session
 
 _LOOK_UPS = ("lk.gather", "lk.scatter", "lk.check_indices", "tensor.extract", "lk.embedding")
 """Ops that read integers as places: special integers would stand outside."""
-
-_SPREAD = 1024.0
-"""Partial sums may leave the type where the sum is no less than this part of its largest number."""
 
 
 def witness_kernels(
@@ -135,7 +132,7 @@ def _difference(
         reference = to_torch(np.array(own.astype(value.dtype)))
         wide = to_torch(np.array(precise)) if precise.dtype == np.float64 else None
         wrong = judge_operator(
-            kind, tensors, to_torch(np.array(value)), reference, wide, ties=ties, spread=_SPREAD
+            kind, tensors, to_torch(np.array(value)), reference, wide, ties=ties, spread=PARTIAL_SUMS
         ).wrong
         if wrong:
             return wrong

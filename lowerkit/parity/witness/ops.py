@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.parity.judge.eager_errors import known_reason
-from lowerkit.parity.judge.operators import judge_operator
+from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
 from lowerkit.parity.witness.distinct_op import DistinctOp
 from lowerkit.parity.witness.distinct_ops import Occurrence, occurrences
 from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
@@ -132,9 +132,10 @@ def _difference(op: DistinctOp, raised: RaisedOp, case: OpCase) -> str | None:
         # Of special values eager says more than an index check can: only extents must be refused.
         return f"eager refuses it ({refusal}), ours computes" if case.kind == "extents" and not _of_values(op) else None
     exact = _exact(op, tensors, len(expected))
+    spread = 1.0 if torch.Tag.pointwise in op.target.tags else PARTIAL_SUMS
     for place, (value, one) in enumerate(zip(ours, expected, strict=True)):
         precise = None if exact is None else exact[place]
-        finding = judge_operator(op.name, tensors, to_torch(value), one, precise, ties=case.has_ties)
+        finding = judge_operator(op.name, tensors, to_torch(value), one, precise, ties=case.has_ties, spread=spread)
         if finding.wrong:
             return finding.wrong
     return ""

@@ -98,3 +98,8 @@ def test_a_kernel_that_differs_is_flagged(monkeypatch: pytest.MonkeyPatch) -> No
     plant(monkeypatch)
     found = witness_kernels(program, CompileOptions(), None)
     assert [each.name for each in found if each.verdict == "differs"] == ["softmax"]
+
+
+def test_partial_sums_that_leave_the_type_are_no_difference() -> None:
+    program = torch.export.export(nn.BatchNorm2d(9).eval(), (torch.randn(2, 9, 4, 4),))
+    assert [each.verdict for each in witness_ops(program, None)] == ["same"]
