@@ -143,9 +143,10 @@ def command(
 
                 ops = witness_ops_of(program, options, show)
                 compiled = compile_program(program, options, show)
-                record = witness_kernels_of(program, ops, options, show)
-                compiled.state_witness(record.to_json())
-                witnessed = [describe_witness(record.to_json()), *record.to_json()["not_compared"]]
+                witness_record = witness_kernels_of(program, ops, options, show).to_json()
+                compiled.state_witness(witness_record)
+                left_out = [f"not compared: {line}" for line in witness_record["not_compared"]]
+                witnessed = [describe_witness(witness_record), *left_out]
             else:
                 compiled = compile_program(program, options, show)
             show("writing")

@@ -31,7 +31,7 @@ from lowerkit.program.program import Program
 from lowerkit.runtimes.manifest import HOST
 from lowerkit.runtimes.session import Session
 
-_LOOK_UPS = ("lk.gather", "lk.scatter", "lk.check_indices", "tensor.extract", "lk.embedding")
+_LOOK_UPS = ("lk.gather", "lk.scatter", "lk.check_indices", "tensor.extract")
 """Ops that read integers as places: special integers would stand outside."""
 
 
@@ -41,7 +41,7 @@ def witness_kernels(
     cache: VerdictCache | None,
     on_progress: Callable[[str], None] | None = None,
 ) -> list[Witnessed]:
-    """Returns a verdict for each distinct region of the host.
+    """Returns a verdict for each distinct region of the host, and one for all that each accelerator runs.
 
     Args:
         program: at stage ``fused``; it is not changed.
@@ -52,6 +52,9 @@ def witness_kernels(
     found: dict[str, Witnessed] = {}
     for unit in units_of(operations(main_block(program.module))):
         if unit.target != HOST:
+            reason = f"it runs on {unit.target}, whose code has no witness here"
+            found.setdefault(unit.target, Witnessed(unit.target, "", "left out", reason=reason, places=[]))
+            found[unit.target].places.append(str(describe(unit.last)))
             continue
         stored = [_is_weight(value) for value in unit.op.operands]
         key = _key(unit, stored, options)

@@ -25,25 +25,28 @@ class Record(msgspec.Struct, frozen=True):
         ops: verdicts of its distinct ops; empty of a model whose ops are not witnessed (ONNX).
         kernels: those of its distinct regions.
         date: of the run, as ``2026-12-01``.
+        left_out: what has no witness at all, empty where all has one.
     """
 
     ops: list[Witnessed] = []
     kernels: list[Witnessed] = []
     date: str = ""
+    left_out: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the ``witness`` of an artifact's metadata: counts, and what was not compared, with the reason."""
+        reasons = [
+            f"{each.name}({each.operands}): {each.reason}"
+            for each in (*self.ops, *self.kernels)
+            if each.verdict not in _COMPARED
+        ]
         return {
             "ops": len(self.ops),
             "witnessed_ops": _compared(self.ops),
             "kernels": len(self.kernels),
             "witnessed_kernels": _compared(self.kernels),
             "date": self.date,
-            "not_compared": [
-                f"{each.name}({each.operands}): {each.reason}"
-                for each in (*self.ops, *self.kernels)
-                if each.verdict not in _COMPARED
-            ],
+            "not_compared": [self.left_out] * bool(self.left_out) + reasons,
         }
 
 
@@ -119,7 +122,8 @@ def witness_kernels_of(
     require_alike(kernels, "the interpreter")
     if cache is not None:
         cache.trim()
-    return Record(list(ops), kernels, datetime.datetime.now(tz=datetime.UTC).date().isoformat())
+    left_out = "the ops of an ONNX model have no witness" if fused.exported is None else ""
+    return Record(list(ops), kernels, datetime.datetime.now(tz=datetime.UTC).date().isoformat(), left_out)
 
 
 def _cache(options: CompileOptions) -> VerdictCache | None:

@@ -80,6 +80,7 @@ def version() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     folders = ("capture", "codegen", "dialect", "parity", "program", "quantization", "targets", "passes")
-    for source in sorted(path for folder in folders for path in package.glob(f"{folder}/**/*.py")):
+    inner = (path for folder in folders for path in (package / folder).glob("**/*.py"))
+    for source in sorted([*package.glob("*.py"), *inner]):
         hasher.update(f"{source.relative_to(package)}\0".encode() + source.read_bytes())
     return hasher.hexdigest()

@@ -39,13 +39,9 @@ def _windows(op: ir.Operation, spatial: int, dilation: Sequence[int], ceil: bool
     """Returns the window of each spatial dim."""
     kernel = spread(ints_of(op.operands[1]), spatial)
     strides = ints_of(op.operands[2])
-    if len(strides) == 2 * spatial and set(strides[spatial:]) == {1}:
-        strides = strides[:spatial]  # torch-mlir's conversion of ONNX AveragePool appends the dilations
     stride = spread(strides, spatial) if strides else kernel
-    low = ints_of(op.operands[3])
-    # torch-mlir's conversion of ONNX AveragePool keeps unequal paddings: all low ones, then all high ones.
-    low, high = (low[:spatial], low[spatial:]) if len(low) == 2 * spatial else (spread(low, spatial),) * 2
-    return [Window(*values, ceil) for values in zip(kernel, stride, low, high, dilation, strict=True)]
+    padding = spread(ints_of(op.operands[3]), spatial)
+    return [Window(*values, ceil) for values in zip(kernel, stride, padding, padding, dilation, strict=True)]
 
 
 def _high_paddings(op: ir.Operation, windows: Sequence[Window]) -> list[int]:

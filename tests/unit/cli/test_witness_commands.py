@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
@@ -53,3 +54,12 @@ def test_nothing_is_written_where_something_differs(
     made = lowerkit_command("compile", model, "-o", model.with_suffix(".lk"), "--witness")
     assert made.code == 6 and "LK6005" in made.err and "1.0 for 2.0" in made.err
     assert not model.with_suffix(".lk").exists()
+
+
+def test_what_has_no_witness_is_said(tmp_path: Path, lowerkit_command: RunCommand) -> None:
+    graph = """<ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] x) => (float[2, 3] y) { y = Exp (x) }"""
+    onnx.save(onnx.parser.parse_model(graph), tmp_path / "exp.onnx")
+    made = lowerkit_command("compile", tmp_path / "exp.onnx", "--witness", "-o", tmp_path / "exp.lk")
+    assert made.code == 0, made.err
+    assert "witnessed: 0 of 0 ops, 1 of 1 kernels" in made.err
+    assert "not compared: the ops of an ONNX model have no witness" in made.err
