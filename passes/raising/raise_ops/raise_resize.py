@@ -7,7 +7,6 @@ factor goes into the op in that case.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,13 +17,11 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
-    NotConcernedError,
     bool_of,
     from_builtin,
     is_none,
     list_items,
     number_of,
-    string_of,
     tensor_info,
     to_builtin,
 )
@@ -69,32 +66,6 @@ def _raise(sampling: Sampling, *, vector_form: bool) -> Rule:
     return rule
 
 
-_INTERPOLATIONS = re.compile(r"(?:bi|tri)?linear(?:_(asymmetric|pytorch_half_pixel|half_pixel_symmetric))?")
-
-
-def _raise_interpolate(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """ONNX's Resize as imported: (input, size or None, factors or None, mode, align_corners, recompute, antialias).
-
-    Factors give whole extents, so that the sizes say the same, and symmetric half pixels are half pixels.
-    """
-    value, result = tensor_info(op.operands[0]), tensor_info(op.results[0])
-    mode = _INTERPOLATIONS.fullmatch(string_of(op.operands[3]))
-    if mode is None or bool_of(op.operands[6]) or not value.is_float:
-        raise NotConcernedError("another interpolation")
-    if any(extent is None for info in (value, result) for extent in info.shape[2:]):
-        raise NotConcernedError("open extents")
-    coordinates = "align_corners" if bool_of(op.operands[4]) else mode[1] or "half_pixel"
-    resized = ResizeOp.build(
-        to_builtin(op.operands[0]),
-        mode="linear",
-        coordinates="half_pixel" if coordinates == "half_pixel_symmetric" else coordinates,
-        nearest_rounding="floor",
-        size=[result.static_dim(axis) for axis in range(2, result.rank)],
-        scales=[],
-    )
-    return [from_builtin(resized, result)]
-
-
 @dataclass(frozen=True)
 class RaiseResize(TablePass):
     """Raises up- and down-sampling to ``lk.resize``. Precondition: none.
@@ -106,5 +77,4 @@ class RaiseResize(TablePass):
     rules: ClassVar[Mapping[str, Rule]] = {
         **{f"torch.aten.{name}": _raise(sampling, vector_form=False) for name, sampling in SAMPLINGS.items()},
         **{f"torch.aten.{name}.vec": _raise(sampling, vector_form=True) for name, sampling in SAMPLINGS.items()},
-        "torch.aten.__interpolate.size_list_scale_list": _raise_interpolate,
     }
