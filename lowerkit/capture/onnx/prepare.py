@@ -30,6 +30,7 @@ from lowerkit.capture.onnx.declared_shapes import believe_inferred
 from lowerkit.capture.onnx.eager import holds_bfloat16
 from lowerkit.capture.onnx.functions import defined_by_others, expand_functions
 from lowerkit.capture.onnx.legacy_hardmax import HARDMAX_OPSET, flatten_before_hardmax
+from lowerkit.capture.onnx.legacy_prelu import PRELU_OPSET, keep_slopes_of_channels
 from lowerkit.capture.onnx.legacy_resize import RESIZE_OPSET, keep_old_coordinates
 from lowerkit.capture.onnx.limits import require_sound_scales
 from lowerkit.capture.onnx.nodes import RULES
@@ -247,6 +248,8 @@ def _convert_opset(ready: OnnxGraph) -> None:
         _forget_extents(ready.graph)
     if version < HARDMAX_OPSET:
         flatten_before_hardmax(ready.graph)
+    if version < PRELU_OPSET:
+        keep_slopes_of_channels(ready.graph)
     if version < RESIZE_OPSET:
         keep_old_coordinates(ready.graph)
     extract_constant_nodes(ready, None)

@@ -7,7 +7,14 @@ import numpy as np
 from lowerkit.capture.onnx.nodes.elementwise import clamped, where
 from lowerkit.capture.onnx.nodes.node import Node, Rule
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_dialect.torch_build import binary, binary_scalar, cast, scalar_tensor, unary
+from lowerkit.passes.raising.torch_dialect.torch_build import (
+    bias_along,
+    binary,
+    binary_scalar,
+    cast,
+    scalar_tensor,
+    unary,
+)
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     build,
@@ -69,10 +76,13 @@ def _leaky_relu(node: Node) -> ir.Value:
 
 
 def _prelu(node: Node) -> ir.Value:
-    value = node.operand(0)
+    """Slopes broadcast from the last axis on; one for each channel where ``axis`` says so, as old opsets meant it."""
+    value, slope = node.operand(0), node.operand(1)
     info = tensor_info(value)
+    if node.attribute("axis") == 1 and tensor_info(slope).rank == 1 and tensor_info(slope).shape != (1,):
+        slope = bias_along(slope, 1, info.rank)
     negative = binary_scalar("lt", value, 0.0 if info.is_float else 0, "i1")
-    return where(negative, binary("mul", value, node.operand(1)), value)
+    return where(negative, binary("mul", value, slope), value)
 
 
 def _thresholded_relu(node: Node) -> ir.Value:

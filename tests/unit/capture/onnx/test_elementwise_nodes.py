@@ -154,3 +154,11 @@ def test_constants_of_the_standard_are_float32(op_type: str, attributes: dict[st
     x = RANDOM.standard_normal((3, 4))
     model = one_node(op_type, {"x": x}, **attributes)
     assert_close(ours(model, [x]), by_reference(model, [x]), 1e-13)
+
+
+@pytest.mark.parametrize(("opset", "axis"), [(6, 1), (9, -1)])
+def test_slopes_are_of_channels_in_old_opsets(opset: int, axis: int) -> None:
+    x, slope = normal(2, 3, 3), np.array([0.5, -2.0, 3.0], np.float32)
+    model = one_node("PRelu", {"x": x}, {"slope": slope}, opset=opset)
+    along = slope.reshape((3, 1) if axis == 1 else (3,))
+    assert_close(ours(model, [x]), [np.where(x < 0, x * along, x)], 1e-6)
