@@ -47,11 +47,11 @@ class Branch(torch.nn.Module):
         return torch.cond(x.sum() > 0, positive, lambda x: x.clone(), (x,)) + 1
 
 
-def plant(patch: pytest.MonkeyPatch) -> None:
-    def wrong(op: ir.Operation, context: Any) -> Sequence[ir.Value]:
-        return [unary("relu", op.operands[0])]
+def plant(patch: pytest.MonkeyPatch, op: str = "torch.aten.softplus") -> None:
+    def wrong(planted: ir.Operation, context: Any) -> Sequence[ir.Value]:
+        return [unary("relu", planted.operands[0])]
 
-    patch.setitem(DecomposeElementwise.rules, "torch.aten.softplus", wrong)  # type: ignore[arg-type]
+    patch.setitem(DecomposeElementwise.rules, op, wrong)  # type: ignore[arg-type]
 
 
 def line_of(row: Row) -> str:
@@ -88,10 +88,10 @@ def test_a_bug_in_a_branch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bug_in_a_branch_of_onnx_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
+    plant(monkeypatch, "torch.aten.elu")
     model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (bool c, float[3] x) => (float[3] y) {
-          y = If (c) <then_branch = t () => (float[3] a) { s = Softplus (x)  a = Neg (s) },
+          y = If (c) <then_branch = t () => (float[3] a) { s = Elu (x)  a = Neg (s) },
                       else_branch = e () => (float[3] b) { b = Neg (x) }>
         }""")
     inputs = [np.array(True), np.array([-1.0, 0.5, 2.0], np.float32)]
