@@ -42,11 +42,18 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.quantize.integer_products import IntegerProducts
     from lowerkit.passes.quantize.move_views import MoveViews
     from lowerkit.passes.quantize.requantize import Requantize
-    from lowerkit.passes.raising.decompose.decompose_divisions import DecomposeDivisions
-    from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
-    from lowerkit.passes.raising.decompose.decompose_limits import DecomposeLimits
+    from lowerkit.passes.raising.core.lower_types import LowerTypes
+    from lowerkit.passes.raising.core.raise_broadcasts import RaiseBroadcasts
+    from lowerkit.passes.raising.core.raise_diagonals import RaiseDiagonals
+    from lowerkit.passes.raising.core.raise_fills import RaiseFills
+    from lowerkit.passes.raising.core.raise_joins import RaiseJoins
+    from lowerkit.passes.raising.core.raise_numbers import RaiseNumbers
+    from lowerkit.passes.raising.core.raise_pads import RaisePads
+    from lowerkit.passes.raising.core.raise_permutations import RaisePermutations
+    from lowerkit.passes.raising.core.raise_pointwise import RaisePointwise
+    from lowerkit.passes.raising.core.raise_slices import RaiseSlices
+    from lowerkit.passes.raising.core.raise_views import RaiseViews
     from lowerkit.passes.raising.decompose.decompose_lists import DecomposeLists
-    from lowerkit.passes.raising.decompose.decompose_moves import DecomposeMoves
     from lowerkit.passes.raising.raise_ops.raise_attention import RaiseAttention
     from lowerkit.passes.raising.raise_ops.raise_collectives import RaiseCollectives
     from lowerkit.passes.raising.raise_ops.raise_convolution import RaiseConvolution
@@ -62,7 +69,6 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.raise_ops.raise_scatter import RaiseScatter
     from lowerkit.passes.raising.raise_ops.raise_softmax import RaiseSoftmax
     from lowerkit.passes.raising.raise_ops.raise_sorting import RaiseSorting
-    from lowerkit.passes.raising.raise_ops.raise_views import RaiseViews
     from lowerkit.passes.raising.recognize.recognize_attention import RecognizeAttention
     from lowerkit.passes.raising.recognize.recognize_gelu import RecognizeGelu
     from lowerkit.passes.raising.recognize.recognize_layer_norm import RecognizeLayerNorm
@@ -71,10 +77,7 @@ def stage_passes(stage: str) -> list[Pass]:
     from lowerkit.passes.raising.recognize.recognize_rope import RecognizeRope
     from lowerkit.passes.raising.simplify.fold_batch_norm import FoldBatchNorm
     from lowerkit.passes.raising.simplify.fold_empty_tensors import FoldEmptyTensors
-    from lowerkit.passes.raising.simplify.promote_operands import PromoteOperands
     from lowerkit.passes.raising.simplify.simplify_torch import SimplifyTorch
-    from lowerkit.passes.raising.simplify.widen_elementwise import WidenElementwise
-    from lowerkit.passes.raising.to_linalg.torch_to_linalg import TorchToLinalg
     from lowerkit.targets.cpu.passes import host_passes
 
     match stage:
@@ -106,14 +109,17 @@ def stage_passes(stage: str) -> list[Pass]:
                 RaiseSorting(),
                 RaiseCumulative(),
                 RaiseCollectives(),
-                PromoteOperands(),
-                WidenElementwise(),
-                DecomposeElementwise(),
-                DecomposeDivisions(),
-                DecomposeLimits(),
-                DecomposeMoves(),
+                RaiseNumbers(),
+                RaiseJoins(),
+                RaiseFills(),
+                RaiseBroadcasts(),
+                RaisePads(),
+                RaiseDiagonals(),
+                RaisePermutations(),
+                RaiseSlices(),
                 RaiseViews(),
-                TorchToLinalg(),
+                RaisePointwise(),
+                LowerTypes(),
             ]
         case "canonical":
             return [

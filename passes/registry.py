@@ -55,6 +55,16 @@ def pass_names() -> list[str]:
     return sorted(names)
 
 
+@cache
+def ops_with_rules() -> frozenset[str]:
+    """Returns the torch ops that a rule of some pass takes, by their names in the torch dialect.
+
+    What is in no table is spelled out at capture, or refused by its name when raising ends.
+    """
+    tables = (getattr(find_pass(name), "rules", {}) for name in pass_names())
+    return frozenset(name for table in tables for name in table)
+
+
 def parse_pipeline(text: str) -> list[Pass]:
     """Parses ``a,b{option=1 other=x}`` into pass objects.
 

@@ -120,6 +120,22 @@ def ceil(value: ir.Value) -> ir.Value:
     return math.CeilOp(value).result
 
 
+def from_the_front(place: ir.Value, size: ir.Value) -> ir.Value:
+    """Returns an index value counted from the front: one below 0 counts from the end."""
+    return select(compare("lt", place, constant(0, place.type)), add(place, size), place)
+
+
+def within(place: ir.Value, size: ir.Value) -> ir.Value:
+    """Returns the index value of ``0 ... size - 1`` that is nearest to ``place``; 0 where there is none."""
+    last = subtract(size, constant(1, size.type))
+    return maximum(minimum(place, last), constant(0, place.type))
+
+
+def is_within(place: ir.Value, size: ir.Value) -> ir.Value:
+    """Whether an index value is in ``0 ... size - 1``."""
+    return both(compare("ge", place, constant(0, place.type)), compare("lt", place, size))
+
+
 def convert(value: ir.Value, target: ir.Type) -> ir.Value:
     """Converts a number to another element type: floats round to nearest even, i1 is 0 or 1, integers are signed."""
     source = value.type

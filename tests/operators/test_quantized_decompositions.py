@@ -1,4 +1,4 @@
-"""Per-token and fake quantization, products with int8 weights and bags of embeddings, compiled, against eager."""
+"""Per-token and fake quantization and products with int8 weights, compiled, against eager."""
 
 from __future__ import annotations
 
@@ -79,52 +79,6 @@ def test_fake_quantization_of_each_channel(axis: int) -> None:
         same(lambda x: torch.fake_quantize_per_channel_affine(x, scales, zero_points, axis, -100, 99), value.to(kind))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "sum"},
-        {"mode": "mean"},
-        {"mode": "mean", "padding_idx": 3},
-        {"mode": "sum", "include_last_offset": True},
-    ],
-    ids=str,
-)
-def test_bags_of_embeddings(options: dict[str, Any]) -> None:
-    """Where bags begin is data: one artifact, several layouts, empty bags among them."""
-    torch.manual_seed(3)
-    bags = nn.EmbeddingBag(11, 8, **options).eval()
-    indices = torch.tensor([1, 3, 3, 5, 7, 9, 3])
-    last = 7 if "include_last_offset" in options else 6
-    compiled = lowerkit.compile(bags, (indices, torch.tensor([0, 2, 2, last])))
-    for offsets in ([0, 2, 2, last], [0, 1, 2, last], [0, 0, 0, last]):
-        expected = bags(indices, torch.tensor(offsets)).detach()
-        torch.testing.assert_close(torch.from_numpy(compiled(indices, torch.tensor(offsets))), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("padding", [None, 3, -1])
-@pytest.mark.parametrize("mode", [0, 1])
-def test_bags_that_end_before_the_last_index(mode: int, padding: int | None, dtype: torch.dtype) -> None:
-    """All four results, as PyTorch's kernels have them: they differ with the dtype and the padding."""
-    table, indices = torch.randn(10, 3, dtype=dtype), torch.tensor([1, 2, 4, 9, 4, 3, 2, 9])
-    own = OWN_DECOMPOSITIONS[torch.ops.aten.embedding_bag.padding_idx]
-    for ends, offsets in (
-        (False, [0, 2, 2, 5]),
-        (True, [0, 2, 2, 5, 8]),
-        (True, [0, 2, 2, 5, 6]),
-        (True, [0, 0, 3, 3]),
-    ):
-        arguments = (table, indices, torch.tensor(offsets), False, mode, False, None, ends, padding)
-        for ours, eager in zip(own(*arguments)[::2], torch.embedding_bag(*arguments)[::2], strict=True):
-            torch.testing.assert_close(ours, eager)
-
-
-def test_a_bag_for_each_row_and_weights_for_each_sample() -> None:
-    bags = nn.EmbeddingBag(11, 8, mode="sum").eval()
-    holds(lambda i: bags(i), torch.randint(0, 11, (3, 5)))
-    holds(lambda i, w: bags(i, per_sample_weights=w), torch.randint(0, 11, (3, 5)), torch.randn(3, 5))
-
-
 def test_codes_of_nan_and_infinity_are_those_of_eager() -> None:
     """Codes of a NaN are 0; fake quantization takes it for the least number, and of channels an infinity too."""
     x = torch.tensor([float("nan"), 1.0, float("inf"), float("-inf"), 0.26, -3e20] * 5 + [float("nan")])
@@ -142,3 +96,38 @@ def test_codes_of_nan_and_infinity_are_those_of_eager() -> None:
         )
 
     same(codes, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("scale", "point", "limits"), [(0.1, 3, (-128, 127)), (0.37, 0, (0, 255)), (1.0, -5, (-8, 7))])
+def test_fake_quantization_of_a_whole_tensor(
+    dtype: torch.dtype, scale: float, point: int, limits: tuple[int, int]
+) -> None:
+    """To the bit, with the mask of what was not limited; a NaN is the least code, infinities are limited."""
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 3e20, 0.05, -12.85])
+    value = torch.cat([special, torch.arange(-300, 300) / 20, torch.randn(100) * 5]).to(dtype)
+    scales, points = torch.tensor([scale]), torch.tensor([point], dtype=torch.int32)
+    aten = torch.ops.aten
+    switched = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+    calls: list[tuple[Any, ...]] = [
+        (aten.fake_quantize_per_tensor_affine.default, value, scale, point),
+        (aten.fake_quantize_per_tensor_affine.default, value[6], scale, point),
+        (aten.fake_quantize_per_tensor_affine.tensor_qparams, value, scales, points),
+        (aten.fake_quantize_per_tensor_affine_cachemask.default, value, scale, point),
+        *((switched, value, scales, points, torch.tensor([enabled])) for enabled in (0, 1)),
+        (aten.fake_quantize_per_channel_affine_cachemask.default, value[None], scales, points, 0),
+    ]
+    for operator, *arguments in calls:
+        ours = OWN_DECOMPOSITIONS[operator](*arguments, *limits)
+        torch.testing.assert_close(ours, operator(*arguments, *limits), rtol=0, atol=0, equal_nan=True)
+
+
+def test_products_of_bytes_are_summed_in_32_bits() -> None:
+    x, y = torch.randint(-128, 128, (17, 40), dtype=torch.int8), torch.randint(-128, 128, (40, 8), dtype=torch.int8)
+    compiled = lowerkit.compile(Product(), (x, y))
+    assert torch.equal(torch.from_numpy(compiled(x, y)), torch._int_mm(x, y))
+
+
+class Product(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch._int_mm(x, y)

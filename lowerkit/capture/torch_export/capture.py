@@ -118,7 +118,7 @@ def capture_exported(
     with quiet(), torch.no_grad():
         try:
             noted = NotedGuards.of(exported)
-            functional = prepare(with_index_checks(with_lifted_states(exported)), context)
+            functional = prepare(with_index_checks(with_lifted_states(exported)))
             noted.add_of_decompositions(functional.graph)
             select_by_data(functional.graph)
             spell_out_sizes(functional.graph)

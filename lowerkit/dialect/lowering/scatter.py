@@ -22,9 +22,8 @@ def scatter(data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int, kin
 
     def update(place: list[ir.Value], table: ir.Value) -> ir.Value:
         position = scalar.convert(build.extract(indices, place[axis : axis + count]), index)
-        zero = build.constant_index(0)
-        position = scalar.select(scalar.compare("lt", position, zero), scalar.add(position, length), position)
-        inside = scalar.both(scalar.compare("ge", position, zero), scalar.compare("lt", position, length))
+        position = scalar.from_the_front(position, length)
+        inside = scalar.is_within(position, length)
         branch = scf.IfOp(inside, [table.type], has_else=True)
         with ir.InsertionPoint(branch.then_block):
             target = [*place[:axis], position, *place[axis + count :]]

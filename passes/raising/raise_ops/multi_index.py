@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from lowerkit.dialect import linalg_builder as builder
+from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_build import (
-    binary,
-    binary_scalar,
     cast,
     common_sizes,
     expand,
@@ -30,13 +28,10 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
-    build,
-    constant_int,
-    constant_none,
-    constant_number,
     from_builtin,
     is_none,
     tensor_info,
+    to_builtin,
 )
 
 INTEGERS = ("si8", "si16", "si32", "si64")
@@ -50,12 +45,14 @@ class IndexedDims:
         order: the dims of the tensor, the indexed ones side by side; the identity where they are so already.
         axis: where the indexed dims begin in that order.
         sizes: of the indexed dims; int values of those that are open.
+        extents: the same, as builtin sizes.
         indices: the index tensors, broadcast to one shape.
     """
 
     order: tuple[int, ...]
     axis: int
     sizes: tuple[int | ir.Value, ...]
+    extents: tuple[builder.Size, ...]
     indices: tuple[ir.Value, ...]
 
     @property
@@ -95,13 +92,14 @@ def indexed_dims(value: ir.Value, items: Sequence[ir.Value]) -> IndexedDims:
     # Index tensors with a dim between them put their own dims first.
     order = range(info.rank) if adjacent else [*used, *(axis for axis in range(info.rank) if axis not in used)]
     if len(used) == 1:
-        return IndexedDims(tuple(order), used[0], (-1,), (items[used[0]],))
+        return IndexedDims(tuple(order), used[0], (-1,), (), (items[used[0]],))
     indices = [cast(items[axis], "si64") for axis in used]
     common = common_sizes(indices)
     shape = tuple(item if isinstance(item, int) else None for item in common)
     broadcast = [item if tensor_info(item).shape == shape else expand(item, common) for item in indices]
-    extents = tuple(size(value, axis) for axis in used)
-    return IndexedDims(tuple(order), used[0] if adjacent else 0, extents, tuple(broadcast))
+    sizes = tuple(size(value, axis) for axis in used)
+    extents = tuple(builder.size_of(to_builtin(value), axis) for axis in used)
+    return IndexedDims(tuple(order), used[0] if adjacent else 0, sizes, extents, tuple(broadcast))
 
 
 def positions(dims: IndexedDims, *, clamped: bool) -> ir.Value:
@@ -111,53 +109,44 @@ def positions(dims: IndexedDims, *, clamped: bool) -> ir.Value:
     """
     if len(dims.sizes) == 1:
         return dims.indices[0]
-    total = product(dims.sizes)
-    linear: ir.Value | None = None
-    valid: ir.Value | None = None
-    for index, extent in zip(dims.indices, dims.sizes, strict=True):
-        place = from_the_front(index, extent)
-        if clamped:
-            place = build("torch.aten.clamp", [place, constant_number(0), _last(extent)], [place.type])[0]
-        else:
-            inside = is_inside(place, extent)
-            valid = inside if valid is None else binary("bitwise_and", valid, inside)
-        linear = place if linear is None else binary("add", binary_scalar("mul", linear, extent), place)
-    assert linear is not None, "an index list has an index"
-    return linear if valid is None else where(valid, linear, total)
+    indices = [to_builtin(index) for index in dims.indices]
+    linear = row_major(indices, dims.extents, builder.sizes_of(indices[0]), clamped=clamped)
+    return from_builtin(linear, TensorInfo(dims.shape, "si64"))
 
 
-def _last(size: int | ir.Value) -> ir.Value:
-    if isinstance(size, int):
-        return constant_number(size - 1)
-    return build("torch.aten.sub.int", [size, constant_int(1)], [size.type])[0]
+def row_major(
+    coordinates: Sequence[ir.Value | None],
+    extents: Sequence[builder.Size],
+    shape: Sequence[builder.Size],
+    *,
+    clamped: bool,
+) -> ir.Value:
+    """Returns where elements stand in a flattened tensor, a builtin tensor of i64 of ``shape``.
 
+    Args:
+        coordinates: for each dim the coordinates, of integers and of ``shape``; None where they count along that dim.
+        extents: of the tensor.
+        shape: of the result.
+        clamped: a coordinate out of range is clamped; without, the position is the number of elements.
+    """
+    index, count = ir.IndexType.get(), builder.product(extents)
 
-def from_the_front(index: ir.Value, size: int | ir.Value) -> ir.Value:
-    """Returns indices that count from the front: those below 0 count from the end."""
-    negative = binary_scalar("lt", index, 0, "i1")
-    return build("torch.aten.where.self", [negative, binary_scalar("add", index, size), index], [index.type])[0]
+    def place(*given: ir.Value) -> ir.Value:
+        left, linear = iter(given), builder.as_index(0)
+        inside = scalar.constant(1, ir.IntegerType.get_signless(1))
+        for axis, (coordinate, extent) in enumerate(zip(coordinates, extents, strict=True)):
+            size = builder.as_index(extent)
+            if coordinate is None:
+                here = builder.loop_index(axis)
+            else:
+                here = scalar.from_the_front(scalar.convert(next(left), index), size)
+                if clamped:
+                    here = scalar.within(here, size)
+                else:
+                    inside = scalar.both(inside, scalar.is_within(here, size))
+            linear = scalar.add(scalar.multiply(linear, size), here)
+        linear = linear if clamped else scalar.select(inside, linear, builder.as_index(count))
+        return scalar.convert(linear, ir.IntegerType.get_signless(64))
 
-
-def is_inside(place: ir.Value, size: int | ir.Value) -> ir.Value:
-    """Whether each index is in ``0 ... size - 1``."""
-    return binary("bitwise_and", binary_scalar("ge", place, 0, "i1"), binary_scalar("lt", place, size, "i1"))
-
-
-def where(condition: ir.Value, value: ir.Value, number: float | ir.Value) -> ir.Value:
-    """Returns ``value`` where the condition holds, else a number."""
-    number = number if isinstance(number, ir.Value) else constant_number(number)
-    return build("torch.aten.where.ScalarOther", [condition, value, number], [value.type])[0]
-
-
-def counted(size: int | ir.Value, stride: int | ir.Value, axis: int, rank: int) -> ir.Value:
-    """Returns ``0, stride, 2 * stride, ...`` along one dim of a tensor of ones."""
-    shape = [size if dim == axis else 1 for dim in range(rank)]
-    if isinstance(size, int) and isinstance(stride, int):
-        numbers = ir.DenseElementsAttr.get(np.arange(size, dtype=np.int64).reshape([*shape]) * stride)
-        constant = ir.Operation.create("arith.constant", results=[numbers.type], attributes={"value": numbers})
-        return from_builtin(constant.result, TensorInfo(tuple(numbers.type.shape), "si64"))
-    end = constant_int(size) if isinstance(size, int) else size
-    kind = TensorInfo((size if isinstance(size, int) else None,), "si64").torch_type()
-    options = [constant_int(TORCH_DTYPE_CODES["si64"]), constant_none(), constant_none(), constant_none()]
-    places = build("torch.aten.arange", [end, *options], [kind])[0]
-    return view(binary_scalar("mul", places, stride), shape)
+    operands = [(item, builder.loops(range(len(shape)))) for item in coordinates if item is not None]
+    return builder.map_elements(operands, shape, ir.IntegerType.get_signless(64), place)

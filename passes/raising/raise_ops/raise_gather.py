@@ -1,4 +1,7 @@
-"""Raises look-ups by index along one axis to ``lk.gather``: embedding, index_select, and indexing with one tensor."""
+"""Raises look-ups by index along one axis to ``lk.gather``: embedding, index_select, and indexing with one tensor.
+
+``gather`` has an index for each element, and becomes a loop over the result.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lowerkit.dialect import GatherOp
+from lowerkit.dialect.lowering.gather import gather_elements
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.raise_ops.multi_index import INTEGERS, indexed_dims, positions
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_dialect.torch_build import slice_axis, unsqueeze, view
+from lowerkit.passes.raising.torch_dialect.torch_build import slice_axis, squeeze, unsqueeze, view
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     TensorInfo,
@@ -87,6 +91,18 @@ def _raise_index_select(op: ir.Operation, context: PassContext) -> Sequence[ir.V
     return like_result(_gather(value, indices, tensor_info(value).normalized_axis(int_of(dim))), op)
 
 
+def _raise_gather(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """gather: (input, dim, index, sparse_grad): an index for each element; a tensor of rank 0 is one of one element."""
+    value, dim, indices = op.operands[0], op.operands[1], op.operands[2]
+    table, wanted = tensor_info(value), tensor_info(indices)
+    axis = table.normalized_axis(int_of(dim))
+    value = value if table.rank else unsqueeze(value, 0)
+    indices = indices if wanted.rank else unsqueeze(indices, 0)
+    found = gather_elements(to_builtin(value), to_builtin(indices), axis)
+    found = from_builtin(found, TensorInfo(tensor_info(indices).shape, table.dtype))
+    return like_result(found if wanted.rank else squeeze(found, 0), op)
+
+
 def _raise_index(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """index.Tensor: (input, list of a tensor or None for each leading dim)."""
     items = list_items(op.operands[1])
@@ -103,6 +119,7 @@ class RaiseGather(TablePass):
     name: ClassVar[str] = "raise-gather"
     rules: ClassVar[Mapping[str, Rule]] = {
         "torch.aten.embedding": _raise_embedding,
+        "torch.aten.gather": _raise_gather,
         "torch.aten.index_select": _raise_index_select,
         "torch.aten.index.Tensor": _raise_index,
         "torch.aten._unsafe_index.Tensor": _raise_index,

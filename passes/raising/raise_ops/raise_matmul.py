@@ -15,7 +15,20 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.raise_ops.einsum import einsum_product
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_dialect.torch_build import binary, binary_scalar, broadcast_shape, squeeze, unsqueeze
+from lowerkit.passes.raising.torch_dialect.torch_build import (
+    binary,
+    binary_scalar,
+    broadcast_shape,
+    cast,
+    permute,
+    signed,
+    size,
+    sizes_of,
+    squeeze,
+    unsqueeze,
+    view,
+)
+from lowerkit.passes.raising.torch_dialect.torch_build import product as product_of
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     TensorInfo,
@@ -45,6 +58,8 @@ def accumulation_type(dtype: str) -> ir.Type:
 
 def matrix_product(lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """Builds ``lhs @ rhs`` by the rules of ``torch.matmul``, vectors included."""
+    if tensor_info(lhs).dtype in ("ui8", "i1"):
+        return cast(matrix_product(signed(lhs), signed(rhs)), tensor_info(lhs).dtype)
     lhs_rank, rhs_rank = tensor_info(lhs).rank, tensor_info(rhs).rank
     if lhs_rank == 0 or rhs_rank == 0:
         raise RefusalError("an operand of a matrix product is a scalar")
@@ -125,16 +140,34 @@ def _raise_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]
     return like_result(matrix_product(op.operands[0], op.operands[1]), op)
 
 
+def _raise_integer_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """_int_mm: products of bytes, summed in 32 bits."""
+    return like_result(matrix_product(*(cast(operand, "si32") for operand in op.operands)), op)
+
+
 def _raise_sum_of_product(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """addmm, baddbmm: (addend, lhs, rhs, beta, alpha)."""
+    return _sum_of_product(op, op.operands[1], op.operands[2])
+
+
+def _sum_of_product(op: ir.Operation, lhs: ir.Value, rhs: ir.Value) -> Sequence[ir.Value]:
     """``beta * addend + alpha * (lhs @ rhs)``."""
-    addend, lhs, rhs, beta_operand, alpha_operand = op.operands
-    beta, alpha = number_of(beta_operand), number_of(alpha_operand)
+    addend, beta, alpha = op.operands[0], number_of(op.operands[3]), number_of(op.operands[4])
     product = matrix_product(lhs, rhs)
     if alpha != 1:
         product = binary_scalar("mul", product, alpha)
     if beta != 0:
         product = binary("add", product, addend if beta == 1 else binary_scalar("mul", addend, beta))
     return like_result(product, op)
+
+
+def _raise_sum_of_products(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+    """addbmm: as addmm, of the matrices of a batch side by side."""
+    lhs, rhs = op.operands[1], op.operands[2]
+    (count, rows, inner), columns = sizes_of(lhs), size(rhs, 2)
+    joined = product_of([count, inner])
+    lhs = view(permute(lhs, [1, 0, 2]), [rows, joined])
+    return _sum_of_product(op, lhs, view(rhs, [joined, columns]))
 
 
 def _raise_einsum(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -151,10 +184,12 @@ class RaiseMatmul(TablePass):
         "torch.aten.linear": _raise_linear,
         "torch.aten.mm": _raise_product,
         "torch.aten.bmm": _raise_product,
+        "torch.aten._int_mm": _raise_integer_product,
         "torch.aten.mv": _raise_product,
         "torch.aten.dot": _raise_product,
         "torch.aten.matmul": _raise_product,
         "torch.aten.addmm": _raise_sum_of_product,
         "torch.aten.baddbmm": _raise_sum_of_product,
+        "torch.aten.addbmm": _raise_sum_of_products,
         "torch.aten.einsum": _raise_einsum,
     }

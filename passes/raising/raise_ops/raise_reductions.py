@@ -19,6 +19,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
     binary_scalar,
     cast,
+    signed,
     squeeze,
     unary,
     unsqueeze,
@@ -54,8 +55,12 @@ def reduce(value: ir.Value, kind: str, axes: Sequence[int], keep_dims: bool) -> 
     info = tensor_info(value)
     if not info.rank and axes:
         return reduce(view(value, [1]), kind, [0], False)
-    if info.dtype == "ui8" and kind not in ("any", "all", "sum", "prod"):
-        raise RefusalError(f"{kind} of unsigned integers")
+    if info.dtype == "i1":
+        kind = {"sum": "any", "max": "any", "prod": "all", "min": "all"}.get(kind, kind)
+    if kind in ("max", "min") and info.dtype == "ui8":
+        return cast(reduce(signed(value), kind, axes, keep_dims), info.dtype)
+    if kind in ("argmax", "argmin"):
+        value = signed(value)
     shape = [1 if axis in axes else size for axis, size in enumerate(info.shape) if keep_dims or axis not in axes]
     dtype = {"any": "i1", "all": "i1", "argmax": "si64", "argmin": "si64"}.get(kind, info.dtype)
     result = ReduceOp.build(to_builtin(value), kind=kind, axes=axes, keep_dims=keep_dims)
@@ -269,7 +274,7 @@ def _raise_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
 
 def _raise_logsumexp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """logsumexp: (input, dim, keepdim); the maximum is taken out first, as PyTorch does, unless it is infinite."""
-    value, keep_dims = op.operands[0], bool_of(op.operands[2])
+    value, keep_dims = cast(op.operands[0], tensor_info(op.results[0]).dtype), bool_of(op.operands[2])
     info = tensor_info(value)
     axes = axes_of(op.operands[1], info)
     wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value

@@ -7,21 +7,16 @@ from the index and the element's other coordinates; unless the index is the same
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from lowerkit.dialect import GatherOp, ScatterOp
+from lowerkit.dialect import linalg_builder as builder
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
-from lowerkit.passes.raising.raise_ops.multi_index import (
-    counted,
-    from_the_front,
-    indexed_dims,
-    is_inside,
-    positions,
-    where,
-)
+from lowerkit.passes.raising.raise_ops.multi_index import indexed_dims, positions, row_major
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
@@ -30,6 +25,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     common_sizes,
     expand,
     product,
+    signed,
     sizes_of,
     slice_axis,
     slice_open,
@@ -67,8 +63,10 @@ _KINDS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": 
 
 def _scatter(data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int, kind: str) -> ir.Value:
     info = tensor_info(data)
-    if info.dtype == "ui8" and kind not in ("set", "add", "mul"):
-        raise RefusalError(f"{kind} of unsigned integers")
+    if info.dtype in ("ui8", "i1") and kind != "set":
+        if info.dtype == "i1":  # a sum of bools is whether there is one, a product whether all are
+            kind = {"add": "max", "mul": "min"}.get(kind, kind)
+        return cast(_scatter(signed(data), indices, signed(updates), axis, kind), info.dtype)
     result = ScatterOp.build(to_builtin(data), to_builtin(indices), to_builtin(updates), axis=axis, kind=kind)
     return from_builtin(result, info)
 
@@ -96,8 +94,6 @@ def _raise_index_put(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
     places = sizes_of(dims.indices[0])
     updates = _broadcast(updates, [*sizes[: dims.axis], *places, *sizes[dims.axis + 1 :]])
     kind = "add" if bool_of(accumulate) else "set"
-    if kind == "add" and tensor_info(value).dtype == "i1":
-        raise RefusalError("a sum of bools")
     return like_result(dims.split(_scatter(merged, positions(dims, clamped=False), updates, dims.axis, kind)), op)
 
 
@@ -142,7 +138,7 @@ def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir
 
 @dataclass(frozen=True)
 class _Plan:
-    """A scatter as ``lk.scatter``: what is written where, along which dim."""
+    """A scatter as ``lk.scatter``: what is written where."""
 
     data: ir.Value
     indices: ir.Value
@@ -152,29 +148,24 @@ class _Plan:
         return _scatter(data, self.indices, updates, self.axis, kind)
 
 
-def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[Extent]]:
-    """Returns how to write, and the sizes in which the updates are handed over."""
+def _plan(value: ir.Value, dim: int, index: ir.Value) -> tuple[_Plan, list[int | ir.Value]]:
+    """Returns how to write, and the shape in which the updates are handed over."""
     if tensor_info(value).rank == 0:
         value, dim = view(value, [1]), 0
     if tensor_info(index).rank == 0:
         index = view(index, [1])
-    info = tensor_info(value)
+    info, wanted = tensor_info(value), tensor_info(index)
     axis = info.normalized_axis(dim)
-    shape, sizes = sizes_of(value), sizes_of(index)
+    sizes = sizes_of(index)
     whole = _same_for_slices(index, axis)
-    rest = [d for d in range(info.rank) if d != axis]
-    if whole is not None and all(isinstance(shape[d], int) and shape[d] == sizes[d] for d in rest):
+    others = [extents for d, extents in enumerate(zip(info.shape, wanted.shape, strict=True)) if d != axis]
+    if whole is not None and all(have == want and want is not None for have, want in others):
         return _Plan(value, view(whole, [sizes[axis]]), axis), sizes
-    place = from_the_front(cast(index, "si64"), shape[axis])
-    inside = is_inside(place, shape[axis])
-    strides = [product(shape[d + 1 :]) for d in range(info.rank)]
-    linear = binary_scalar("mul", place, strides[axis])
-    for other in rest:
-        if sizes[other] != 1:
-            linear = binary("add", linear, counted(sizes[other], strides[other], other, info.rank))
-    total, count = product(shape), product(sizes)
-    linear = view(where(inside, linear, total), [count])
-    return _Plan(view(value, [total]), linear, 0), [count]
+    coordinates = [to_builtin(index) if d == axis else None for d in range(info.rank)]
+    extents = builder.sizes_of(to_builtin(value))
+    linear = row_major(coordinates, extents, builder.sizes_of(to_builtin(index)), clamped=False)
+    linear = from_builtin(linear, wanted.with_dtype("si64"))
+    return _Plan(view(value, [product(sizes_of(value))]), view(linear, [product(sizes)]), 0), [product(sizes)]
 
 
 def _same_for_slices(index: ir.Value, axis: int) -> ir.Value | None:
@@ -193,21 +184,18 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
     if tensor_info(source).rank == 0:
         source = view(source, [1])
     for axis, extent in enumerate(sizes_of(index)):
-        given = tensor_info(source).shape[axis]
-        if isinstance(extent, int) and given is not None:
-            source = source if given == extent else slice_axis(source, axis, 0, extent)
-        else:
+        if not isinstance(extent, int):
             source = slice_open(source, axis, 0, extent)
+        elif tensor_info(source).shape[axis] != extent:
+            source = slice_axis(source, axis, 0, extent)
     return cast(source, dtype)
 
 
-def _full(number: float | int, sizes: Sequence[Extent], dtype: str) -> ir.Value:
+def _full(number: float | int, shape: Sequence[int | ir.Value], dtype: str) -> ir.Value:
     number = bool(number) if dtype == "i1" else number
-    info = TensorInfo(tuple(size if isinstance(size, int) else None for size in sizes), dtype)
-    operands = [int_list(sizes), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
-    return build(
-        "torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [info.torch_type()]
-    )[0]
+    operands = [int_list(shape), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
+    kind = TensorInfo(tuple(size if isinstance(size, int) else None for size in shape), dtype).torch_type()
+    return build("torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [kind])[0]
 
 
 def _scattered(
@@ -217,19 +205,21 @@ def _scattered(
     info = tensor_info(value)
     if 0 in tensor_info(index).shape:
         return like_result(value, op)
-    if kind != "set" and info.dtype == "i1":
-        raise RefusalError("a reduction of bools")
-    plan, sizes = _plan(value, int_of(op.operands[1]), index)
-    constant = isinstance(source, (int, float))
-    updates = _full(source, sizes, info.dtype) if constant else view(_updates(source, index, info.dtype), sizes)
+    plan, shape = _plan(value, int_of(op.operands[1]), index)
+
+    def everywhere(number: float | int) -> ir.Value:
+        return _full(number, shape, info.dtype)
+
+    number = isinstance(source, (int, float))
+    updates = everywhere(source) if number else view(_updates(source, index, info.dtype), shape)
     data = plan.data
     if not include_self:
-        data = plan.write(data, _full(_neutral(kind, info), sizes, info.dtype), "set")
+        data = plan.write(data, everywhere(_neutral(kind, info)), "set")
     result = plan.write(data, updates, kind)
     if mean:
         ones = _full(1, sizes_of(data), info.dtype)
-        counts = ones if include_self else plan.write(ones, _full(0, sizes, info.dtype), "set")
-        counts = plan.write(counts, _full(1, sizes, info.dtype), "add")
+        counts = ones if include_self else plan.write(ones, everywhere(0), "set")
+        counts = plan.write(counts, everywhere(1), "add")
         if info.is_float:
             result = binary("div", result, counts)
         else:
@@ -239,13 +229,14 @@ def _scattered(
 
 
 def _neutral(kind: str, info: TensorInfo) -> float | int:
-    if kind in ("max", "min"):
-        sign = -1 if kind == "max" else 1
-        if info.is_float:
-            return sign * math.inf
-        bits = int(info.dtype[2:])
-        return -(1 << (bits - 1)) if kind == "max" else (1 << (bits - 1)) - 1
-    return 1 if kind == "mul" else 0
+    if kind not in ("max", "min"):
+        return 1 if kind == "mul" else 0
+    if info.is_float:
+        return -math.inf if kind == "max" else math.inf
+    sign, bits = re.fullmatch(r"([su]?)i(\d+)", info.dtype).groups()  # type: ignore[union-attr]
+    half = 1 << (int(bits) - 1)
+    least = -half if sign == "s" else 0
+    return least if kind == "max" else least + 2 * half - 1
 
 
 def _raise_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:

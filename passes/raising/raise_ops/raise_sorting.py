@@ -10,6 +10,7 @@ from lowerkit.dialect import SortOp, TopkOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
+from lowerkit.passes.raising.torch_dialect.torch_build import cast, signed
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     bool_of,
@@ -20,50 +21,50 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
 )
 
 
-def _pair(op: ir.Operation, built: Sequence[ir.Value]) -> list[ir.Value]:
-    return [from_builtin(value, tensor_info(result)) for value, result in zip(built, op.results, strict=True)]
+def _in_order(op: ir.Operation, value: ir.Value, built: Sequence[ir.Value]) -> list[ir.Value]:
+    """The values as elements of ``value``, and their positions; ``argsort`` has positions alone."""
+    info, ordered = tensor_info(value), tensor_info(signed(value))
+    places = from_builtin(built[1], tensor_info(op.results[-1]))
+    if len(op.results) == 1:
+        return [places]
+    found = from_builtin(built[0], ordered.with_shape(tensor_info(op.results[0]).shape))
+    return [cast(found, info.dtype), places]
 
 
 def _raise_topk(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """topk: (input, k, dim, largest, sorted)."""
     value, k, dim, largest, in_order = op.operands
-    axis = _axis(value, dim)
-    built = TopkOp.build(to_builtin(value), k=int_of(k), axis=axis, largest=bool_of(largest), sorted=bool_of(in_order))
-    return _pair(op, built)
-
-
-def _sort(value: ir.Value, dim: ir.Value, descending: ir.Value, *, stable: bool) -> Sequence[ir.Value]:
-    return SortOp.build(to_builtin(value), axis=_axis(value, dim), descending=bool_of(descending), stable=stable)
+    built = TopkOp.build(
+        to_builtin(signed(value)),
+        k=int_of(k),
+        axis=_axis(value, dim),
+        largest=bool_of(largest),
+        sorted=bool_of(in_order),
+    )
+    return _in_order(op, value, built)
 
 
 def _axis(value: ir.Value, dim: ir.Value) -> int:
     info = tensor_info(value)
-    if info.rank == 0 or info.dtype in ("i1", "ui8"):
+    if info.rank == 0:
         raise RefusalError(f"an order of {info}")
     return info.normalized_axis(int_of(dim))
 
 
-def _raise_sort(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """sort: (input, dim, descending)."""
-    return _pair(op, _sort(op.operands[0], op.operands[1], op.operands[2], stable=False))
+def _raise_order(*, has_stable: bool) -> Rule:
+    """sort, argsort: (input, dim, descending), with ``stable`` behind the input in one overload of each."""
 
+    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
+        value, *stable, dim, descending = op.operands
+        built = SortOp.build(
+            to_builtin(signed(value)),
+            axis=_axis(value, dim),
+            descending=bool_of(descending),
+            stable=has_stable and bool_of(stable[0], default=False),
+        )
+        return _in_order(op, value, built)
 
-def _raise_stable_sort(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """sort.stable: (input, stable, dim, descending)."""
-    value, stable, dim, descending = op.operands
-    return _pair(op, _sort(value, dim, descending, stable=bool_of(stable, default=False)))
-
-
-def _raise_argsort(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """argsort: (input, dim, descending)."""
-    indices = _sort(op.operands[0], op.operands[1], op.operands[2], stable=False)[1]
-    return [from_builtin(indices, tensor_info(op.results[0]))]
-
-
-def _raise_stable_argsort(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """argsort.stable: (input, stable, dim, descending)."""
-    value, stable, dim, descending = op.operands
-    return [from_builtin(_sort(value, dim, descending, stable=bool_of(stable))[1], tensor_info(op.results[0]))]
+    return rule
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class RaiseSorting(TablePass):
     name: ClassVar[str] = "raise-sorting"
     rules: ClassVar[Mapping[str, Rule]] = {
         "torch.aten.topk": _raise_topk,
-        "torch.aten.sort": _raise_sort,
-        "torch.aten.sort.stable": _raise_stable_sort,
-        "torch.aten.argsort": _raise_argsort,
-        "torch.aten.argsort.stable": _raise_stable_argsort,
+        "torch.aten.sort": _raise_order(has_stable=False),
+        "torch.aten.sort.stable": _raise_order(has_stable=True),
+        "torch.aten.argsort": _raise_order(has_stable=False),
+        "torch.aten.argsort.stable": _raise_order(has_stable=True),
     }

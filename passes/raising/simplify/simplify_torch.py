@@ -17,14 +17,10 @@ from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, apply_rules
 from lowerkit.passes.raising.torch_dialect.torch_build import cast, expand, of_type_of, scalar_tensor, size
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
-    TORCH_DTYPE_CODES,
     NotConcernedError,
     RefusalError,
     bool_of,
     build,
-    constant_bool,
-    constant_int,
-    constant_none,
     is_unused,
     like_result,
     number_of,
@@ -130,45 +126,6 @@ def _respell(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return build(_RESPELLED[op_name(op)], list(op.operands), [op.results[0].type])
 
 
-def _ones_like_family(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """Gives ``full`` and its kind the element type that their result has; PyTorch may leave it to be inferred.
-
-    A bool is filled with the truth of the number: torch-mlir would take its lowest bit.
-    """
-    dtype = tensor_info(op.results[0]).dtype
-    # What of ``new_full`` and its kind stands first gave the element type and the device.
-    operands = list(op.operands)[1 if ".new_" in op.name else 0 :]
-    name = op.name.replace("new_", "")
-    index = 2 if name == "torch.aten.full" else 1
-    if name == "torch.aten.full" and dtype == "i1" and (number := try_number(operands[1])) is not None:
-        operands[1] = constant_int(bool(number))
-    operands[index] = constant_int(TORCH_DTYPE_CODES[dtype])
-    # Layout, device and pinning mean nothing here.
-    operands[index + 1 :] = [constant_none(), constant_none(), constant_bool(False)]
-    return build(name, operands, [op.results[0].type])
-
-
-def _arange(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """A float range of whole numbers, some of them extents, is one of integers, converted.
-
-    torch-mlir would count in floats how long it is.
-    """
-    info = tensor_info(op.results[0])
-    count = {"torch.aten.arange": 1, "torch.aten.arange.start": 2, "torch.aten.arange.start_step": 3}[op.name]
-    bounds = list(op.operands)[:count]
-    whole = all(str(bound.type) == "!torch.int" for bound in bounds)
-    if not info.is_float or not whole or all(try_number(bound) is not None for bound in bounds):
-        raise NotConcernedError("a length that is known, or integers")
-    operands = [
-        *bounds,
-        constant_int(TORCH_DTYPE_CODES["si64"]),
-        constant_none(),
-        constant_none(),
-        constant_bool(False),
-    ]
-    return [cast(build(op.name, operands, [info.with_dtype("si64").torch_type()])[0], info.dtype)]
-
-
 _RULES: dict[str, Rule] = {
     **{
         f"torch.aten.{name}": _first_operand
@@ -191,10 +148,6 @@ _RULES: dict[str, Rule] = {
     "torch.aten.to.prim_Device": _convert,
     "torch.aten.type_as": _convert,
     "torch.prims.convert_element_type": _convert,
-    **{
-        f"torch.aten.{prefix}{name}": _ones_like_family for prefix in ("", "new_") for name in ("full", "zeros", "ones")
-    },
-    **{f"torch.aten.arange{form}": _arange for form in ("", ".start", ".start_step")},
     "torch.aten.where.self": _where,
     "torch.aten.where.Scalar": _where_of_numbers,
     **dict.fromkeys(_RESPELLED, _respell),

@@ -8,9 +8,12 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import is_unused
 _PURE = ("torch.aten.", "torch.prim", "torch.constant.", "torch_c.", "lk.weight")
 
 
-def erase_unread(block: ir.Block) -> None:
-    """Erases ops of the torch dialect, casts and weights whose results nothing reads, last first."""
+def erase_unread(block: ir.Block) -> bool:
+    """Erases ops of the torch dialect, casts and weights that nothing reads, last first; whether there were."""
+    erased = False
     for op in reversed(list(block.operations)):
         operation = op.operation
         if operation.name.startswith(_PURE) and len(operation.results) and all(map(is_unused, operation.results)):
             operation.erase()
+            erased = True
+    return erased

@@ -39,6 +39,8 @@ _SHAPE_ONLY = (
     "torch.aten.expand",
     "torch.aten.broadcast_to",
 )
+_FILLS = {"torch.aten.full": 1, "torch.aten.full_like": 1, "torch.aten.new_full": 2}
+"""Ops that fill a tensor with a number, and the operand that holds it."""
 
 
 class Reader:
@@ -61,8 +63,8 @@ class Reader:
             return self.scalar(op.operands[0])
         if op.name == "torch.aten.to.dtype":
             return as_element(self.scalar(op.operands[0]), tensor_info(value).dtype)
-        if op.name in ("torch.aten.full", "torch.aten.full_like"):
-            return as_element(self.scalar(op.operands[1]), tensor_info(value).dtype)
+        if op.name in _FILLS:
+            return as_element(self.scalar(op.operands[_FILLS[op.name]]), tensor_info(value).dtype)
         if op.name == "torch.vtensor.literal":
             return splat(op.attributes["value"])
         if op.name == "torch_c.from_builtin_tensor":

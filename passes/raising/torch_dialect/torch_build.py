@@ -68,6 +68,14 @@ def cast(value: ir.Value, dtype: str) -> ir.Value:
     return build("torch.aten.to.dtype", [*operands, constant_none()], [info.with_dtype(dtype).torch_type()])[0]
 
 
+def signed(value: ir.Value) -> ir.Value:
+    """Converts bytes and bools to signed integers that hold them; any other tensor is returned as it is.
+
+    lk ops of integers read a sign; what wraps around in 16 bits wraps alike in the lower 8.
+    """
+    return cast(value, "si16") if tensor_info(value).dtype in ("ui8", "i1") else value
+
+
 def scalar_tensor(number: float | int, dtype: str) -> ir.Value:
     """A number as a tensor of rank 0."""
     operands = [int_list([]), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]

@@ -17,7 +17,8 @@ _KINDS = {
     r"sparse|^coalesce|^smm$|^to_dense|^sspaddmm": "sparse tensors are refused at capture",
     r"quantize|^dequantize|qparams|^int_repr|fbgemm|int8pack|wrapped|_int_mm|saturate": "tests/models/test_quantized_*",
     r"^is_|^_is_|^can_cast|^promote_types|^result_type|^get_device|^retains_grad|^output_nr|^_version|^data$"
-    r"|^_has_|^_debug|available$|^_use_|^cudnn_is|^_cufft": "a question about a tensor: answered at export",
+    r"|^_has_|^_debug|available$|^_use_|^cudnn_is|^_cufft"
+    r"|^_local_scalar": "a question about a tensor: answered at export",
     r"^sym_|^size$|^stride$|^dim$|^numel$|^storage_offset|^_shape_as|_assert|validate": "shapes and assertions on them",
     r"cudnn|miopen|mkldnn|xla|vulkan|nnpack|^_propagate": "other devices",
     r"^(new_)?empty": "whatever the memory held",

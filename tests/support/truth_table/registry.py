@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from lowerkit.capture.torch_export.decompositions.table import decomposition_of
-from lowerkit.capture.torch_export.graph.prepare import is_known
-from lowerkit.dialect.context import new_context
+from lowerkit.passes.registry import ops_with_rules
 
 UNTAGGED = (
     *("floor_divide.default", "floor_divide.Scalar", "isclose.default", "masked_fill.Tensor", "__and__.Tensor"),
@@ -131,12 +130,11 @@ def functional_overloads() -> dict[str, Any]:
 
 @cache
 def accepted_overloads() -> dict[str, Any]:
-    """Returns those that capture accepts: the torch dialect has a name for them, or they are decomposed."""
-    context = new_context()
+    """Returns those that capture accepts: a rule of a pass takes them, or they are spelled out."""
     return {
         name: op
         for name, op in functional_overloads().items()
-        if is_known(op, context) or decomposition_of(op) is not None
+        if f"torch.aten.{name.removesuffix('.default')}" in ops_with_rules() or decomposition_of(op) is not None
     }
 
 

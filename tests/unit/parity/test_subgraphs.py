@@ -16,7 +16,7 @@ from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.mlir import ir
 from lowerkit.parity.check import check_program
 from lowerkit.parity.report.report import Row
-from lowerkit.passes.raising.decompose.decompose_elementwise import DecomposeElementwise
+from lowerkit.passes.raising.core.raise_pointwise import RaisePointwise
 from lowerkit.passes.raising.torch_dialect.torch_build import unary
 
 
@@ -51,7 +51,7 @@ def plant(patch: pytest.MonkeyPatch, op: str = "torch.aten.softplus") -> None:
     def wrong(planted: ir.Operation, context: Any) -> Sequence[ir.Value]:
         return [unary("relu", planted.operands[0])]
 
-    patch.setitem(DecomposeElementwise.rules, op, wrong)  # type: ignore[arg-type]
+    patch.setitem(RaisePointwise.rules, op, wrong)  # type: ignore[arg-type]
 
 
 def line_of(row: Row) -> str:

@@ -103,6 +103,10 @@ def _search_sorted(
     return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
+def _bucket(value: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _search_sorted(boundaries, value, out_int32=out_int32, right=right)
+
+
 def _index_reduce(
     value: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -124,6 +128,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.nanmedian.default: _nan_median,
     aten.histc.default: _histogram_counts,
     aten.searchsorted.Tensor: _search_sorted,
+    aten.bucketize.Tensor: _bucket,
     aten.index_reduce.default: _index_reduce,
 }
 """By overload."""

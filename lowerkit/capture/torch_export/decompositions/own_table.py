@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.decompositions import (
     bilinear,
+    embedding_bags,
     grid_sample,
     losses,
     mixture_of_experts,
@@ -66,6 +67,7 @@ _ALL: dict[Any, Callable[..., Any]] = {
     **error_functions.TABLE,
     **orthogonal_polynomials.TABLE,
     **bilinear.TABLE,
+    **embedding_bags.TABLE,
     **lu_cholesky.TABLE,
     **determinants.TABLE,
     **householder_qr.TABLE,

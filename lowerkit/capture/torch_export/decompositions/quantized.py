@@ -1,4 +1,4 @@
-"""Quantization by formulas of its own: of each token, of weights alone, of training; and bags of embeddings."""
+"""Quantization by formulas of its own: of each token, of weights alone, of training."""
 
 from __future__ import annotations
 
@@ -51,60 +51,51 @@ def _product_with_int8_weights(value: Tensor, weight: Tensor, scales: Tensor) ->
 
 def _fake_quantize_per_channel(
     value: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     shape = [1] * value.dim()
     shape[axis] = value.shape[axis]
     scale, zero_point = scale.reshape(shape), zero_point.reshape(shape).to(torch.float32)
     codes = torch.round(value * (1.0 / scale)) + zero_point
+    inside = (codes >= low) & (codes <= high)
     # PyTorch goes through int64: what that cannot hold, NaN and infinity too, is the least number there.
     codes = torch.where(codes < _BEYOND_INT64, torch.clamp(codes, low, high), low)
-    return ((codes - zero_point) * scale).to(value.dtype)
+    return ((codes - zero_point) * scale).to(value.dtype), inside
 
 
-def _embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums (mode 0) and means (1) of rows; bags begin at ``offsets``, which may be data.
+def _fake_quantize(
+    value: Tensor, scale: float | Tensor, zero_point: int | Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    """Values, and which codes were not limited; in f32 for 16-bit floats, with a NaN as the least code."""
+    wide = value if value.dtype == torch.float64 else value.to(torch.float32)
+    single = scale.reshape(()) if isinstance(scale, Tensor) else torch.full((), scale)
+    single = single.to(torch.float32)
+    point = zero_point if isinstance(zero_point, int) else zero_point.reshape(()).to(wide.dtype)
+    codes = torch.round(wide * (1.0 / single)) + point
+    inside = (codes >= low) & (codes <= high)
+    codes = torch.where(torch.isnan(codes), low, torch.clamp(codes, low, high))
+    return ((codes - point).to(torch.float32) * single).to(value.dtype), inside
 
-    With ``include_last_offset``, rows behind the last of ``offsets`` belong to the last bag: PyTorch's kernels count
-    them in its size, and its fast one (without ``padding_idx``, not in f64) alone leaves them out of the sum.
-    """
-    if mode == 2:
-        return NotImplemented
-    unused = torch.zeros_like(offsets)
-    places = torch.arange(indices.shape[0])
-    counts = torch.ones_like(indices, dtype=torch.bool)
-    rows = aten.embedding(weight, indices)
-    if padding_idx is not None:
-        counts = indices != padding_idx % weight.shape[0]
-        rows = torch.where(counts.unsqueeze(1), rows, 0.0)
-    elif include_last_offset and weight.dtype != torch.float64:
-        rows = torch.where((places < offsets[-1:]).unsqueeze(1), rows, 0.0)
-    offsets = offsets[:-1] if include_last_offset else offsets
-    bags = offsets.shape[0]
-    bag = (offsets.unsqueeze(0) <= places.unsqueeze(1)).sum(1) - 1
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(1)
-    total = aten.index_add(weight.new_zeros([bags, weight.shape[1]]), 0, bag, rows)
-    if mode == 0:
-        return total, bag, unused, unused
-    size = aten.index_add(offsets.new_zeros([bags]), 0, bag, counts.to(offsets.dtype))
-    total = total / torch.clamp(size, min=1).to(total.dtype).unsqueeze(1)
-    return total, bag, size, size
+
+def _switched_fake_quantize(
+    value: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, low: int, high: int
+) -> tuple[Tensor, Tensor]:
+    found, inside = _fake_quantize(value, scale, zero_point, low, high)
+    off = enabled.reshape(()) == 0
+    return torch.where(off, value, found), off | inside
+
+
+def _values_of(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
+    return lambda *arguments: function(*arguments)[0]
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _product_with_int8_weights,
-    aten.fake_quantize_per_channel_affine.default: _fake_quantize_per_channel,
-    aten.embedding_bag.padding_idx: _embedding_bag,
+    aten.fake_quantize_per_channel_affine.default: _values_of(_fake_quantize_per_channel),
+    aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
+    aten.fake_quantize_per_tensor_affine.default: _values_of(_fake_quantize),
+    aten.fake_quantize_per_tensor_affine.tensor_qparams: _values_of(_fake_quantize),
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _switched_fake_quantize,
 }
 
 BY_NAME: dict[str, Callable[..., Any]] = {

@@ -22,6 +22,14 @@ def _with_place(value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return NotImplemented if value.dim() else (value.clone(), torch.zeros_like(value, dtype=torch.int64))
 
 
+def _largest(value: Tensor, k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return NotImplemented if value.dim() or k != 1 else _with_place(value)
+
+
+def _place(value: Tensor, *_: Any, **__: Any) -> Tensor:
+    return NotImplemented if value.dim() else torch.zeros_like(value, dtype=torch.int64)
+
+
 def _running_sum(value: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     return NotImplemented if value.dim() else torch.sum(value, [], dtype=dtype)
 
@@ -49,6 +57,11 @@ OF_SCALARS: dict[Any, Callable[..., Any]] = {
     aten.amin.default: _itself,
     aten.max.dim: _with_place,
     aten.min.dim: _with_place,
+    aten.topk.default: _largest,
+    aten.sort.default: _with_place,
+    aten.sort.stable: _with_place,
+    aten.argsort.default: _place,
+    aten.argsort.stable: _place,
     aten.cumsum.default: _running_sum,
     aten.cumprod.default: _running_product,
     aten.count_nonzero.default: _count_nonzero,

@@ -82,6 +82,11 @@ def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.S
     return aten.select_scatter(value, src, dim, index + (int(extent) if is_static(extent) else extent))
 
 
+def _copy(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """The elements of ``source``, in the type and the shape of ``value``."""
+    return source.to(value.dtype).expand(value.shape).clone()
+
+
 def _copied(view: Callable[..., Any]) -> Callable[..., Any]:
     """The op that gives copies of what ``view`` gives."""
 
@@ -97,6 +102,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
     aten.split_copy.Tensor: _copied(aten.split.Tensor),
     aten.select_scatter.default: _written_position,
+    aten.copy.default: _copy,
     aten.put.default: _put,
     aten.squeeze.dims: _squeeze,
     aten.as_strided_scatter.default: _as_strided_scatter,

@@ -1,8 +1,7 @@
 """Ops that are spelled out at capture, by PyTorch's own decompositions or by those below.
 
-The torch dialect has names for the ops of :data:`SPELLED_OUT`, but neither our passes nor torch-mlir's conversions
-lower them (or lower them wrongly, or never end). Everything else stays whole: a decomposition hides from passes what an
-op is.
+They are those that no rule of a pass takes. What one takes stays whole: a decomposition hides from passes what an op
+is.
 """
 
 # torch tells ops apart and registers decompositions under private names; the version is pinned.
@@ -20,50 +19,31 @@ from torch._decomp import global_decomposition_table
 from torch.export import default_decompositions
 
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_BY_NAME, OWN_DECOMPOSITIONS
+from lowerkit.passes.registry import ops_with_rules
 
-SPELLED_OUT = frozenset(
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+ALWAYS = frozenset(
     {
-        # Functions.
-        *(
-            "aten.clamp_max.Tensor",
-            "aten.clamp_min.Tensor",
-            "aten.conj_physical.default",
-            "aten.special_xlog1py.default",
-        ),
-        # Gradients: torch-mlir has sqrt(2 / pi) to four digits, and other limits than PyTorch.
-        *(
-            "aten.gelu_backward.default",
-            "aten.leaky_relu_backward.default",
-            "aten.log_sigmoid_backward.default",
-            "aten.softplus_backward.default",
-        ),
-        *("aten._weight_norm_interface.default", "aten._safe_softmax.default"),
-        # Moves.
-        *("aten.alias_copy.default", "aten.as_strided_copy.default", "aten.atleast_3d.default"),
-        *("aten.cartesian_prod.default", "aten.diagonal_copy.default", "aten.expand_copy.default"),
-        *("aten.im2col.default", "aten.col2im.default", "aten.take.default"),
-        *("aten.grid_sampler.default", "aten.index_add.default", "aten.index_copy.default"),
-        *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", "aten.max_unpool2d.default"),
-        *("aten.max_unpool3d.default", "aten.permute_copy.default"),
-        *("aten.split_with_sizes_copy.default", "aten.squeeze_copy.default", "aten.squeeze_copy.dim"),
-        *("aten.squeeze_copy.dims", "aten.t_copy.default", "aten.transpose_copy.int", "aten.unbind_copy.int"),
-        *("aten.unfold_copy.default", "aten.unsqueeze_copy.default", "aten.view_copy.default", "aten.xlogy.Tensor"),
-        # Losses.
-        *("aten.cross_entropy_loss.default", "aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"),
-        *("aten.binary_cross_entropy.default", "aten.cosine_embedding_loss.default"),
-        *("aten.nll_loss.default", "aten.nll_loss2d.default", "aten.nll_loss_nd.default"),
-        # torch-mlir divides the product by that of the norms, which leaves the type.
-        "aten.cosine_similarity.default",
-        # Sums and orders.
-        *("aten.addmv.default", "aten.aminmax.default", "aten.dist.default", "aten.linalg_norm.default"),
-        *("aten.renorm.default", "aten.__lshift__.Tensor", "aten.__rshift__.Tensor"),
-        *("aten.adaptive_max_pool1d.default", "aten.poisson_nll_loss.default", "aten.max_pool1d_with_indices.default"),
-        *("aten.native_dropout_backward.default", "aten.max_pool2d_with_indices_backward.default"),
-        "aten.special_log_ndtr.default",
+        # Their rules take an op of one more dim, or what is written with them.
+        *("aten.adaptive_max_pool1d.default", "aten.max_pool1d_with_indices.default"),
+        *("aten.clamp_max.Tensor", "aten.clamp_min.Tensor"),
+        *("aten.xlogy.Tensor", "aten.gelu_backward.default", "aten.leaky_relu_backward.default"),
+        *("aten.log_sigmoid_backward.default", "aten.softplus_backward.default"),
         *(str(op) for op in OWN_DECOMPOSITIONS),
     }
 )
-"""By the text of the overload."""
+"""Spelled out though a rule takes them, by the text of the overload."""
+_BY_REFERENCE = frozenset({"aten.conj_physical.default", "aten.trace.default"})
+
+
+def is_spelled_out(target: torch._ops.OpOverload) -> bool:
+    """Whether capture writes an op out of others: no rule of a pass takes it, or :data:`ALWAYS` has it.
+
+    What is random stays, and is refused by its name.
+    """
+    name = "torch." + str(target).removesuffix(".default")
+    return str(target) in ALWAYS or (name not in ops_with_rules() and _RANDOM not in target.tags)
 
 
 def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
@@ -76,7 +56,7 @@ def decomposition_of(target: torch._ops.OpOverload) -> Callable[..., Any] | None
         return default[target]
     further = global_decomposition_table["post_autograd"].get(target)
     # PyTorch's references end in ops of their own (prims), which say less to a user than the name of the op.
-    if further is not None and (str(target) in SPELLED_OUT or not further.__module__.startswith("torch._refs")):
+    if further is not None and (str(target) in _BY_REFERENCE or not further.__module__.startswith("torch._refs")):
         return further
     return target.decompose if target._can_decompose() else None
 

@@ -1,4 +1,4 @@
-"""Makes an exported graph ready for import: functional, only ops that torch-mlir has names for, constants folded.
+"""Makes an exported graph ready for import: functional, of ops that a rule of a pass takes, constants folded.
 
 Steps
     functional     in-place ops and views of them become pure (:mod:`functionalize`, or
@@ -7,7 +7,7 @@ Steps
     constants      what depends on no input and no parameter (position ids, causal masks, rotary tables) is computed
                    once, by PyTorch itself, so bit for bit as eager does. Bounded in size: bytes read at most
                    :data:`FOLD_READ_BYTES` per tensor, written :data:`FOLD_WRITE_BYTES`.
-    names          ops for which the torch dialect has no op, or one that nothing lowers, are decomposed
+    names          ops that no rule of a pass takes are decomposed
                    (:mod:`lowerkit.capture.torch_export.decompositions.table`), and the steps repeated.
 """
 
@@ -32,8 +32,9 @@ from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky imp
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
 from lowerkit.capture.torch_export.decompositions.scalar_reductions import OF_SCALARS
 from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
+from lowerkit.capture.torch_export.decompositions.statistics import WITH_STATISTICS
 from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES, is_symbolic
-from lowerkit.capture.torch_export.decompositions.table import SPELLED_OUT, decomposition_of, left_to
+from lowerkit.capture.torch_export.decompositions.table import decomposition_of, is_spelled_out, left_to
 from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
@@ -42,7 +43,6 @@ from lowerkit.capture.torch_export.graph.preserved_strides import with_known_lay
 from lowerkit.capture.torch_export.graph.subgraph_locations import watched_lines
 from lowerkit.capture.torch_export.symbolic.dims import is_static
 from lowerkit.capture.torch_export.symbolic.needs import keep_open_dims
-from lowerkit.mlir import ir
 from lowerkit.program.dtypes import torch_name_of
 from lowerkit.program.functional_program import FunctionalProgram
 
@@ -60,30 +60,20 @@ _CHECKS = frozenset(
 )
 _VECTORS = {"aten._linalg_svd.default": (1, 2), "aten._linalg_eigh.default": (0, 2)}
 """Which result the values are, and which argument says whether vectors are wanted."""
-_NAMED_BY_IMPORTER = frozenset({"aten._native_batch_norm_legit_no_training.default"})
-"""Not in the torch dialect; :mod:`importer` has another name for them."""
-
-_RAISED_WHOLE = frozenset(
-    {
-        "aten._scaled_dot_product_flash_attention_for_cpu.default",
-        *(f"aten.upsample_{kind}.vec" for kind in ("linear1d", "trilinear3d", "bicubic2d", "nearest3d")),
-        *(f"aten._upsample_nearest_exact{count}d.vec" for count in (1, 2, 3)),
-    }
-)
-"""Not in the torch dialect either, but imported as opaque operators, which passes know: decomposed, a bicubic resize
-is sixteen look-ups by computed positions."""
+_WITH_MORE = WITH_PLACES | WITH_STATISTICS
+"""What passes take as long as its first result alone is read."""
 
 
-def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram:
+def prepare(exported: ExportedProgram) -> FunctionalProgram:
     """Returns a program as the module docstring says; ``exported`` is not changed."""
     program = rewritten(exported)
     if program is not None:
         _drop_checks(program.graph)
         keep_open_dims(program.graph)
         _fold_constants(program)
-        if not _missing_decompositions(program.graph, context):
+        if not _missing_decompositions(program.graph):
             return program
-    table = _missing_at_first(exported, context)
+    table = _missing_at_first(exported)
     with watched_lines() as lines, left_to(table):
         traced = _with_own_constants(with_known_layouts(exported)).run_decompositions(table)
         lines.restore(traced.graph_module)
@@ -97,7 +87,7 @@ def prepare(exported: ExportedProgram, context: ir.Context) -> FunctionalProgram
         without_data = _is_without_data(program)
         if not without_data:
             _fold_constants(program)
-        table = _missing_decompositions(program.graph, context)
+        table = _missing_decompositions(program.graph)
         if table.keys() <= tried:
             if without_data:
                 _fold_constants(program)
@@ -124,20 +114,11 @@ def _is_without_data(program: FunctionalProgram) -> bool:
     return any(value.device.type == "meta" for value in tensors)
 
 
-def is_known(target: Any, context: ir.Context) -> bool:
-    """Tells whether the torch dialect has an op for an ATen overload, or the importer another name for it."""
-    if not isinstance(target, torch._ops.OpOverload) or str(target) in _NAMED_BY_IMPORTER | _RAISED_WHOLE:
-        return True
-    name = "torch." + target._schema.name.replace("::", ".")
-    overload = target._schema.overload_name
-    return context.is_registered_operation(f"{name}.{overload}" if overload else name)
-
-
-def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, Callable[..., Any]]:
+def _missing_decompositions(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
     calls = [node for inner in body_graphs(graph) for node in inner.nodes if node.op == "call_function"]
     table: dict[Any, Callable[..., Any]] = {}
     for target in {node.target for node in calls if _is_taken(node)}:
-        if not is_known(target, context) or str(target) in SPELLED_OUT:
+        if isinstance(target, torch._ops.OpOverload) and is_spelled_out(target):
             decomposition = decomposition_of(target)
             if decomposition is not None:
                 table[target] = decomposition
@@ -146,8 +127,8 @@ def _missing_decompositions(graph: fx.Graph, context: ir.Context) -> dict[Any, C
             table[node.target] = OF_SCALARS[node.target]
         elif node.target in OF_SIZES and _has_symbolic_size(node):
             table[node.target] = OF_SIZES[node.target]
-        if node.target in WITH_PLACES and any(user.args[1] == 1 for user in node.users):
-            table[node.target] = WITH_PLACES[node.target]
+        if node.target in _WITH_MORE and any(user.args[1] != 0 for user in node.users):
+            table[node.target] = _WITH_MORE[node.target]
     # What PyTorch writes a missing op out of may call these, which it would write out with side effects.
     return table | {target: OWN_DECOMPOSITIONS[target] for target in CHECKED} if table else table
 
@@ -158,12 +139,12 @@ def _is_taken(node: fx.Node) -> bool:
     return takes is None or takes(*fx_node.map_arg(node.args, lambda source: source.meta["val"]))
 
 
-def _missing_at_first(exported: ExportedProgram, context: ir.Context) -> dict[Any, Callable[..., Any]]:
+def _missing_at_first(exported: ExportedProgram) -> dict[Any, Callable[..., Any]]:
     """What can be decomposed in the very round that makes a program functional: each round is as long as the export.
 
     Not what computes constants, which are folded before, nor what is asked for less once dead results are gone.
     """
-    missing = _missing_decompositions(exported.graph, context)
+    missing = _missing_decompositions(exported.graph)
     signature = exported.graph_signature
     varying = {*signature.user_inputs, *signature.parameters, *signature.buffers_to_mutate.values()}
     later: set[Any] = set()
@@ -174,8 +155,8 @@ def _missing_at_first(exported: ExportedProgram, context: ir.Context) -> dict[An
             later.add(node.target)
     wanted = {target for target in missing if target not in later and str(target) not in _VECTORS}
     # An op in place becomes a pure one, which this very round may decompose.
-    pure = {pure_form(target) for target in wanted if _is_mutating(target)} - {None}
-    wanted |= {target for target in pure if not is_known(target, context) or str(target) in SPELLED_OUT}
+    pure = [pure_form(target) for target in wanted if _is_mutating(target)]
+    wanted |= {target for target in pure if target is not None and is_spelled_out(target)}
     known = {target: missing.get(target) or decomposition_of(target) for target in wanted if not _is_mutating(target)}
     return {target: decomposition for target, decomposition in known.items() if decomposition is not None}
 

@@ -68,13 +68,37 @@ def test_two_tensors_are_positions_in_a_merged_dim(check: Check) -> None:
         "raise-gather",
         """
         // CHECK: torch.aten.view {{.*}} -> !torch.vtensor<[35],f32>
-        // CHECK: %[[I4:.*]] = torch.constant.int 4
-        // CHECK: torch.aten.clamp %{{.*}}, %{{.*}}, %[[I4]]
-        // CHECK: torch.aten.mul.Scalar
-        // CHECK: torch.aten.add.Tensor
+        // CHECK: linalg.generic {{.*}}["parallel"]} ins(%{{.*}}, %{{.*}} : tensor<2xi64>, tensor<2xi64>)
+        // CHECK: arith.minsi
+        // CHECK: arith.maxsi
+        // CHECK-NOT: torch.aten
         // CHECK: "lk.gather"({{.*}}) {axis = 0 : i64}
         """,
     )
+
+
+def test_an_index_for_each_element_is_a_loop_over_the_result(check: Check) -> None:
+    text = function(
+        "%x: @[5,?:ui8], %i: @[?,2:si64]",
+        "@[?,2:ui8]",
+        """
+  %r = torch.aten.gather %x, %i0, %i, %false : @[5,?:ui8], !torch.int, @[?,2:si64], !torch.bool -> @[?,2:ui8]
+  return %r : @[?,2:ui8]""",
+    )
+    check(
+        text,
+        "raise-gather",
+        """
+        // CHECK: linalg.generic {{.*}} ins(%{{.*}} : tensor<?x2xi64>) outs(%{{.*}} : tensor<?x2xi8>)
+        // CHECK: %[[J:.*]] = linalg.index 1
+        // CHECK: %[[CLAMPED:.*]] = arith.maxsi
+        // CHECK: tensor.extract %{{.*}}[%[[CLAMPED]], %[[J]]] : tensor<5x?xi8>
+        // CHECK-NOT: torch.aten.gather
+        """,
+    )
+    computed = text.replace("%x: ", "%n: !torch.int, %x: ").replace("%x, %i0", "%x, %n")
+    context = check(computed, "raise-gather", "// CHECK: torch.aten.gather")
+    assert "an int argument is not a constant" in context.remarks[0]
 
 
 def test_mask_stays_and_says_so(check: Check) -> None:

@@ -57,7 +57,7 @@ def test_variance_stays_in_the_precision_of_its_input(check: Check) -> None:
         // CHECK: torch.aten.div.Scalar %{{.*}}, %[[N]]
         """,
     )
-    check(text, "raise-reductions,torch-to-linalg", "// CHECK-NOT: f64\n// CHECK: return")
+    check(text, "raise-reductions,raise-pointwise,lower-types", "// CHECK-NOT: f64\n// CHECK: return")
 
 
 def test_computed_axis_stays_and_says_so(check: Check) -> None:

@@ -42,9 +42,9 @@ def test_wrong_coordinates_have_no_position(check: Check) -> None:
         "raise-scatter",
         """
         // CHECK: torch.aten.view {{.*}} -> !torch.vtensor<[35],f32>
-        // CHECK: torch.aten.bitwise_and.Tensor
-        // CHECK: %[[TOTAL:.*]] = torch.constant.int 35
-        // CHECK: torch.aten.where.ScalarOther %{{.*}}, %{{.*}}, %[[TOTAL]]
+        // CHECK: arith.andi
+        // CHECK: %[[TOTAL:.*]] = arith.constant 35 : index
+        // CHECK: arith.select %{{.*}}, %{{.*}}, %[[TOTAL]]
         // CHECK: "lk.scatter"({{.*}}) {axis = 0 : i64, kind = "add"} : (tensor<35xf32>
         """,
     )
@@ -72,13 +72,49 @@ def test_scatter_by_element_is_flat_and_by_slice_is_not(check: Check) -> None:
     check(text, "raise-scatter", '// CHECK: "lk.scatter"({{.*}}) {axis = 1 : i64, kind = "set"} : (tensor<5x7xf32>')
 
 
-def test_reduction_of_bools_stays_and_says_so(check: Check) -> None:
+def test_scatter_of_open_extents_writes_where_its_coordinates_say(check: Check) -> None:
     text = function(
-        "%x: @[5:i1], %i: @[2:si64], %u: @[2:i1]",
-        "@[5:i1]",
+        "%x: @[?,7], %i: @[?,2:si64], %s: @[?,3]",
+        "@[?,7]",
         """
-  %r = torch.aten.scatter_add %x, %i0, %i, %u : @[5:i1], !torch.int, @[2:si64], @[2:i1] -> @[5:i1]
-  return %r : @[5:i1]""",
+  %r = torch.aten.scatter.src %x, %i1, %i, %s : @[?,7], !torch.int, @[?,2:si64], @[?,3] -> @[?,7]
+  return %r : @[?,7]""",
     )
-    context = check(text, "raise-scatter", "// CHECK: torch.aten.scatter_add")
-    assert "a reduction of bools" in context.remarks[0]
+    check(
+        text,
+        "raise-scatter",
+        """
+        // CHECK: linalg.generic {{.*}} ins(%{{.*}} : tensor<?x2xi64>)
+        // CHECK: linalg.index 0
+        // CHECK: torch.aten.slice.Tensor
+        // CHECK: torch.aten.slice.Tensor
+        // CHECK: "lk.scatter"({{.*}}) {axis = 0 : i64, kind = "set"} : (tensor<?xf32>, tensor<?xi64>, tensor<?xf32>)
+        """,
+    )
+
+
+def test_bytes_are_combined_with_a_sign_and_bools_by_or(check: Check) -> None:
+    text = function(
+        "%x: @[5:DTYPE], %i: @[2:si64], %u: @[2:DTYPE]",
+        "@[5:DTYPE]",
+        """
+  %r = torch.aten.scatter_add %x, %i0, %i, %u : @[5:DTYPE], !torch.int, @[2:si64], @[2:DTYPE] -> @[5:DTYPE]
+  return %r : @[5:DTYPE]""",
+    )
+    wide = "(tensor<5xi16>, tensor<2xi64>, tensor<2xi16>)"
+    check(text.replace("DTYPE", "i1"), "raise-scatter", f'// CHECK: "lk.scatter"({{{{.*}}}}kind = "max"}} : {wide}')
+    check(text.replace("DTYPE", "ui8"), "raise-scatter", f'// CHECK: "lk.scatter"({{{{.*}}}}kind = "add"}} : {wide}')
+
+
+def test_reduction_by_an_unknown_word_stays_and_says_so(check: Check) -> None:
+    text = function(
+        "%x: @[5], %i: @[2:si64], %u: @[2]",
+        "@[5]",
+        """
+  %w = torch.constant.str "median"
+  %r = torch.aten.scatter_reduce.two %x, %i0, %i, %u, %w, %true
+      : @[5], !torch.int, @[2:si64], @[2], !torch.str, !torch.bool -> @[5]
+  return %r : @[5]""",
+    )
+    context = check(text, "raise-scatter", "// CHECK: torch.aten.scatter_reduce.two")
+    assert "reduction 'median'" in context.remarks[0]

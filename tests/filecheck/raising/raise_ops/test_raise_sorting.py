@@ -25,6 +25,26 @@ def test_topk_and_sort(check: Check) -> None:
     )
 
 
+def test_bytes_are_ordered_with_a_sign(check: Check) -> None:
+    text = function(
+        "%x: @[2,5:ui8]",
+        "@[2,5:ui8], @[2,5:si64]",
+        """
+  %v, %i = torch.aten.sort %x, %m1, %false
+      : @[2,5:ui8], !torch.int, !torch.bool -> @[2,5:ui8], @[2,5:si64]
+  return %v, %i : @[2,5:ui8], @[2,5:si64]""",
+    )
+    check(
+        text,
+        "raise-sorting",
+        """
+        // CHECK: torch.aten.to.dtype {{.*}} -> !torch.vtensor<[2,5],si16>
+        // CHECK: "lk.sort"({{.*}}stable = false} : (tensor<2x5xi16>)
+        // CHECK: torch.aten.to.dtype {{.*}} -> !torch.vtensor<[2,5],ui8>
+        """,
+    )
+
+
 def test_computed_k_stays_and_says_so(check: Check) -> None:
     text = function(
         "%x: @[2,5], %k: !torch.int",

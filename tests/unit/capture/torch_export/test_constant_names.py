@@ -19,7 +19,6 @@ from lowerkit.capture.capture import capture
 from lowerkit.capture.torch_export.capture import capture_exported
 from lowerkit.capture.torch_export.graph.importer import TensorBank
 from lowerkit.capture.torch_export.graph.prepare import prepare
-from lowerkit.dialect.context import new_context
 from lowerkit.parity.references.torch_nodes import float64_outputs
 from lowerkit.program.weights import WeightStore
 from tests.unit.capture.running import assert_same_as_eager
@@ -73,7 +72,7 @@ def assert_names_are_true(module: nn.Module) -> None:
     exported = torch.export.export(module, (X,), strict=False)
     names = [*exported.constants, *exported.state_dict]
     wanted = [value.detach().double() for value in module(X)]
-    found = float64_outputs(prepare(exported, new_context()), [X.numpy()], len(wanted))
+    found = float64_outputs(prepare(exported), [X.numpy()], len(wanted))
     assert found is not None
     for value, expected in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, expected.numpy(), rtol=1e-4, atol=1e-4)

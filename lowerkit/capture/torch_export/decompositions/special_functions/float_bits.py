@@ -80,25 +80,6 @@ def _next_after(value: Tensor, target: Tensor) -> Tensor:
     return torch.where(torch.isnan(value) | torch.isnan(target), value + target, found)
 
 
-def _sign_bit(value: Tensor) -> Tensor:
-    """Whether the sign is set, that of a zero or a NaN too."""
-    if not value.is_floating_point():
-        return value < 0 if value.dtype is not torch.bool else torch.zeros_like(value)
-    return value.contiguous().view(_INTEGER_OF[value.dtype]) < 0
-
-
-def _fmod_by_number(value: Tensor, divisor: float) -> Tensor:
-    other = _number_beside(value, divisor)
-    return torch.fmod(value.to(other.dtype), other)
-
-
-def _remainder_by_number(value: Tensor, divisor: float) -> Tensor:
-    """PyTorch rounds the number to a 16-bit float, where it computes other functions with the number as it is."""
-    if not value.is_floating_point() or value.dtype.itemsize > 2:
-        return NotImplemented
-    return torch.remainder(value, _number_beside(value, divisor))
-
-
 def _scaled_by_power(value: Tensor, exponent: Tensor) -> Tensor:
     """``value * 2^exponent``: by three powers of integers, as one power would overflow where the result does not.
 
@@ -151,9 +132,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.lcm.default: _least_common_multiple,
     aten.frexp.Tensor: _fraction_and_exponent,
     aten.nextafter.default: _next_after,
-    aten.signbit.default: _sign_bit,
-    aten.fmod.Scalar: _fmod_by_number,
-    aten.remainder.Scalar: _remainder_by_number,
     aten.ldexp.Tensor: _scaled_by_power,
     aten.bitwise_or.Scalar: _or_number,
     aten.bitwise_xor.Scalar: _xor_number,

@@ -1,4 +1,4 @@
-"""Powers of integers, by squaring; they wrap as products do. Powers of floats keep the op, but for roots."""
+"""Powers of integers whose exponents are tensors, by squaring; they wrap as products do."""
 
 from __future__ import annotations
 
@@ -47,41 +47,15 @@ def _power_of_number(base: float, exponent: Tensor) -> Tensor:
     return _power(torch.full((), int(base), dtype=torch.int64).to(dtype), exponent.to(dtype))
 
 
-def _is_root(base: Tensor, exponent: float) -> bool:
-    return base.dtype in (torch.float32, torch.float64, torch.bfloat16) and exponent in (0.5, -0.5)
-
-
-def _is_power_by_number(base: Tensor, exponent: float) -> bool:
-    is_whole = isinstance(exponent, int) and exponent >= 0
-    return _is_root(base, exponent) or (is_whole and not base.is_floating_point())
-
-
-def _power_by_number(base: Tensor, exponent: float) -> Tensor:
-    """The number of products is known here; powers of one half are roots in eager, but for f16, and differ at -inf."""
-    if _is_root(base, exponent):
-        return torch.sqrt(base) if exponent > 0 else torch.rsqrt(base)
-    if not _is_power_by_number(base, exponent):
-        return NotImplemented
-    square, left = base.to(torch.result_type(base, exponent)), int(exponent)
-    result = torch.ones_like(square)
-    while left:
-        result = result * square if left & 1 else result
-        left >>= 1
-        square = square * square if left else square
-    return result
-
-
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.pow.Tensor_Tensor: _power,
     aten.pow.Scalar: _power_of_number,
-    aten.pow.Tensor_Scalar: _power_by_number,
 }
 """By overload."""
 
 TAKES: dict[Any, Callable[..., bool]] = {
     aten.pow.Tensor_Tensor: _is_power,
     aten.pow.Scalar: _is_power_of_number,
-    aten.pow.Tensor_Scalar: _is_power_by_number,
 }
 """Which arguments the functions of :data:`TABLE` take. Powers of floats are common, and tracing a graph again to find
 that none of them is decomposed takes as long as its export."""

@@ -1,1 +1,0 @@
-"""Passes that lower what is left of a foreign dialect to builtin tensors."""
