@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from lowerkit.dialect.linalg_builder import Size, as_index, constant_index, dynamic_values, sizes_of, static_shape
+from lowerkit.dialect.linalg_builder import (
+    Size,
+    as_index,
+    constant_index,
+    dynamic_values,
+    empty,
+    sizes_of,
+    static_shape,
+)
 from lowerkit.mlir import arith, ir, tensor
 
 
@@ -12,6 +20,11 @@ def part(value: ir.Value, axis: int, start: Size, count: Size, step: int = 1) ->
     counts = [*sizes[:axis], count, *sizes[axis + 1 :]]
     if isinstance(start, int) and start == 0 and step == 1 and isinstance(count, int) and count == sizes[axis]:
         return value
+    if 0 in (*static_shape(sizes), *static_shape(counts)):
+        # A slice of nothing does not verify: its first position is none.
+        return empty(
+            [0 if size == 0 else count for size, count in zip(sizes, counts, strict=True)], value.type.element_type
+        )
     starts, steps = _along(axis, len(sizes), start, step)
     kind = ir.RankedTensorType.get(static_shape(counts), value.type.element_type)
     return tensor.ExtractSliceOp(
@@ -29,6 +42,8 @@ def part(value: ir.Value, axis: int, start: Size, count: Size, step: int = 1) ->
 def with_part(value: ir.Value, piece: ir.Value, axis: int, start: Size, step: int = 1) -> ir.Value:
     """Returns ``value`` with ``piece`` in the place of what :func:`part` takes."""
     counts = sizes_of(piece)
+    if 0 in (*static_shape(counts), *static_shape(sizes_of(value))):
+        return value
     starts, steps = _along(axis, len(counts), start, step)
     return tensor.InsertSliceOp(
         piece,

@@ -271,7 +271,6 @@ class RaiseScatter(TablePass):
     name: ClassVar[str] = "raise-scatter"
     rules: ClassVar[Mapping[str, Rule]] = {
         **{f"torch.aten.{name}": _raise_index_put for name in ("index_put", "index_put.hacked_twin")},
-        **{f"torch.aten.{name}": _raise_index_put for name in ("_unsafe_index_put", "_unsafe_index_put.hacked_twin")},
         "torch.aten._index_put_impl": _raise_index_put,
         "torch.aten.masked_scatter": _raise_masked_scatter,
         "torch.aten.scatter.src": _raise_scatter,

@@ -45,8 +45,8 @@ def _batch_norm(
     value: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    mean: Tensor | None,
-    variance: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
     training: bool,
     momentum: float,
     eps: float,
@@ -54,8 +54,8 @@ def _batch_norm(
     if training:
         return NotImplemented
     unused = value.new_zeros([0])
-    found = aten.batch_norm(value, weight, bias, mean, variance, False, momentum, eps, False)
-    return found, unused, unused.clone()
+    found = aten._native_batch_norm_legit_no_training(value, weight, bias, mean, variance, momentum, eps)
+    return found[0], unused, unused.clone()
 
 
 WITH_STATISTICS: dict[Any, Callable[..., Any]] = {
