@@ -25,7 +25,6 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
-    TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
     from_builtin,

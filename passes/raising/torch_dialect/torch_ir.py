@@ -19,6 +19,7 @@ _TENSOR_TYPE = re.compile(r"!torch\.v?tensor<\[(?P<shape>[^\]]*)\],(?P<dtype>\w+
 
 TORCH_DTYPE_CODES: dict[str, int] = {
     "ui8": 0, "si8": 1, "si16": 2, "si32": 3, "si64": 4, "f16": 5, "f32": 6, "f64": 7, "i1": 11, "bf16": 15,
+    "ui16": 27, "ui32": 28, "ui64": 29,
 }  # fmt: skip
 """Element type of a torch tensor -> PyTorch's number for it (c10/core/ScalarType.h)."""
 

@@ -150,7 +150,8 @@ def _cast_like(node: Node) -> ir.Value:
 def _clipped(node: Node) -> ir.Value:
     """Bounds may be numbers or tensors of rank 0; where they cross, the upper one holds."""
     value = node.operand(0)
-    if all(not node.has(index) or node.number(index) is not None for index in (1, 2)):
+    numbers = all(not node.has(index) or node.number(index) is not None for index in (1, 2))
+    if numbers and tensor_info(value).dtype != "ui64":  # some of which are no number of 64 bits with a sign
         least, most = node.number(1), node.number(2)
         if least is None and most is None:
             return value
