@@ -36,7 +36,6 @@ from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, is_scalar
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_dialect.integer_casts import reinterpret_bits
 from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError, defining_op
 from lowerkit.passes.source_location import op_name
 from lowerkit.program.dtypes import mlir_type
@@ -130,9 +129,6 @@ class NodeImporter(upstream.NodeImporter):
             types = [self._output_type(name) for name in node.output if name]
             if is_collective(node):
                 self._nv_map[names[0]] = import_collective(node, operands[0], types[0])
-                return
-            if node.op_type == "BitCast":
-                self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
                 return
             if self._is_quantization(node):
                 self._nv_map[node.output[0]] = import_quantization(node, operands, types[0], self._literal)

@@ -18,6 +18,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     FLOATS,
+    TORCH_DTYPE_CODES,
     build,
     constant_float,
     constant_int,
@@ -143,6 +144,12 @@ def _cast(node: Node) -> ir.Value:
     return cast(node.operand(0), torch_name(DTYPE_NAMES[node.attribute("to", 0)]))
 
 
+def _bit_cast(node: Node) -> ir.Value:
+    dtype = torch_name(DTYPE_NAMES[node.attribute("to", 0)])
+    operands = [node.operand(0), constant_int(TORCH_DTYPE_CODES[dtype])]
+    return build("torch.aten.view.dtype", operands, [node.info(0).with_dtype(dtype).torch_type()])[0]
+
+
 def _cast_like(node: Node) -> ir.Value:
     return cast(node.operand(0), tensor_info(node.operand(1)).dtype)
 
@@ -197,6 +204,7 @@ RULES: dict[str, Rule] = {
     **{op_type: _binary(name, "i1") for op_type, name in _COMPARISONS.items()},
     **{name: _logical(f"logical_{name.lower()}") for name in ("And", "Or", "Xor")},
     **{f"Bitwise{name}": _logical(f"bitwise_{name.lower()}.Tensor") for name in ("And", "Or", "Xor")},
+    "BitCast": _bit_cast,
     "BitShift": _shifted,
     "Cast": _cast,
     "CastLike": _cast_like,
