@@ -17,6 +17,8 @@ from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.dialect import CondOp, WhileOp
 from lowerkit.errors import UnsupportedError
 from lowerkit.mlir import ir
+from lowerkit.passes.raising.torch_dialect.torch_build import view
+from lowerkit.passes.raising.torch_dialect.torch_ir import from_builtin, tensor_info, to_builtin, type_info
 
 if TYPE_CHECKING:
     from lowerkit.capture.onnx.node_importer import NodeImporter
@@ -35,9 +37,9 @@ def import_if(importer: NodeImporter, node: NodeProto, import_body: ImportBody) 
     one, two = (import_body(graph) for graph in bodies.graphs)
     types, others = _results(one), _results(two)
     _require_equal(node, "branches", types, others)
-    predicate = _plain(importer._nv_map[node.input[0]])
-    inputs = [_plain(importer._nv_map[name]) for name in bodies.captured]
-    op = CondOp.build(predicate, inputs, _name(one), _name(two), [_builtin(type_) for type_ in types])
+    predicate = to_builtin(importer._nv_map[node.input[0]])
+    inputs = [to_builtin(importer._nv_map[name]) for name in bodies.captured]
+    op = CondOp.build(predicate, inputs, _name(one), _name(two), [type_info(type_).builtin_type() for type_ in types])
     _bind(importer, list(node.output), list(op.operation.results), types)
 
 
@@ -57,7 +59,7 @@ def import_loop(importer: NodeImporter, node: NodeProto, import_body: ImportBody
     bodies = loop_bodies(importer.ready, known, node, [known[name] for name in carried], prefix)
     condition, body = (import_body(graph) for graph in bodies.graphs)
     taken = [importer._nv_map[name] for name in carried]
-    wanted = [str(value.type) for value in taken]
+    wanted = [value.type for value in taken]
     _require_equal(node, "turns", wanted, _results(body)[2:])
 
     def number(label: str, value: object) -> ir.Value:
@@ -69,7 +71,7 @@ def import_loop(importer: NodeImporter, node: NodeProto, import_body: ImportBody
     ]
     limit = _scalar(importer._nv_map[turns]) if turns else number("turns", np.int64(EVER))
     others = [importer._nv_map[name] for name in bodies.captured]
-    inputs = [_plain(value) for value in (*first, *taken, limit, *others)]
+    inputs = [to_builtin(value) for value in (*first, *taken, limit, *others)]
     op = WhileOp.build(inputs, 2 + len(carried), _name(condition), _name(body))
     _bind(importer, list(node.output), list(op.operation.results)[2:], wanted)
 
@@ -85,11 +87,11 @@ def _name(function: ir.Operation) -> str:
     return ir.StringAttr(function.attributes["sym_name"]).value
 
 
-def _results(function: ir.Operation) -> list[str]:
-    return [str(type_) for type_ in ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results]
+def _results(function: ir.Operation) -> list[ir.Type]:
+    return list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
 
 
-def _require_equal(node: NodeProto, what: str, types: Sequence[str], others: Sequence[str]) -> None:
+def _require_equal(node: NodeProto, what: str, types: Sequence[ir.Type], others: Sequence[ir.Type]) -> None:
     unequal = [
         f"{name}: {one} and {other}"
         for name, one, other in zip(node.output, types, others, strict=False)
@@ -104,32 +106,12 @@ def _require_equal(node: NodeProto, what: str, types: Sequence[str], others: Seq
         )
 
 
-def _bind(importer: NodeImporter, names: Sequence[str], results: Sequence[ir.Value], types: Sequence[str]) -> None:
+def _bind(importer: NodeImporter, names: Sequence[str], results: Sequence[ir.Value], types: Sequence[ir.Type]) -> None:
     for name, result, type_ in zip(names, results, types, strict=False):
         if name:
-            torch_type = ir.Type.parse(type_)
-            value = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch_type], operands=[result]).result
-            importer._nv_map[name] = value
-
-
-def _plain(value: ir.Value) -> ir.Value:
-    return ir.Operation.create(
-        "torch_c.to_builtin_tensor", results=[_builtin(str(value.type))], operands=[value]
-    ).result
+            importer._nv_map[name] = from_builtin(result, type_info(type_))
 
 
 def _scalar(value: ir.Value) -> ir.Value:
     """Returns a tensor of one element as one of rank 0."""
-    element = str(value.type).removesuffix(">").rpartition(",")[2]
-    torch_type = ir.Type.parse(f"!torch.vtensor<[],{element}>")
-    if value.type == torch_type:
-        return value
-    shape = ir.Operation.create("torch.prim.ListConstruct", results=[ir.Type.parse("!torch.list<int>")]).result
-    return ir.Operation.create("torch.aten.view", results=[torch_type], operands=[value, shape]).result
-
-
-def _builtin(torch_type: str) -> ir.Type:
-    """``!torch.vtensor<[2,?],si64>`` as ``tensor<2x?xi64>``: integers are signless there."""
-    extents, element = torch_type.removeprefix("!torch.vtensor<[").removesuffix(">").split("],")
-    shape = "".join(f"{extent}x" for extent in extents.split(",") if extent)
-    return ir.Type.parse(f"tensor<{shape}{element.replace('si', 'i').replace('ui', 'i')}>")
+    return view(value, []) if tensor_info(value).rank else value

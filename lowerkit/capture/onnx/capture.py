@@ -207,7 +207,7 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim], needed:
     inputs = [
         TensorSpec(
             name,
-            DTYPE_NAMES[ready.unsigned.get(name, declared[name].elem_type)],
+            DTYPE_NAMES[declared[name].elem_type],
             [_extent(dim) for dim in declared[name].shape.dim],
         )
         for name in ready.inputs
@@ -218,7 +218,7 @@ def _signature(ready: OnnxGraph, module: ir.Module, dims: Sequence[Dim], needed:
     results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
     _require_declared_types(ready, results)
     outputs = [
-        TensorSpec(value.name, DTYPE_NAMES[_element_type(ready, value)], _output_shape(value, result, names))
+        TensorSpec(value.name, DTYPE_NAMES[value.type.tensor_type.elem_type], _output_shape(value, result, names))
         for value, result in zip(ready.graph.output, results, strict=True)
     ]
     return Signature(
@@ -246,16 +246,12 @@ def _require_declared_types(ready: OnnxGraph, results: Sequence[ir.Type]) -> Non
     """An output that is computed in another element type than it declares would be read as other numbers."""
     problems: list[str] = []
     for value, result in zip(ready.graph.output, results, strict=True):
-        declared = DTYPE_NAMES.get(_element_type(ready, value), "")
+        declared = DTYPE_NAMES.get(value.type.tensor_type.elem_type, "")
         computed = str(result).rpartition(",")[2].rstrip(">").replace("si", "i").replace("ui", "u")
-        if declared and computed != declared and value.name not in ready.unsigned:
+        if declared and computed != declared:
             problems.append(f"output {value.name!r} is declared as {declared} and computed in {computed}")
     if problems:
         raise CaptureError("LK2003", "the ONNX model contradicts itself", details=problems, hint="export it again")
-
-
-def _element_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> int:
-    return ready.unsigned.get(value.name, value.type.tensor_type.elem_type)
 
 
 def _extent(dim: Any) -> Expr:

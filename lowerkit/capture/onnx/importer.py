@@ -103,7 +103,6 @@ def _import(ready: OnnxGraph, context: ir.Context, functions: list[ir.Module]) -
             importer = NodeImporter.define_main(ready, info.main_graph, module.operation)
             importer.functions, importer.import_graph = functions, import_onnx
             importer.import_all()
-            importer.convert_results()
         except (upstream.OnnxImportError, KeyError, TypeError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise CaptureError("LK2003", f"the ONNX graph cannot be imported: {first}") from error

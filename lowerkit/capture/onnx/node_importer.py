@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import NodeProto, TensorProto, numpy_helper
 
 # The importers are part of torch-mlir, not of the MLIR bindings that `lowerkit.mlir` stands for.
@@ -37,7 +36,6 @@ from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES, data_type_of, is_scalar
 from lowerkit.errors import VerifyError
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_dialect.integer_casts import convert_integers, reinterpret_bits
 from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError, defining_op
 from lowerkit.passes.source_location import op_name
 from lowerkit.program.dtypes import mlir_type
@@ -69,8 +67,8 @@ class NodeImporter(upstream.NodeImporter):
         cache = upstream.ContextCache(module.context)
         inputs = [info.input_map[name] for name in ready.inputs]
         with module.context, ir.Location.unknown():
-            arguments = [cache.type_proto_to_type(_outer_type(ready, value)) for value in inputs]
-            results = [cache.type_proto_to_type(_outer_type(ready, value)) for value in info.graph_proto.output]
+            arguments = [cache.type_proto_to_type(value.type) for value in inputs]
+            results = [cache.type_proto_to_type(value.type) for value in info.graph_proto.output]
             function = upstream.func_dialect.FuncOp(
                 ready.name, ir.FunctionType.get(arguments, results), ip=ir.InsertionPoint(module.regions[0].blocks[0])
             )
@@ -88,26 +86,7 @@ class NodeImporter(upstream.NodeImporter):
         importer._populate_graph_attrs(function)
         function.attributes["torch.assume_strict_symbolic_shapes"] = ir.UnitAttr.get(module.context)
         importer._define_weights()
-        importer._convert_arguments()
         return importer
-
-    def _convert_arguments(self) -> None:
-        """Widens the arguments that are unsigned; see :mod:`unsigned_integers`."""
-        for name in self.ready.inputs:
-            if name in self.ready.unsigned:
-                with ir.InsertionPoint(self._b), make_location(name, "", (), self._c):
-                    wide = self._cc.type_proto_to_type(self._gi.declared_input_map[name].type)
-                    self._nv_map[name] = convert_integers(self._nv_map[name], wide)
-
-    def convert_results(self) -> None:
-        """Narrows the results that are unsigned, ahead of the return."""
-        for value in self._gi.graph_proto.output:
-            if value.name in self.ready.unsigned:
-                terminator = self._b.operations[len(self._b.operations) - 1]
-                index = [output.name for output in self._gi.graph_proto.output].index(value.name)
-                with ir.InsertionPoint(terminator), make_location(value.name, "", (), self._c):
-                    narrow = self._cc.type_proto_to_type(_outer_type(self.ready, value))
-                    terminator.operation.operands[index] = convert_integers(terminator.operands[index], narrow)
 
     def _define_weights(self) -> None:
         used = {name for node in self._gi.graph_proto.node for name in node.input}
@@ -150,9 +129,6 @@ class NodeImporter(upstream.NodeImporter):
             types = [self._output_type(name) for name in node.output if name]
             if is_collective(node):
                 self._nv_map[names[0]] = import_collective(node, operands[0], types[0])
-                return
-            if node.op_type == "BitCast":
-                self._nv_map[node.output[0]] = reinterpret_bits(operands[0], types[0])
                 return
             if self._is_quantization(node):
                 self._nv_map[node.output[0]] = import_quantization(node, operands, types[0], self._literal)
@@ -226,15 +202,6 @@ class NodeImporter(upstream.NodeImporter):
         found = self._gi.find_type_proto_for_name(name)
         known = found and found.tensor_type.HasField("shape")
         return self._cc.type_proto_to_type(found) if known else ir.Type.parse("!torch.vtensor", context=self._c)
-
-
-def _outer_type(ready: OnnxGraph, value: onnx.ValueInfoProto) -> onnx.TypeProto:
-    """Returns the type that callers see."""
-    outer = onnx.TypeProto()
-    outer.CopyFrom(value.type)
-    if value.name in ready.unsigned:
-        outer.tensor_type.elem_type = ready.unsigned[value.name]
-    return outer
 
 
 def _is_refused(value: ir.Value) -> bool:

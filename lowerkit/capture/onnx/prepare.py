@@ -36,7 +36,6 @@ from lowerkit.capture.onnx.limits import require_sound_scales
 from lowerkit.capture.onnx.nodes import RULES
 from lowerkit.capture.onnx.rewrites import ALWAYS, rewrite_nodes
 from lowerkit.capture.onnx.skeleton import OnnxGraph, extract_constant_nodes, is_literal, make_skeleton, move_folded
-from lowerkit.capture.onnx.unsigned_integers import has_unsigned, widen_unsigned
 from lowerkit.errors import CaptureError, InputError, UnsupportedError
 
 OLDEST_OPSET = 17
@@ -113,11 +112,6 @@ def _simplify(ready: OnnxGraph) -> None:
         if not changed:
             break
         extract_constant_nodes(ready, None)
-    if has_unsigned(ready):
-        widen_unsigned(ready)
-        with inferable(ready):
-            _infer(ready)
-        fold_constants(ready, keep=is_literal)
     move_folded(ready)
 
 

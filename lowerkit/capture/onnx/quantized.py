@@ -17,7 +17,8 @@ from onnx import NodeProto, TensorProto, helper
 from lowerkit.dialect import DequantizeOp, IntegerConvOp, IntegerMatmulOp, QuantizeOp
 from lowerkit.dialect.types import element_type
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_dialect.integer_casts import builtin_type, convert_integers
+from lowerkit.passes.raising.torch_dialect.torch_build import cast
+from lowerkit.passes.raising.torch_dialect.torch_ir import TensorInfo, from_builtin, tensor_info, to_builtin, type_info
 
 Array = np.ndarray[Any, Any]
 QUANTIZATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -59,13 +60,12 @@ def import_quantization(
         literal: gives the value of a constant by its name, None for what is computed.
     """
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    source, target = builtin_type(operands[0].type), builtin_type(result)
-    data = _to_builtin(operands[0])
+    source, target = tensor_info(operands[0]), type_info(result)
+    data = to_builtin(operands[0])
     constants = [literal(name) for name in node.input[1:] if name]
     axis = int(attributes.get("axis", 1)) % max(source.rank, 1)
     if any(value is None for value in constants):
-        wide = ir.Type.parse("!torch.vtensor<[],si32>")
-        parameters = (_to_builtin(operands[1]), _to_builtin(convert_integers(operands[2], wide)))
+        parameters = (to_builtin(operands[1]), to_builtin(cast(operands[2], "si32")))
         axis = 0
     else:
         scale = constants[0]
@@ -75,12 +75,12 @@ def import_quantization(
         if scale.size == 1:
             scale, zero_point, axis = scale.reshape(()), zero_point.reshape(()), 0
         parameters = (_constant(scale), _constant(zero_point))
-    stored = result if node.op_type == "QuantizeLinear" else operands[0].type
     if node.op_type == "QuantizeLinear":
-        value = QuantizeOp.build(data, *parameters, axis=axis, unsigned=_unsigned(stored), storage=target.element_type)
+        storage = target.builtin_type().element_type
+        value = QuantizeOp.build(data, *parameters, axis=axis, unsigned=_is_unsigned(target), storage=storage)
     else:
-        value = DequantizeOp.build(data, *parameters, axis=axis, unsigned=_unsigned(stored))
-    return _from_builtin(value, result)
+        value = DequantizeOp.build(data, *parameters, axis=axis, unsigned=_is_unsigned(source))
+    return from_builtin(value, target)
 
 
 def takes_product(node: NodeProto, weight: tuple[int, tuple[int, ...]] | None) -> bool:
@@ -102,10 +102,10 @@ def takes_product(node: NodeProto, weight: tuple[int, tuple[int, ...]] | None) -
 def import_product(node: NodeProto, operands: list[ir.Value], result: ir.Type) -> ir.Value:
     """Builds the op for a node that :func:`takes_product` accepted, at the current insertion point and location."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    left, right = map(_to_builtin, operands)
-    unsigned = _unsigned(operands[0].type)
+    left, right = map(to_builtin, operands)
+    unsigned = _is_unsigned(tensor_info(operands[0]))
     if node.op_type == "MatMulInteger":
-        return _from_builtin(IntegerMatmulOp.build(left, right, unsigned=unsigned), result)
+        return from_builtin(IntegerMatmulOp.build(left, right, unsigned=unsigned), type_info(result))
     value = IntegerConvOp.build(
         left,
         right,
@@ -114,24 +114,11 @@ def import_product(node: NodeProto, operands: list[ir.Value], result: ir.Type) -
         groups=attributes.get("group", 1),
         unsigned=unsigned,
     )
-    return _from_builtin(value, result)
+    return from_builtin(value, type_info(result))
 
 
-def _unsigned(kind: ir.Type) -> bool:
-    return ",ui" in str(kind)
-
-
-def _to_builtin(value: ir.Value) -> ir.Value:
-    kind = builtin_type(value.type)
-    return ir.Operation.create("torch_c.to_builtin_tensor", results=[kind], operands=[value]).result
-
-
-def _from_builtin(value: ir.Value, result: ir.Type) -> ir.Value:
-    """Returns the torch tensor of type ``result``, which may know other dims than ``value`` does."""
-    target = builtin_type(result)
-    if value.type != target:
-        value = ir.Operation.create("tensor.cast", results=[target], operands=[value]).result
-    return ir.Operation.create("torch_c.from_builtin_tensor", results=[result], operands=[value]).result
+def _is_unsigned(info: TensorInfo) -> bool:
+    return info.dtype.startswith("u")
 
 
 def _constant(array: Array) -> ir.Value:

@@ -42,7 +42,6 @@ class OnnxGraph:
         model: the skeleton; its graph inputs are the model's inputs and then the weights.
         inputs: names of the model's own inputs, in order.
         weights: the constants that are not in the skeleton.
-        unsigned: inputs and outputs that are of an unsigned type and are computed in a wider signed one.
         name: of the function that the graph becomes; the bodies of control flow are functions too.
         bodies: those that were imported, filled by the import.
         remarks: what the user should know of how the graph was read.
@@ -51,7 +50,6 @@ class OnnxGraph:
     model: ModelProto
     inputs: list[str]
     weights: dict[str, LazyTensor] = field(default_factory=dict[str, LazyTensor])
-    unsigned: dict[str, int] = field(default_factory=dict[str, int])
     name: str = "main"
     bodies: list[OnnxGraph] = field(default_factory=list["OnnxGraph"])
     remarks: list[str] = field(default_factory=list[str])

@@ -6,14 +6,16 @@ import math as python_math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lowerkit.mlir import arith, ir, math
+from lowerkit.mlir import arith, math
 from lowerkit.passes.raising.core.pointwise import Pointwise
+from lowerkit.passes.raising.core.promotion import WIDTHS
 from lowerkit.passes.raising.core.scalars import (
     Scalar,
     absolute,
     add,
     applied,
     both,
+    builtin_element,
     cast,
     compare,
     compare_number,
@@ -29,7 +31,7 @@ from lowerkit.passes.raising.core.scalars import (
     smaller,
     subtract,
 )
-from lowerkit.passes.raising.torch_dialect.torch_ir import RefusalError
+from lowerkit.passes.raising.torch_dialect.torch_ir import DTYPE_OF_CODE, FLOATS, TORCH_DTYPE_CODES, RefusalError
 
 _LARGEST = {"f16": 65504.0, "bf16": 0xFF * 2.0**120, "f32": 0xFFFFFF * 2.0**104, "f64": 0x1FFFFFFFFFFFFF * 2.0**971}
 """The largest finite float."""
@@ -62,8 +64,19 @@ def _sign_bit(value: Scalar) -> Scalar:
     """Whether the sign is set, that of a zero or a NaN too."""
     if not value.is_float:
         return constant(0, "i1") if value.is_unsigned else compare_number("lt", value, 0)
-    bits = arith.BitcastOp(ir.IntegerType.get_signless(value.width), value.value).result
-    return compare_number("lt", Scalar(bits, f"si{value.width}"), 0)
+    return compare_number("lt", _bits(value, TORCH_DTYPE_CODES[f"si{value.width}"]), 0)
+
+
+def _bits(value: Scalar, code: int) -> Scalar:
+    """view.dtype: the bits as another type of the same width; a bool is a byte, 0 or 1."""
+    dtype = DTYPE_OF_CODE[code]
+    if "i1" in (value.dtype, dtype) and {value.width, WIDTHS[dtype]} <= {1, 8}:
+        return cast(value, dtype)
+    if value.width != WIDTHS[dtype]:
+        raise RefusalError(f"{value.dtype} and {dtype} have different widths")
+    if value.is_float or dtype in FLOATS:
+        return Scalar(arith.BitcastOp(builtin_element(dtype), value.value).result, dtype)
+    return Scalar(value.value, dtype)
 
 
 def _without_nan(
@@ -115,6 +128,7 @@ PARTS: Mapping[str, Pointwise] = {
     "logaddexp": Pointwise(_log_add(math.ExpOp, 1.0), 2),
     "logaddexp2": Pointwise(_log_add(math.Exp2Op, 1 / python_math.log(2)), 2),
     "copysign.Tensor": Pointwise(lambda value, sign: applied(math.CopySignOp, value, sign), 2),
+    "view.dtype": Pointwise(_bits, types="own"),
     "signbit": Pointwise(_sign_bit, types="own"),
     "nan_to_num": Pointwise(_without_nan, wide=False),
     "round.decimals": Pointwise(_rounded),

@@ -7,7 +7,10 @@ from enum import IntEnum
 
 from lowerkit.passes.raising.torch_dialect.torch_ir import FLOATS
 
-WIDTHS = {"i1": 1, "ui8": 8, "si8": 8, "si16": 16, "si32": 32, "si64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+WIDTHS = {
+    "i1": 1, "ui8": 8, "si8": 8, "ui16": 16, "si16": 16, "ui32": 32, "si32": 32, "ui64": 64, "si64": 64,
+    "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
+}  # fmt: skip
 """Bits of an element, by its type."""
 
 NUMBER_DTYPES = {"!torch.bool": "i1", "!torch.int": "si64", "!torch.float": "f32"}
@@ -61,5 +64,5 @@ def wrapped(number: float, dtype: str) -> int:
     """Returns a number as an integer of ``dtype``, cut off as a conversion in C does; a bool says whether it is 0."""
     if dtype == "i1":
         return int(number != 0)
-    low = 0 if dtype == "ui8" else -(1 << (WIDTHS[dtype] - 1))
+    low = 0 if dtype.startswith("u") else -(1 << (WIDTHS[dtype] - 1))
     return (int(number) - low) % (1 << WIDTHS[dtype]) + low

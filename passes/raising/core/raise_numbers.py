@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from lowerkit.dialect import scalar_builder as scalar
 from lowerkit.dialect.linalg_builder import constant_index
-from lowerkit.dialect.types import is_float, is_integer
+from lowerkit.dialect.types import is_float
 from lowerkit.mlir import arith, ir, tensor
 from lowerkit.mlir import math as math_dialect
 from lowerkit.passes.base import PassContext
@@ -210,7 +210,7 @@ def _element(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         info = tensor_info(op.operands[0])
         read = to_builtin(op.operands[0])
         value = tensor.ExtractOp(read, [constant_index(0)] * info.rank).result
-        if is_integer(value.type) and info.dtype in ("ui8", "i1"):
+        if info.dtype in ("i1", "ui8", "ui16", "ui32"):
             value = arith.ExtUIOp(i64(), value).result
     if str(op.results[0].type) == "!torch.bool":
         return [from_scalar(scalar.is_nonzero(value))]

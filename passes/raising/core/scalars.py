@@ -47,7 +47,7 @@ class Scalar:
     @property
     def is_unsigned(self) -> bool:
         """Whether it has no sign."""
-        return self.dtype in ("ui8", "i1")
+        return self.dtype == "i1" or self.dtype.startswith("u")
 
     @property
     def width(self) -> int:
@@ -67,8 +67,7 @@ def constant(number: float | int, dtype: str) -> Scalar:
     if not python_math.isfinite(number):
         raise RefusalError(f"the number {number} beside {dtype}")
     whole = wrapped(number, dtype)
-    signed = whole - 256 if dtype == "ui8" and whole > 127 else whole
-    return Scalar(build.constant(signed, builtin_element(dtype)), dtype, whole)
+    return Scalar(build.constant(wrapped(whole, dtype.replace("u", "s")), builtin_element(dtype)), dtype, whole)
 
 
 def like(number: float | int, other: Scalar) -> Scalar:
@@ -99,8 +98,10 @@ def cast(value: Scalar, dtype: str) -> Scalar:
         if value.is_float:
             return Scalar(build.convert(value.value, target), dtype)
         return Scalar((arith.UIToFPOp if value.is_unsigned else arith.SIToFPOp)(target, value.value).result, dtype)
+    if value.is_float and dtype == "ui32":  # as C does: what 64 bits hold is cut off
+        return cast(cast(value, "si64"), dtype)
     if value.is_float:
-        return Scalar(arith.FPToSIOp(target, value.value).result, dtype)
+        return Scalar((arith.FPToUIOp if dtype == "ui64" else arith.FPToSIOp)(target, value.value).result, dtype)
     if value.width == WIDTHS[dtype]:
         return Scalar(value.value, dtype)
     if value.width > WIDTHS[dtype]:

@@ -58,8 +58,9 @@ def accumulation_type(dtype: str) -> ir.Type:
 
 def matrix_product(lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """Builds ``lhs @ rhs`` by the rules of ``torch.matmul``, vectors included."""
-    if tensor_info(lhs).dtype in ("ui8", "i1"):
-        return cast(matrix_product(signed(lhs), signed(rhs)), tensor_info(lhs).dtype)
+    dtype = tensor_info(lhs).dtype
+    if dtype == "i1" or dtype.startswith("u"):
+        return cast(matrix_product(signed(lhs), signed(rhs)), dtype)
     lhs_rank, rhs_rank = tensor_info(lhs).rank, tensor_info(rhs).rank
     if lhs_rank == 0 or rhs_rank == 0:
         raise RefusalError("an operand of a matrix product is a scalar")

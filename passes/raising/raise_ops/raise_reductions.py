@@ -19,7 +19,8 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
     binary_scalar,
     cast,
-    signed,
+    from_ordered,
+    ordered,
     squeeze,
     unary,
     unsqueeze,
@@ -57,10 +58,10 @@ def reduce(value: ir.Value, kind: str, axes: Sequence[int], keep_dims: bool) -> 
         return reduce(view(value, [1]), kind, [0], False)
     if info.dtype == "i1":
         kind = {"sum": "any", "max": "any", "prod": "all", "min": "all"}.get(kind, kind)
-    if kind in ("max", "min") and info.dtype == "ui8":
-        return cast(reduce(signed(value), kind, axes, keep_dims), info.dtype)
+    if kind in ("max", "min") and info.dtype.startswith("u"):
+        return from_ordered(reduce(ordered(value), kind, axes, keep_dims), info.dtype)
     if kind in ("argmax", "argmin"):
-        value = signed(value)
+        value = ordered(value)
     shape = [1 if axis in axes else size for axis, size in enumerate(info.shape) if keep_dims or axis not in axes]
     dtype = {"any": "i1", "all": "i1", "argmax": "si64", "argmin": "si64"}.get(kind, info.dtype)
     result = ReduceOp.build(to_builtin(value), kind=kind, axes=axes, keep_dims=keep_dims)

@@ -24,6 +24,8 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     cast,
     common_sizes,
     expand,
+    from_ordered,
+    ordered,
     product,
     signed,
     sizes_of,
@@ -63,10 +65,11 @@ _KINDS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul", "amax": 
 
 def _scatter(data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int, kind: str) -> ir.Value:
     info = tensor_info(data)
-    if info.dtype in ("ui8", "i1") and kind != "set":
+    if (info.dtype == "i1" or info.dtype.startswith("u")) and kind != "set":
         if info.dtype == "i1":  # a sum of bools is whether there is one, a product whether all are
             kind = {"add": "max", "mul": "min"}.get(kind, kind)
-        return cast(_scatter(signed(data), indices, signed(updates), axis, kind), info.dtype)
+        to, back = (ordered, from_ordered) if kind in ("max", "min") else (signed, cast)
+        return back(_scatter(to(data), indices, to(updates), axis, kind), info.dtype)
     result = ScatterOp.build(to_builtin(data), to_builtin(indices), to_builtin(updates), axis=axis, kind=kind)
     return from_builtin(result, info)
 

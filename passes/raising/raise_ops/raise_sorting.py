@@ -10,7 +10,7 @@ from lowerkit.dialect import SortOp, TopkOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_dialect.torch_build import cast, signed
+from lowerkit.passes.raising.torch_dialect.torch_build import from_ordered, ordered
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     bool_of,
@@ -21,27 +21,28 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
 )
 
 
-def _in_order(op: ir.Operation, value: ir.Value, built: Sequence[ir.Value]) -> list[ir.Value]:
-    """The values as elements of ``value``, and their positions; ``argsort`` has positions alone."""
-    info, ordered = tensor_info(value), tensor_info(signed(value))
+def _in_order(op: ir.Operation, given: ir.Value, built: Sequence[ir.Value]) -> list[ir.Value]:
+    """The values as elements of the operand, and their positions; ``argsort`` has positions alone."""
     places = from_builtin(built[1], tensor_info(op.results[-1]))
     if len(op.results) == 1:
         return [places]
-    found = from_builtin(built[0], ordered.with_shape(tensor_info(op.results[0]).shape))
-    return [cast(found, info.dtype), places]
+    result = tensor_info(op.results[0])
+    found = from_builtin(built[0], tensor_info(given).with_shape(result.shape))
+    return [from_ordered(found, result.dtype), places]
 
 
 def _raise_topk(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """topk: (input, k, dim, largest, sorted)."""
     value, k, dim, largest, in_order = op.operands
+    given = ordered(value)
     built = TopkOp.build(
-        to_builtin(signed(value)),
+        to_builtin(given),
         k=int_of(k),
         axis=_axis(value, dim),
         largest=bool_of(largest),
         sorted=bool_of(in_order),
     )
-    return _in_order(op, value, built)
+    return _in_order(op, given, built)
 
 
 def _axis(value: ir.Value, dim: ir.Value) -> int:
@@ -56,13 +57,14 @@ def _raise_order(*, has_stable: bool) -> Rule:
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         value, *stable, dim, descending = op.operands
+        given = ordered(value)
         built = SortOp.build(
-            to_builtin(signed(value)),
+            to_builtin(given),
             axis=_axis(value, dim),
             descending=bool_of(descending),
             stable=has_stable and bool_of(stable[0], default=False),
         )
-        return _in_order(op, value, built)
+        return _in_order(op, given, built)
 
     return rule
 

@@ -68,12 +68,29 @@ def cast(value: ir.Value, dtype: str) -> ir.Value:
     return build("torch.aten.to.dtype", [*operands, constant_none()], [info.with_dtype(dtype).torch_type()])[0]
 
 
-def signed(value: ir.Value) -> ir.Value:
-    """Converts bytes and bools to signed integers that hold them; any other tensor is returned as it is.
+_HOLDERS = {"i1": "si16", "ui8": "si16", "ui16": "si32", "ui32": "si64", "ui64": "si64"}
+_HALF = -(1 << 63)
+"""Half of what 64 bits tell apart: added to all, it turns the order without a sign into the one with it."""
 
-    lk ops of integers read a sign; what wraps around in 16 bits wraps alike in the lower 8.
+
+def signed(value: ir.Value) -> ir.Value:
+    """Converts bools and unsigned integers to signed ones that hold them, of 64 bits those of the same bits.
+
+    Any other tensor is returned as it is. lk ops of integers read a sign; what wraps around wraps alike in the lower
+    bits.
     """
-    return cast(value, "si16") if tensor_info(value).dtype in ("ui8", "i1") else value
+    return cast(value, _HOLDERS.get(tensor_info(value).dtype, tensor_info(value).dtype))
+
+
+def ordered(value: ir.Value) -> ir.Value:
+    """As :func:`signed`, in an order that is that of the elements: unsigned ones of 64 bits are moved by half."""
+    found = signed(value)
+    return binary_scalar("add", found, _HALF) if tensor_info(value).dtype == "ui64" else found
+
+
+def from_ordered(value: ir.Value, dtype: str) -> ir.Value:
+    """Takes back what :func:`ordered` did to elements of ``dtype``."""
+    return cast(binary_scalar("add", value, _HALF) if dtype == "ui64" else value, dtype)
 
 
 def scalar_tensor(number: float | int, dtype: str) -> ir.Value:

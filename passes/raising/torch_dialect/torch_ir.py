@@ -19,10 +19,11 @@ _TENSOR_TYPE = re.compile(r"!torch\.v?tensor<\[(?P<shape>[^\]]*)\],(?P<dtype>\w+
 
 TORCH_DTYPE_CODES: dict[str, int] = {
     "ui8": 0, "si8": 1, "si16": 2, "si32": 3, "si64": 4, "f16": 5, "f32": 6, "f64": 7, "i1": 11, "bf16": 15,
+    "ui16": 27, "ui32": 28, "ui64": 29,
 }  # fmt: skip
 """Element type of a torch tensor -> PyTorch's number for it (c10/core/ScalarType.h)."""
 
-_DTYPE_OF_CODE = {code: dtype for dtype, code in TORCH_DTYPE_CODES.items()}
+DTYPE_OF_CODE = {code: dtype for dtype, code in TORCH_DTYPE_CODES.items()}
 
 FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 LOW_PRECISION_FLOATS = frozenset({"f16", "bf16"})
@@ -100,9 +101,14 @@ class TensorInfo:
 
 def tensor_info(value: ir.Value) -> TensorInfo:
     """Returns shape and element type of a torch tensor; refuses a value that is none, or of unknown rank."""
-    match = _TENSOR_TYPE.fullmatch(str(value.type))
+    return type_info(value.type)
+
+
+def type_info(kind: ir.Type) -> TensorInfo:
+    """As :func:`tensor_info`, of a type."""
+    match = _TENSOR_TYPE.fullmatch(str(kind))
     if match is None:
-        raise RefusalError(f"{value.type} is no tensor with known rank and element type")
+        raise RefusalError(f"{kind} is no tensor with known rank and element type")
     dims = [dim for dim in match["shape"].split(",") if dim]
     return TensorInfo(tuple(None if dim == "?" else int(dim) for dim in dims), match["dtype"])
 
@@ -221,9 +227,9 @@ def dtype_of_code(value: ir.Value) -> str | None:
     if is_none(value):
         return None
     code = int_of(value)
-    if code not in _DTYPE_OF_CODE:
+    if code not in DTYPE_OF_CODE:
         raise RefusalError(f"element type number {code} of PyTorch is not supported")
-    return _DTYPE_OF_CODE[code]
+    return DTYPE_OF_CODE[code]
 
 
 def axes_of(value: ir.Value, info: TensorInfo) -> list[int]:

@@ -20,7 +20,6 @@ from lowerkit.capture.onnx.inline import inline_nodes, names_read, node_reads
 from lowerkit.capture.onnx.prepare import ready_graph
 from lowerkit.capture.onnx.skeleton import OnnxGraph
 from lowerkit.capture.onnx.tensors import DTYPE_NAMES
-from lowerkit.capture.onnx.unsigned_integers import WIDE
 from lowerkit.errors import UnsupportedError
 
 EVER = np.iinfo(np.int64).max
@@ -106,7 +105,7 @@ def _captured(
         kind = types.get(name)
         if kind is None or kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
             problems.append(f"{name!r} is of unknown shape or no tensor")
-        elif kind.tensor_type.elem_type not in DTYPE_NAMES or kind.tensor_type.elem_type in WIDE:
+        elif kind.tensor_type.elem_type not in DTYPE_NAMES:
             problems.append(f"{name!r} has element type {TensorProto.DataType.Name(kind.tensor_type.elem_type)}")
     if problems:
         raise UnsupportedError(

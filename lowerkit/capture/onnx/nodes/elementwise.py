@@ -18,6 +18,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     FLOATS,
+    TORCH_DTYPE_CODES,
     build,
     constant_float,
     constant_int,
@@ -143,6 +144,12 @@ def _cast(node: Node) -> ir.Value:
     return cast(node.operand(0), torch_name(DTYPE_NAMES[node.attribute("to", 0)]))
 
 
+def _bit_cast(node: Node) -> ir.Value:
+    dtype = torch_name(DTYPE_NAMES[node.attribute("to", 0)])
+    operands = [node.operand(0), constant_int(TORCH_DTYPE_CODES[dtype])]
+    return build("torch.aten.view.dtype", operands, [node.info(0).with_dtype(dtype).torch_type()])[0]
+
+
 def _cast_like(node: Node) -> ir.Value:
     return cast(node.operand(0), tensor_info(node.operand(1)).dtype)
 
@@ -150,7 +157,8 @@ def _cast_like(node: Node) -> ir.Value:
 def _clipped(node: Node) -> ir.Value:
     """Bounds may be numbers or tensors of rank 0; where they cross, the upper one holds."""
     value = node.operand(0)
-    if all(not node.has(index) or node.number(index) is not None for index in (1, 2)):
+    numbers = all(not node.has(index) or node.number(index) is not None for index in (1, 2))
+    if numbers and tensor_info(value).dtype != "ui64":  # some of which are no number of 64 bits with a sign
         least, most = node.number(1), node.number(2)
         if least is None and most is None:
             return value
@@ -196,6 +204,7 @@ RULES: dict[str, Rule] = {
     **{op_type: _binary(name, "i1") for op_type, name in _COMPARISONS.items()},
     **{name: _logical(f"logical_{name.lower()}") for name in ("And", "Or", "Xor")},
     **{f"Bitwise{name}": _logical(f"bitwise_{name.lower()}.Tensor") for name in ("And", "Or", "Xor")},
+    "BitCast": _bit_cast,
     "BitShift": _shifted,
     "Cast": _cast,
     "CastLike": _cast_like,

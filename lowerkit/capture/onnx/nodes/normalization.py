@@ -45,20 +45,19 @@ def layer_normalization(node: Node) -> Results:
     value, info = node.operand(0), node.info(0)
     axis, row = _rows(node)
     scale, bias = _affine(node, axis, 1), _affine(node, axis, 2)
-    whole = scale is not None and (bias is not None or not node.has(2))
-    stash = "f64" if info.dtype == "f64" else "f32"
-    wide = info if not (node.wants(1) or node.wants(2)) else info.with_dtype(stash)
-    data = cast(value, wide.dtype)
-    operands = [None if not whole or operand is None else cast(operand, wide.dtype) for operand in (scale, bias)]
-    affine = [constant_none() if operand is None else operand for operand in operands]
-    row_info = wide.with_shape([*info.shape[:axis], *[1] * (info.rank - axis)])
-    types = [wide.torch_type(), row_info.torch_type(), row_info.torch_type()]
     epsilon = constant_float(node.attribute("epsilon", 1e-5))
-    result, mean, deviation = build("torch.aten.native_layer_norm", [data, row, *affine, epsilon], types)
-    result = cast(result, info.dtype)
-    if not whole:
-        result = binary("mul", result, node.operand(1))
-        result = binary("add", result, node.operand(2)) if node.has(2) else result
+    read = node.wants(1) or node.wants(2)
+    if not read and scale is not None and (bias is not None or not node.has(2)) and None not in info.shape[axis:]:
+        operands = [value, row, scale, bias or constant_none(), epsilon, constant_bool(False)]
+        return build("torch.aten.layer_norm", operands, [value.type])
+    wide = cast(value, "f64" if info.dtype == "f64" else "f32")
+    axes = range(axis, info.rank)
+    mean = reduce("mean", wide, axes)
+    moved = binary("sub", wide, mean)
+    variance = reduce("mean", binary("mul", moved, moved), axes)
+    deviation = unary("rsqrt", binary_scalar("add", variance, node.attribute("epsilon", 1e-5)))
+    result = binary("mul", cast(binary("mul", moved, deviation), info.dtype), node.operand(1))
+    result = binary("add", result, node.operand(2)) if node.has(2) else result
     stored = "f64" if node.attribute("stash_type", 1) == TensorProto.DOUBLE else "f32"
     return [result, cast(mean, stored), cast(deviation, stored)]
 

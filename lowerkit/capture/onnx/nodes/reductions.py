@@ -74,11 +74,9 @@ def _product(value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
 
 
 def _extreme(name: str, value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
-    info = tensor_info(value)
-    if info.dtype == "i1":
+    if tensor_info(value).dtype == "i1":
         return _along("any.dims" if name == "amax" else "all.dims", value, axes, keep_dims)
-    wide = cast(value, "si32") if info.dtype == "ui8" else value
-    return cast(_along(name, wide, axes, keep_dims), info.dtype)
+    return _along(name, value, axes, keep_dims)
 
 
 def _absolute_sum(value: ir.Value, axes: Sequence[int], keep_dims: bool) -> ir.Value:
@@ -155,10 +153,9 @@ def _place(name: str) -> Rule:
             return scalar_tensor(0, "si64")
         axis, keep_dims = info.normalized_axis(node.attribute("axis", 0)), bool(node.attribute("keepdims", 1))
         last = bool(node.attribute("select_last_index", 0))
-        wide = cast(value, "si32") if info.dtype in ("ui8", "i1") else value
-        wide = flipped(wide, axis) if last else wide
+        value = flipped(value, axis) if last else value
         result = _reduced(info, [axis], keep_dims).with_dtype("si64").torch_type()
-        found = build(f"torch.aten.{name}", [wide, constant_int(axis), constant_bool(keep_dims)], [result])[0]
+        found = build(f"torch.aten.{name}", [value, constant_int(axis), constant_bool(keep_dims)], [result])[0]
         if not last:
             return found
         end = value_of(subtract(size(value, axis), 1))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from lowerkit.capture.onnx.capture import capture_onnx
-from lowerkit.errors import UnsupportedError
 from tests.support.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import Array, assert_close, one_node, ours
 
@@ -107,9 +108,30 @@ def test_constants_and_the_signature_are_unsigned() -> None:
     assert_close(ours(model, [x]), [x + y], 0)
 
 
-def test_what_cannot_be_written_is_refused_by_name() -> None:
-    x = numbers(np.uint64, 8)
-    model = one_node("Clip", {"x": x}, {"low": np.array(3, np.uint64)})
-    with pytest.raises(UnsupportedError) as caught:
-        capture_onnx(model)
-    assert "Clip (node 'node') on uint64" in caught.value.details
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_limits(dtype: Unsigned) -> None:
+    x, half = numbers(dtype), np.iinfo(dtype).max // 2
+    low, high = dtype(half // 3), dtype(half + 2)
+    model = one_node("Clip", {"x": x}, {"low": np.array(low), "high": np.array(high)})
+    assert_close(ours(model, [x]), [np.clip(x, low, high)], 0)
+
+
+REDUCTIONS = {"ReduceMax": np.max, "ReduceMin": np.min, "ReduceSum": np.sum}
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_reductions(op_type: str, dtype: Unsigned) -> None:
+    x = numbers(dtype).reshape(8, 8)
+    wanted = REDUCTIONS[op_type](x, axis=1, keepdims=True).astype(dtype)
+    assert_close(ours(one_node(op_type, {"x": x}, {"axes": np.array([1])}), [x]), [wanted], 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("reduction", "step"), [("max", np.maximum), ("add", np.add), ("none", lambda _, new: new)])
+def test_scattered(reduction: str, step: Any, dtype: Unsigned) -> None:
+    x, new, places = numbers(dtype, 16), numbers(dtype, 8), RANDOM.permutation(16)[:8]
+    wanted = x.copy()
+    wanted[places] = step(x[places], new)
+    model = one_node("ScatterElements", {"x": x, "places": places, "new": new}, reduction=reduction, axis=0)
+    assert_close(ours(model, [x, places, new]), [wanted], 0)
