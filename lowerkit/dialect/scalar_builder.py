@@ -44,6 +44,11 @@ def multiply(left: ir.Value, right: ir.Value) -> ir.Value:
     return (arith.MulFOp if is_float(left.type) else arith.MulIOp)(left, right).result
 
 
+def multiply_add(left: ir.Value, right: ir.Value, addend: ir.Value) -> ir.Value:
+    """``left * right + addend`` of floats, rounded once."""
+    return math.FmaOp(left, right, addend).result
+
+
 def divide(left: ir.Value, right: ir.Value) -> ir.Value:
     """Divides floats."""
     return arith.DivFOp(left, right).result

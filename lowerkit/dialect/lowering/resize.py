@@ -72,7 +72,7 @@ def _position(index: ir.Value, step: ir.Value, coordinates: str, out: int) -> ir
     if coordinates == "pytorch_half_pixel" and out == 1:
         return scalar.constant(0, real)
     half = scalar.constant(0.5, real)
-    return scalar.subtract(scalar.multiply(scalar.add(number, half), step), half)
+    return scalar.multiply_add(scalar.add(number, half), step, scalar.constant(-0.5, real))
 
 
 def _taps(mode: str, rounding: str, position: ir.Value, length: build.Size, out: int) -> list[Tap]:

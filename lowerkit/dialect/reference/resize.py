@@ -1,7 +1,8 @@
 """Resampling: source positions, taps and weights along one dimension at a time.
 
 Positions are computed in float32 for every type but float64, step by step as the lowering and PyTorch do: the floor
-of a position decides which element is read, so the rounding of the position is part of the meaning.
+of a position decides which element is read, and a weight of 0 times an infinite element is NaN, so the rounding of the
+position is part of the meaning. That of a half-pixel position is rounded once, as a product and a sum in one step.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def positions(length: int, out: int, coordinates: str, scale: float | None, real
         return index * step
     if coordinates == "pytorch_half_pixel" and out == 1:
         return np.zeros(1, real)
-    return (index + real(0.5)) * step - real(0.5)
+    return ((index + real(0.5)).astype(np.longdouble) * np.longdouble(step) - 0.5).astype(real)
 
 
 def round_position(position: Array, rounding: str) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lowerkit.parity.gates import judge_op
+from lowerkit.parity.gates import Verdict, judge_op
 from lowerkit.parity.judge.units import Finding, shown
 from lowerkit.program.dtypes import name_of, to_numpy
 
@@ -34,6 +34,10 @@ _ORDERING = (
 
 PARTIAL_SUMS = 1024.0
 """Partial sums may leave the type where the sum is no less than this part of its largest number."""
+
+
+FAR_NEARER = 2.0**-10
+"""Which part of eager's error to float64 is none beside it."""
 
 
 def judge_operator(
@@ -85,13 +89,25 @@ def judge_operator(
         np.asarray(exact[finite].to(torch.float64)) if exact is not None and exact.is_floating_point() else None,
     )
     if not verdict.passed:
-        return Finding(f"{verdict.reason}; {shown(finite & (ours != eager), ours, eager, exact)}")
+        said = f"{verdict.reason}; {shown(finite & (ours != eager), ours, eager, exact)}"
+        return Finding(better=said) if _is_far_nearer(verdict) else Finding(said)
     signs = same & (ours == 0) & (torch.signbit(ours) != torch.signbit(eager))
     if exact is not None:
         signs &= torch.signbit(ours) != torch.signbit(exact)
     if signs.any() and not orders and bool((eager != 0).any()) and _is_moved(eager, tensors):
         return Finding("the sign of a zero: " + shown(signs, ours, eager, exact))
     return Finding(better=shown(unlike, ours, eager, exact) if unlike.any() else "")
+
+
+def _is_far_nearer(verdict: Verdict) -> bool:
+    """Whether ours is all but exact beside eager: where terms cancel to nothing, no error is small beside what is left.
+
+    A batch of one element is the mean of itself: ours gives 0, the operator in float64 1e-13, eager 1e-4.
+    """
+    ours, theirs = verdict.to_float64, verdict.eager_to_float64
+    if ours is None or theirs is None:
+        return False
+    return ours.max_abs <= FAR_NEARER * theirs.max_abs and ours.rms <= FAR_NEARER * theirs.rms
 
 
 def _near(values: Tensor, exact: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from lowerkit.passes.raising.core.scalars import (
     applied,
     both,
     compare_number,
+    divide,
     like,
     multiply,
+    negate,
     scaled,
     select,
     subtract,
@@ -41,6 +43,13 @@ def _sigmoid(gradient: Scalar, result: Scalar) -> Scalar:
     return multiply(multiply(gradient, subtract(like(1, result), result)), result)
 
 
+def _silu(gradient: Scalar, value: Scalar) -> Scalar:
+    """``gradient * s * (1 + x * (1 - s))`` with s the sigmoid of x."""
+    one = like(1, value)
+    sigmoid = divide(one, add(one, applied(math.ExpOp, negate(value))))
+    return multiply(multiply(gradient, sigmoid), add(one, multiply(value, subtract(one, sigmoid))))
+
+
 def _tanh(gradient: Scalar, result: Scalar) -> Scalar:
     """``gradient * (1 - y * y)``."""
     return multiply(gradient, subtract(like(1, result), multiply(result, result)))
@@ -55,6 +64,7 @@ GRADIENTS: Mapping[str, Pointwise] = {
     "elu_backward": Pointwise(_elu, (0, 5)),
     "hardtanh_backward": Pointwise(_hard_tanh, 2),
     "sigmoid_backward": Pointwise(_sigmoid, 2),
+    "silu_backward": Pointwise(_silu, 2),
     "tanh_backward": Pointwise(_tanh, 2),
     "threshold_backward": Pointwise(_threshold, 2),
 }

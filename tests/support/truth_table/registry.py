@@ -35,6 +35,9 @@ UNTAGGED = (
 NUMBERS: tuple[Any, ...] = (True, 0, 2, -3, 300, 2**24 + 1, 2.5, -2.5, 0.1, math.nan, math.inf, -0.0)
 """Python numbers in the place of an operand."""
 
+HIGHEST_DEGREE = 1000
+"""Of polynomials: PyTorch's recurrences take a turn for each degree, and at 2^63 they do not end."""
+
 _MODES = [{"rounding_mode": mode} for mode in (None, "trunc", "floor")]
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "div.Tensor_mode": _MODES,
@@ -168,4 +171,9 @@ def _called_with_numbers(op: Any) -> Iterator[dict[str, Any]]:
         yield {}
         return
     for number in NUMBERS:
-        yield {argument.name: number for argument in places}
+        yield {argument.name: _of_place(number, op, argument.name) for argument in places}
+
+
+def _of_place(number: Any, op: Any, place: str) -> Any:
+    is_degree = place == "n" and "_polynomial_" in str(op)
+    return HIGHEST_DEGREE if is_degree and HIGHEST_DEGREE < number < math.inf else number

@@ -89,7 +89,13 @@ def _multi_margin(
 
 
 def _multi_label_margin(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
+    return _multi_label_margin_and_labels(value, target, reduction)[0]
+
+
+def _multi_label_margin_and_labels(value: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
     """The hinge ``max(0, 1 - value[label] + value[class])`` of a row's labels, up to its first -1, and other classes.
+
+    With it, which classes are labels, as numbers of the type of ``value``.
 
     PyTorch's own decomposition adds terms for what stands behind the first -1.
     """
@@ -103,7 +109,7 @@ def _multi_label_margin(value: Tensor, target: Tensor, reduction: int = _MEAN) -
     short = _positive(1.0 - torch.gather(rows, 1, label).unsqueeze(-1) + rows.unsqueeze(1))
     counted = named.unsqueeze(-1) & ~is_label.unsqueeze(1)
     loss = torch.where(counted, short, 0.0).sum((1, 2)) / classes
-    return _reduced(loss.reshape(value.shape[:-1]), reduction)
+    return _reduced(loss.reshape(value.shape[:-1]), reduction), is_label.to(value.dtype).reshape(target.shape)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -114,6 +120,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.mse_loss.default: _mse_loss,
     aten.multi_margin_loss.default: _multi_margin,
     aten.multilabel_margin_loss.default: _multi_label_margin,
+    aten.multilabel_margin_loss_forward.default: _multi_label_margin_and_labels,
     aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
 }
 """By overload."""

@@ -48,6 +48,13 @@ def _aligned_step(before: Extent, after: Extent, dtype: torch.dtype) -> Tensor:
     return torch.where(number(after) > 1, step, 0.0)
 
 
+def _half_pixel(after: Extent, step: Tensor) -> Tensor:
+    """``(o + 0.5) * step - 0.5``, rounded once: the larger half of the step's digits has exact products in f64."""
+    place, wide = positions(after).to(torch.float64) + 0.5, step.to(torch.float64)
+    large = step.to(torch.float32).to(torch.float64)
+    return ((place * large - 0.5) + place * (wide - large)).to(step.dtype)
+
+
 def _nearest(value: Tensor, axis: int, after: Extent, step: Tensor, rounding: str) -> Tensor:
     half = 0.5 if rounding == "round_prefer_ceil" else 0.0
     source = (positions(after).to(step.dtype) + half) * step
@@ -105,7 +112,7 @@ def _resized_dim(
         step = _step(before, after, factor, sampling, dtype)
         if sampling.mode == "nearest":
             return _nearest(value, axis, after, step, sampling.rounding)
-        source = (positions(after).to(dtype) + 0.5) * step - 0.5
+        source = _half_pixel(after, step)
     return _sums(value, axis, *_TAPS[sampling.mode](source, before, after))
 
 

@@ -55,7 +55,10 @@ def _running_extreme(larger: bool) -> Callable[[Tensor, int], tuple[Tensor, Tens
 
 
 def _log_of_running_sum(value: Tensor, dim: int) -> Tensor:
-    """log(cumsum(exp(x))), each step relative to the larger of the two that it adds."""
+    """log(cumsum(exp(x))), each step relative to the larger of the two that it adds.
+
+    The first element of a dim too is a sum, with the logarithm of nothing: of zeros the positive one.
+    """
     if value.dim() == 0:
         return value.clone()
 
@@ -65,7 +68,7 @@ def _log_of_running_sum(value: Tensor, dim: int) -> Tensor:
         distance = torch.where(larger == smaller, 0.0, smaller - larger)
         return [torch.where(torch.isinf(larger), larger, larger + torch.log1p(torch.exp(distance)))]
 
-    (found,) = _scan([value.to(torch.float64)], dim, combine)
+    (found,) = _scan([value.to(torch.float64) + 0.0], dim, combine)
     return found.to(value.dtype)
 
 

@@ -37,6 +37,8 @@ def _length(column: Tensor) -> Tensor:
 def _factor(a: Tensor) -> tuple[Tensor, Tensor]:
     """geqrf: returns the factored matrix and the factors tau."""
     count = min(a.shape[-2:])
+    if count == 0:  # a matrix without rows has no largest element
+        return a.clone(), torch.zeros([*a.shape[:-2], 0], dtype=a.dtype)
 
     def body(turn: Tensor, a: Tensor, taus: Tensor) -> tuple[Tensor, ...]:
         rows, columns = places_of(a)

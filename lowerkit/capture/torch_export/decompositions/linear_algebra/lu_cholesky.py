@@ -12,6 +12,7 @@ batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -225,6 +226,11 @@ def _checked_inverse(a: Tensor) -> Tensor:
     return _inverse(a)[0]
 
 
+def _checked_tensor_inverse(a: Tensor, ind: int = 2) -> Tensor:
+    first, rest = a.shape[:ind], a.shape[ind:]
+    return _inverse(a.reshape(math.prod(first), math.prod(rest)))[0].reshape([*rest, *first])
+
+
 def _checked_cholesky(a: Tensor, *, upper: bool = False) -> Tensor:
     return _cholesky_with_info(a, upper=upper)[0]
 
@@ -240,6 +246,7 @@ def _checked_solve(a: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
 CHECKED: dict[Any, Callable[..., Any]] = {
     aten.linalg_inv.default: _checked_inverse,
     aten.inverse.default: _checked_inverse,
+    aten.linalg_tensorinv.default: _checked_tensor_inverse,
     aten.linalg_cholesky.default: _checked_cholesky,
     aten.linalg_lu_factor.default: _checked_lu_factor,
     aten.linalg_solve.default: _checked_solve,

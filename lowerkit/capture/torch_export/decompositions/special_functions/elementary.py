@@ -49,14 +49,19 @@ def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cdist_forward(left: Tensor, right: Tensor, p: float, compute_mode: int | None) -> Tensor:
-    """The p-norm of the difference of each row of ``left`` and each of ``right``."""
-    return norm_of_difference(left.unsqueeze(-2) - right.unsqueeze(-3), p)
+    """The p-norm of the difference of each row of ``left`` and each of ``right``; the largest one passes over NaN."""
+    difference = left.unsqueeze(-2) - right.unsqueeze(-3)
+    if p == math.inf:
+        difference = torch.where(torch.isnan(difference), 0.0, difference)
+    return norm_of_difference(difference, p)
 
 
 def norm_of_difference(difference: Tensor, p: float) -> Tensor:
     """The p-norm of the last dim as distances have it."""
     if p == 0:  # a count that a NaN makes NaN
         return torch.clamp(torch.ceil(difference.abs()), max=1.0).sum(-1)
+    if p == math.inf:  # of nothing 0
+        return torch.nn.functional.pad(difference.abs(), (0, 1)).amax(-1)
     return torch.linalg.vector_norm(difference, p, dim=-1)
 
 

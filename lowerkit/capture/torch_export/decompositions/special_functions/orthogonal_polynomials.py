@@ -43,7 +43,7 @@ def _recur(x: Tensor, first: Tensor, degree: Tensor, begin: int, step: Recurrenc
 
     Elements of a degree below 2 keep ``first``.
     """
-    turns = degree - 1
+    turns = degree.clamp(min=1) - 1  # one less than the smallest integer is the largest
     start = (torch.zeros((), dtype=torch.int64), torch.ones_like(x), first.clone())
 
     def more(turn: Tensor, p: Tensor, q: Tensor, x: Tensor, turns: Tensor) -> Tensor:

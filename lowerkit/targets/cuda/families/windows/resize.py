@@ -192,7 +192,7 @@ def _position(writer: KernelWriter, way: _Way, window: Window, place: str, scale
     step = writer.let(_step(way, window, out, scale), "step")
     if way.coordinates in ("align_corners", "asymmetric"):
         return writer.let(f"{number} * {step}", "at")
-    return writer.let(f"({number} + 0.5) * {step} - 0.5", "at")
+    return writer.let(f"tl.fma({number} + 0.5, {step}, tl.full([], -0.5, {type_}))", "at")
 
 
 def _step(way: _Way, window: Window, out: int, scale: float | None) -> str:
