@@ -29,7 +29,7 @@ from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
 from lowerkit.parity.witness.distinct_op import DistinctOp
 from lowerkit.parity.witness.distinct_ops import Occurrence, occurrences
 from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
-from lowerkit.parity.witness.raised_alone import RaisedOp
+from lowerkit.parity.witness.raised_alone import LoweredOp, RaisedOp
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.program.dtypes import to_torch, torch_name_of
 
@@ -64,8 +64,13 @@ def _of(occurrence: Occurrence, cache: VerdictCache | None) -> Witnessed:
     return msgspec.structs.replace(verdict, places=occurrence.places)
 
 
-def witness(op: DistinctOp) -> Witnessed:
-    """Runs one op alone on all of its cases."""
+def witness(op: DistinctOp, lower: Callable[[DistinctOp, Sequence[torch.Tensor]], LoweredOp] = RaisedOp) -> Witnessed:
+    """Runs one op alone on all of its cases.
+
+    Args:
+        op: the op.
+        lower: lowers it alone, given values at the sizes of its example; raises a LowerkitError where it cannot.
+    """
     operands = op.text
     with quiet(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,14 +80,14 @@ def witness(op: DistinctOp) -> Witnessed:
         if not _is_determined(op, example):
             return Witnessed(op.name, operands, "left out", reason="eager gives other values at each call")
         try:
-            raised = RaisedOp(op, example)
+            raised = lower(op, example)
         except LowerkitError as error:
             details = f": {error.details[0]}" if error.details else ""
             return Witnessed(op.name, operands, "refused", reason=f"{error.code}: {error.message}{details}")
         counts: Counter[str] = Counter()
         differences: dict[str, Difference] = {}
         known = ""
-        for case in cases_of(op, example, raised.program.signature):
+        for case in cases_of(op, example, raised.signature):
             text = _difference(op, raised, case)
             if text is None:
                 continue
@@ -111,7 +116,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _difference(op: DistinctOp, raised: RaisedOp, case: OpCase) -> str | None:
+def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
     """Returns what differs, empty where nothing does; None where there is nothing to compare."""
     tensors = [to_torch(array.copy()) for array in case.inputs]
     expected: list[torch.Tensor] | None = None

@@ -7,7 +7,7 @@ and what is true for every target.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from lowerkit.pipeline import pass_context, run_stages
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
 from lowerkit.runtimes.arguments import bind_dims
+from lowerkit.runtimes.manifest import Signature
 
 
 class Alone(nn.Module):
@@ -37,6 +38,23 @@ class Alone(nn.Module):
     def forward(self, *operands: torch.Tensor) -> Any:
         """Calls the op."""
         return self.op.call(operands)
+
+
+class LoweredOp(Protocol):
+    """An op that was lowered alone, and can be run: by this program or by another one."""
+
+    @property
+    def signature(self) -> Signature:
+        """Of the op as a model of its own."""
+        ...
+
+    def takes(self, inputs: Sequence[Array]) -> None:
+        """Raises RuntimeFault, LK8004, where the inputs do not fit the signature or one of its guards."""
+        ...
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Returns what the lowered op computes, or raises a LowerkitError."""
+        ...
 
 
 class RaisedOp:
@@ -56,13 +74,18 @@ class RaisedOp:
         Raises:
             LowerkitError: it cannot be captured or lowered alone.
         """
-        self.program = _captured(op, tensors)
+        self.program = captured_alone(op, tensors)
         run_stages(self.program, "canonical", pass_context(self.program))
         self._module, self._functions = executable_copy(self.program.module)
 
     def takes(self, inputs: Sequence[Array]) -> None:
         """Raises RuntimeFault, LK8004, where the inputs do not fit the signature or one of its guards."""
         bind_dims(self.program.signature, inputs)
+
+    @property
+    def signature(self) -> Signature:
+        """Of the op as a model of its own."""
+        return self.program.signature
 
     @quiet
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -79,7 +102,8 @@ class RaisedOp:
         return [_typed(value, spec.dtype) for value, spec in zip(values, self.program.signature.outputs, strict=False)]
 
 
-def _captured(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:
+def captured_alone(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:
+    """Returns an op as a captured model of its own; ``tensors`` are values at the sizes of the example."""
     model = Alone(op).eval()
     if not op.sizes:
         return capture_module(model, tensors)

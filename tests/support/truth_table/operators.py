@@ -55,7 +55,7 @@ def drawn(name: str, dtype: str) -> tuple[Drawn, ...]:
     Raises:
         Exception: whatever the maker of the samples raises.
     """
-    operator = operator_rows()[name]
+    operator = known_operators()[name]
     if not operator.supports_dtype(DTYPES[dtype], "cpu"):
         return ()
     torch.manual_seed(_SEED)
