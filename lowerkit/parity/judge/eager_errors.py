@@ -24,7 +24,6 @@ _CLASSES: Mapping[str, str] = {
     r"^(_segment_reduce.*empty:10|nn\.functional\.embedding_bag#0.*empty:2|linalg\.eigvals.*nan)$": (
         "PyTorch itself brings the process down, in this type or in float64"
     ),
-    r"^addmv#3.*empty:5$": "where the matrix has no rows eager's result keeps the addend's extent",
     r"^unique_consecutive.*empty": "of no elements PyTorch's tracing has another shape than its kernel",
     r"^ormqr.*inf$": "in which order LAPACK multiplies decides how far an infinity spreads",
     r"^nn\.functional\.scaled_dot_product_attention.*nan$": "eager's kernel takes a row of NaN for one without keys",

@@ -106,7 +106,7 @@ def run_cells(wanted: Sequence[AnyCell]) -> list[CellResult]:
                 expected = flat(cell.call([value.clone() for value in tensors]))
                 again = flat(cell.call([value.clone() for value in tensors]))
         except Exception as error:  # torch raises what it likes
-            results.append(CellResult(cell.name, "undefined", str(error).splitlines()[0][:80]))
+            results.append(CellResult(cell.name, "undefined", [*str(error).splitlines(), type(error).__name__][0][:80]))
             continue
         if not expected or not all(map(is_plain, expected)):
             results.append(CellResult(cell.name, "undefined", "gives no plain tensor"))

@@ -11,8 +11,9 @@ from lowerkit.parity.judge.operators import judge_operator
 from lowerkit.parity.judge.units import judge
 from tests.support.truth_table.cells import cells
 from tests.support.truth_table.elsewhere import unaccounted
-from tests.support.truth_table.registry import rows
-from tests.support.truth_table.suite import find_cell, run_cells
+from tests.support.truth_table.operator_cells import OperatorCell
+from tests.support.truth_table.registry import HIGHEST_DEGREE, rows
+from tests.support.truth_table.suite import find_cell, flat, run_cells
 from tests.support.truth_table.values import DTYPES, special_values
 
 
@@ -91,3 +92,27 @@ def test_the_judge_of_operators() -> None:
     assert wrong(torch.tensor([1.0, math.nan, -math.inf, -0.0]))
     assert wrong(torch.tensor([1.0, math.nan, math.inf, 0.0]))  # moved values keep the sign of a zero
     assert wrong(value.double())
+
+
+def test_what_is_exact_beside_eager_is_better() -> None:
+    """The normalized value of one element is 0; the operator in float64 leaves 1e-13, eager 1e-4."""
+    exact = torch.tensor([1.1e-13, 2.4e-14], dtype=torch.float64)
+    eager = torch.tensor([-8.3e-5, 2.9e-5])
+    assert judge_operator("batch_norm", [], torch.zeros(2), eager, exact, ties=False).better
+    assert judge_operator("batch_norm", [], torch.full((2,), 2e-5), eager, exact, ties=False).wrong
+
+
+def test_a_result_has_the_shape_that_is_declared() -> None:
+    """Of a matrix without elements eager's ``addmv`` keeps the addend's shape, against its own meta function."""
+    cell = find_cell("addmv#2[f32]/empty:10")
+    assert isinstance(cell, OperatorCell)
+    tensors = cell.tensors()
+    (eager,) = flat(cell.call(tensors))
+    (finding,) = cell.judge(tensors, [eager.expand(5)], [eager])
+    assert finding.better and not finding.wrong
+
+
+def test_degrees_of_polynomials_end() -> None:
+    """At 2^63 eager's recurrences do not."""
+    name = "special_laguerre_polynomial_l.default()[i64,i64]/grid"
+    assert int(find_cell(name).tensors()[-1].max()) == HIGHEST_DEGREE
