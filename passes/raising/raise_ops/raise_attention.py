@@ -14,6 +14,7 @@ from typing import ClassVar
 from lowerkit.dialect import AttentionOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
@@ -32,7 +33,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     defining_op,
     from_builtin,
     is_none,
-    is_unused,
     like_result,
     number_of,
     tensor_info,

@@ -9,6 +9,7 @@ from typing import ClassVar
 from lowerkit.dialect import CumulativeOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import cast
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
@@ -16,7 +17,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     dtype_of_code,
     from_builtin,
     int_of,
-    is_unused,
     tensor_info,
     to_builtin,
 )

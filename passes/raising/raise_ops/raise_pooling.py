@@ -18,6 +18,7 @@ from lowerkit.dialect import AvgPoolOp, MaxPoolOp, ReduceOp
 from lowerkit.dialect.window import Window
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import concatenate, slice_axis, squeeze, unsqueeze
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
@@ -27,7 +28,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     int_of,
     ints_of,
     is_none,
-    is_unused,
     like_result,
     spread,
     tensor_info,

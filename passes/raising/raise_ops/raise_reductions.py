@@ -14,6 +14,7 @@ from typing import ClassVar
 from lowerkit.dialect import ReduceOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
+from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
@@ -40,7 +41,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     int_of,
     ints_of,
     is_none,
-    is_unused,
     like_result,
     number_of,
     tensor_info,
@@ -96,21 +96,13 @@ def _raise_along(kind: str) -> Rule:
 
 
 def _raise_extreme(kind: str) -> Rule:
-    """amax, amin: (input, dim, keepdim)."""
+    """amax, amin: (input, dim, keepdim); max, min of all elements: (input)."""
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-        value = op.operands[0]
-        axes = axes_of(op.operands[1], tensor_info(value))
-        return like_result(reduce(value, kind, axes, bool_of(op.operands[2])), op)
-
-    return rule
-
-
-def _raise_whole_extreme(kind: str) -> Rule:
-    """max, min of all elements: (input)."""
-
-    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-        return like_result(reduce(op.operands[0], kind, range(tensor_info(op.operands[0]).rank), False), op)
+        value, *along = op.operands
+        info = tensor_info(value)
+        axes, keep_dims = (axes_of(along[0], info), bool_of(along[1])) if along else (range(info.rank), False)
+        return like_result(reduce(value, kind, axes, keep_dims), op)
 
     return rule
 
@@ -305,8 +297,8 @@ class RaiseReductions(TablePass):
         "torch.aten.prod.dim_int": _raise_along("prod"),
         "torch.aten.amax": _raise_extreme("max"),
         "torch.aten.amin": _raise_extreme("min"),
-        "torch.aten.max": _raise_whole_extreme("max"),
-        "torch.aten.min": _raise_whole_extreme("min"),
+        "torch.aten.max": _raise_extreme("max"),
+        "torch.aten.min": _raise_extreme("min"),
         "torch.aten.max.dim": _raise_extreme_with_position("max"),
         "torch.aten.min.dim": _raise_extreme_with_position("min"),
         "torch.aten.argmax": _raise_position("argmax"),

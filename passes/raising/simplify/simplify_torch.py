@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from lowerkit.mlir import ir, walk
 from lowerkit.passes.base import Pass, PassContext
+from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, apply_rules
 from lowerkit.passes.raising.torch_dialect.torch_build import cast, expand, of_type_of, scalar_tensor, size
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
@@ -21,7 +22,6 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     bool_of,
     build,
-    is_unused,
     like_result,
     number_of,
     tensor_info,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from lowerkit.mlir import ir
-from lowerkit.passes.raising.torch_dialect.torch_ir import is_unused
 
 _PURE = ("torch.aten.", "torch.prim", "torch.constant.", "torch_c.", "lk.weight")
+
+
+def is_unused(value: ir.Value) -> bool:
+    """Whether nothing reads ``value``."""
+    return next(iter(value.uses), None) is None
 
 
 def erase_unread(block: ir.Block) -> bool:

@@ -243,11 +243,6 @@ def axes_of(value: ir.Value, info: TensorInfo) -> list[int]:
     return named if info.rank else []  # PyTorch lets a tensor of rank 0 be reduced along a dim that it has not
 
 
-def is_unused(value: ir.Value) -> bool:
-    """Whether nothing reads ``value``."""
-    return next(iter(value.uses), None) is None
-
-
 # Building.
 
 
@@ -258,8 +253,7 @@ def build(name: str, operands: Sequence[ir.Value], results: Sequence[ir.Type]) -
 
 def _build_constant(kind: str, type_text: str, attribute: ir.Attribute | None) -> ir.Value:
     attributes = {} if attribute is None else {"value": attribute}
-    op = ir.Operation.create(f"torch.constant.{kind}", results=[ir.Type.parse(type_text)], attributes=attributes)
-    return op.results[0]
+    return ir.Operation.create(f"torch.constant.{kind}", [ir.Type.parse(type_text)], attributes=attributes).results[0]
 
 
 def constant_int(number: int) -> ir.Value:
