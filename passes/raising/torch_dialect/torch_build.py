@@ -168,14 +168,13 @@ def product(sizes: Sequence[int | ir.Value]) -> int | ir.Value:
 def add_sizes(left: int | ir.Value, right: int | ir.Value) -> int | ir.Value:
     """Returns the sum of two numbers or int values."""
     if isinstance(left, int):
+        if isinstance(right, int):
+            return left + right
         left, right = right, left
-    if isinstance(left, int) and isinstance(right, int):
-        return left + right
     if right == 0:
         return left
-    assert isinstance(left, ir.Value), "exchanged above"
     addend = constant_int(right) if isinstance(right, int) else right
-    return build("torch.aten.add.int", [left, addend], [left.type])[0]
+    return build("torch.aten.add.int", [left, addend], [ir.Type.parse("!torch.int")])[0]
 
 
 def view(value: ir.Value, sizes: Sequence[int | ir.Value]) -> ir.Value:
