@@ -125,9 +125,9 @@ def test_fake_quantization_of_a_whole_tensor(
 def test_products_of_bytes_are_summed_in_32_bits() -> None:
     x, y = torch.randint(-128, 128, (17, 40), dtype=torch.int8), torch.randint(-128, 128, (40, 8), dtype=torch.int8)
     compiled = lowerkit.compile(Product(), (x, y))
-    assert torch.equal(torch.from_numpy(compiled(x, y)), torch._int_mm(x, y))
+    assert torch.equal(torch.from_numpy(compiled(x, y)), torch.ops.aten._int_mm(x, y))
 
 
 class Product(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch._int_mm(x, y)
+        return torch.ops.aten._int_mm(x, y)

@@ -66,7 +66,7 @@ class OperatorCell:
         ties = self.form.removeprefix(SYMBOLIC) in ("zeros", "limits", "large")
         if [value.shape for value in ours] != [value.shape for value in eager]:
             declared = self._declared(tensors)
-            if [list(value.shape) for value in ours] == declared:
+            if declared is not None and [list(value.shape) for value in ours] == declared:
                 return [Finding(better=f"eager's shape is {list(eager[0].shape)}, and its own meta has {declared[0]}")]
         return [
             judge_operator(self.operator, tensors, one, other, precise, ties=ties)

@@ -10,7 +10,7 @@ import io
 import os
 import struct
 import sys
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ _PLAIN_FINDERS: tuple[Any, ...] = (
 """Those of an editable install would find this checkout, whatever the path says."""
 
 
-def send(stream: BinaryIO, message: dict[str, Any]) -> None:
+def send(stream: IO[bytes], message: dict[str, Any]) -> None:
     """Writes a message: its length and what ``torch.save`` makes of it."""
     file = io.BytesIO()
     torch.save(message, file)
@@ -31,7 +31,7 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> dict[str, Any] | None:
+def receive(stream: IO[bytes]) -> dict[str, Any] | None:
     """Returns the next message; None where the stream ends."""
     head = stream.read(8)
     if len(head) < 8:
