@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from lowerkit.compiler import lower_program
 from lowerkit.dialect.ops.softmax import SoftmaxOp
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.errors import ParityError
+from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
 from lowerkit.parity.witness.kernels import witness_kernels
 from lowerkit.parity.witness.ops import witness_ops
 from lowerkit.parity.witness.record import require_alike
@@ -103,3 +105,13 @@ def test_a_kernel_that_differs_is_flagged(monkeypatch: pytest.MonkeyPatch) -> No
 def test_partial_sums_that_leave_the_type_are_no_difference() -> None:
     program = torch.export.export(nn.BatchNorm2d(9).eval(), (torch.randn(2, 9, 4, 4),))
     assert [each.verdict for each in witness_ops(program, None)] == ["same"]
+
+
+def test_of_products_that_leave_the_type_nothing_is_compared_of_ops_that_sum() -> None:
+    """Attention over the largest keys: scores are infinite in f32 and finite in float64; other values are compared."""
+    exact = torch.tensor([0.5], dtype=torch.float64)
+    ours, eager = torch.tensor([1.25]), torch.tensor([math.nan])
+    for largest, spread, wrong in ((3e38, PARTIAL_SUMS, False), (3.0, PARTIAL_SUMS, True), (3e38, 1.0, True)):
+        operands = [torch.tensor([largest, math.inf])]
+        found = judge_operator("attention", operands, ours, eager, exact, ties=False, spread=spread)
+        assert bool(found.wrong) == wrong
