@@ -152,3 +152,19 @@ def test_membership() -> None:
             for rows, among in ((4, [1.0, 3, torch.nan]), (2, [7.0, 2]))
         ],
     )
+
+
+@pytest.mark.parametrize(("rank", "stride", "padding", "dilation", "groups"), [(1, 2, 3, 2, 2), (2, 1, 1, 1, 4)])
+def test_convolutions_with_open_windows(rank: int, stride: int, padding: int, dilation: int, groups: int) -> None:
+    """The window is an argument here: its sizes choose no kernel, they are the extents of a plain loop."""
+
+    def tensors(window: int, extent: int) -> tuple[Tensor, ...]:
+        data = torch.randint(-8, 9, (2, 8, *range(extent, extent + rank))).float()
+        taps = torch.randint(-8, 9, (8, 8 // groups, *[window] * rank)).float()
+        return data, taps
+
+    convolve = {1: functional.conv1d, 2: functional.conv2d}[rank]
+    open_and_eager(
+        [lambda data, taps: convolve(data, taps, None, stride, padding, dilation, groups)],
+        [tensors(3, 11), tensors(2, 9), tensors(4, 17), tensors(5, 12)],
+    )

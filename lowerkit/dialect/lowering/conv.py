@@ -33,10 +33,11 @@ def conv(
 ) -> ir.Value:
     """Convolves ``NC...`` or ``N...C`` with ``[Cout, Cin/groups, kernel...]``."""
     padded = _pad_spatial(source, padding, channels_last, padding_value)
-    kernel = filters.type.shape[2:]
+    kernel = build.sizes_of(filters)[2:]
     count = len(kernel)
+    reaches = [build.multiply_sizes(build.add_sizes(kernel[d], -1), dilation[d]) for d in range(count)]
     outputs = [
-        _output_size(build.size_of(padded, axis), dilation[d] * (kernel[d] - 1) + 1, strides[d])
+        _positions(build.size_of(padded, axis), reaches[d], strides[d])
         for d, axis in enumerate(spatial_axes(padded.type.rank, channels_last))
     ]
     channels = build.size_of(filters, 0)
@@ -202,5 +203,7 @@ def _join_channels(value: ir.Value, groups: int, channels_last: bool) -> ir.Valu
     return build.collapse_dimensions(value, value.type.rank - 2 if channels_last else 1, 2)
 
 
-def _output_size(padded: build.Size, span: int, stride: int) -> build.Size:
-    return build.add_sizes(build.divide_size(build.add_sizes(padded, -span), stride), 1)
+def _positions(padded: build.Size, reach: build.Size, stride: int) -> build.Size:
+    """How many windows fit, whose last tap lies ``reach`` behind the first."""
+    before_last = build.add_sizes(build.multiply_sizes(reach, -1), -1)
+    return build.add_sizes(build.divide_size(build.add_sizes(padded, before_last), stride), 1)

@@ -104,7 +104,7 @@ LOGIC: Mapping[str, Pointwise] = {
         for spelled in (f"bitwise_{name}", f"__{name}__")
         for form in ("Tensor", "Scalar")
     },
-    **{f"logical_{name}": Pointwise(_of_truths(combine), 2, "own") for name, combine in _LOGICAL.items()},
+    **{f"logical_{name}": Pointwise(_of_truths(combine), 2, "common") for name, combine in _LOGICAL.items()},
     "logical_not": Pointwise(lambda value: inverted(nonzero(value)), types="own"),
     "bitwise_not": Pointwise(inverted, wide=False),
     **{

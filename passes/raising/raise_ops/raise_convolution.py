@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lowerkit.dialect import ConvOp, ConvTransposeOp
+from lowerkit.dialect.lowering import conv as lowering
+from lowerkit.dialect.types import compute_type
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
@@ -57,6 +59,8 @@ class _Convolution:
             result = ConvTransposeOp.build(
                 to_builtin(data), to_builtin(self.filter), groups=self.groups, output_padding=extra, **window
             )
+        elif None in tensor_info(self.filter).shape[2:]:
+            result = self._loops(to_builtin(data), to_builtin(self.filter), window)
         else:
             result = ConvOp.build(to_builtin(data), to_builtin(self.filter), groups=self.groups, **window)
         # The shape rule of lk and that of PyTorch agree, so the shape of the op's result serves for the product.
@@ -65,6 +69,14 @@ class _Convolution:
         if self.bias is not None:
             product = binary("add", product, bias_along(self.bias, 1, spatial + 2))
         return like_result(product if batched else squeeze(product, 0), op)
+
+    def _loops(self, data: ir.Value, taps: ir.Value, window: Mapping[str, Any]) -> ir.Value:
+        """As plain loops: kernels are chosen by the sizes of the window, which are open here."""
+        element = data.type.element_type
+        sums = compute_type(element)
+        return lowering.conv(
+            data, taps, channels_last=False, groups=self.groups, accumulate=sums, result_element=element, **window
+        )
 
 
 def _spatial(filter_value: ir.Value) -> int:

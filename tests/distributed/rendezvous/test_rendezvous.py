@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import os
 import socket
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,9 +53,14 @@ def check_streams(all_connections: list[Connections]) -> None:
             assert stream.recv(2) == bytes([other, rank])
 
 
-def open_descriptors() -> int:
+def open_descriptors() -> Counter[str]:
+    """What this process holds open: a thread of another test may close its own at any time, none may come."""
     gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
+    found = Counter[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of this listing
+            found[str(descriptor.readlink())] += 1
+    return found
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -73,7 +80,7 @@ def test_ranks_of_one_host_share_memory_and_have_unix_streams(size: int) -> None
     for one in maps:
         one.close()
     close_all(all_connections)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 @pytest.mark.parametrize("interface", [None, "::1", "lo"])
@@ -169,7 +176,7 @@ def test_missing_ranks_are_named_at_the_deadline() -> None:
         assert isinstance(result, LowerkitError) and result.code == "LK8007"
         assert "ranks 1, 3, 4 did not come within 1.5 s" in str(result)
     assert store.keys() == []
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +189,7 @@ def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) 
     assert isinstance(second, LowerkitError) and second.code == "LK8012" and "job token" in str(second)
     assert isinstance(first, LowerkitError) and first.code == "LK8007" and "rank 1" in str(first)
     assert "wrong job token" in caplog.text
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_a_token_for_some_is_an_error_for_all() -> None:
@@ -250,7 +257,7 @@ def test_memory_that_cannot_be_allocated_is_an_error_of_all() -> None:
     assert isinstance(first, LowerkitError) and first.code == "LK7004"
     assert isinstance(second, LowerkitError) and second.code == "LK7004" and "rank 0 could not" in str(second)
     assert all("shared_memory=False" in str(result) for result in results)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_memory_is_sealed_and_exact() -> None:
@@ -269,7 +276,7 @@ def test_memory_is_sealed_and_exact() -> None:
         before = open_descriptors()
         with pytest.raises(LowerkitError, match="LK8007"):
             receive_memory(theirs, 4096, Deadline(5.0), 0)
-        assert open_descriptors() == before
+        assert open_descriptors() <= before
         os.close(made)
 
 

@@ -65,6 +65,14 @@ def norm_of_difference(difference: Tensor, p: float) -> Tensor:
     return torch.linalg.vector_norm(difference, p, dim=-1)
 
 
+def _threshold_backward(gradient: Tensor, value: Tensor, threshold: float) -> Tensor:
+    """In the type that both promote to: PyTorch's own rule of its type gives that of the gradient, its kernel this."""
+    if gradient.dtype == value.dtype:
+        return NotImplemented
+    dtype = torch.result_type(gradient, value)
+    return aten.threshold_backward.default(gradient.to(dtype), value.to(dtype), threshold)
+
+
 def _norm_of_all(value: Tensor, p: Any = 2) -> Tensor:
     """Spelled as one along every axis: torch-mlir's verifier has no bf16 for the other."""
     return aten.norm.ScalarOpt_dim(value, p, [], False)
@@ -117,6 +125,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.angle.default: _angle,
     aten.hypot.default: _hypot,
     aten.isclose.default: _is_close,
+    aten.threshold_backward.default: _threshold_backward,
     aten._cdist_forward.default: _cdist_forward,
 }
 """By overload."""
