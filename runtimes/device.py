@@ -14,9 +14,11 @@ may raise whatever it likes: a run ends with RuntimeFault LK8016, which names th
 from __future__ import annotations
 
 import difflib
+import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
@@ -184,7 +186,17 @@ class HostMemoryDevice(Device):
 
 def known_devices() -> dict[str, EntryPoint]:
     """Returns the entry points of the devices that packages here bring, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points_of(GROUP)}
+
+
+def entry_points_of(group: str) -> tuple[EntryPoint, ...]:
+    """Returns the entry points of a group; the folders of packages are read once for each path of imports."""
+    return _read_entry_points(group, tuple(sys.path))
+
+
+@cache
+def _read_entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
 
 
 def open_device(name: str, level: str) -> Device:
@@ -236,7 +248,7 @@ def numbered_name(text: str) -> tuple[str, int]:
 
 def packages_of(group: str, name: str) -> list[str]:
     """Returns the packages that bring an entry point, each with its version, in order of their names."""
-    dists = [point.dist for point in entry_points(group=group, name=name) if point.dist is not None]
+    dists = [point.dist for point in entry_points_of(group) if point.name == name and point.dist is not None]
     return sorted(f"{dist.name} {dist.version}" for dist in dists)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import cast
 
 from lowerkit.errors import CodegenError, UnsupportedError
-from lowerkit.runtimes.device import packages_of
+from lowerkit.runtimes.device import entry_points_of, packages_of
 from lowerkit.runtimes.supervised.record import foreign_call
 from lowerkit.targets.target import Target
 
@@ -17,7 +17,7 @@ HOST_TARGET = "cpu"
 
 def known_targets() -> dict[str, EntryPoint]:
     """Returns the entry points of all targets that packages here bring, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points_of(GROUP)}
 
 
 def target_class(name: str) -> type[Target]:

@@ -17,6 +17,7 @@ from lowerkit.program.dtypes import to_numpy, to_torch
 from lowerkit.program.program import Array
 
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
+_SILENT = logging.CRITICAL + 1
 
 
 Nest = Callable[[Sequence[Array]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -99,10 +100,11 @@ def quiet() -> Generator[None]:
 
     What they tell of a failure is in the exception, and that is reported.
     """
-    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    # A level that changes empties the caches of all loggers: those that are silent stay untouched.
+    loggers = [logger for name in _NOISY_LOGGERS if (logger := logging.getLogger(name)).level != _SILENT]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+        logger.setLevel(_SILENT)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

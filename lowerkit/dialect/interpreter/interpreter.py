@@ -118,12 +118,20 @@ class Interpreter:
         # SSA names are unique, so an inner block writes beside the outer values; a later run overwrites its own.
         values = outer
         values.update(zip(block.arguments, arguments, strict=True))
-        operations = list(block.operations)
-        for view in operations[:-1]:
-            op = view.operation
+        operations = [view.operation for view in block.operations]
+        self.run_ops(operations[:-1], values, loop_index)
+        return [values[operand] for operand in operations[-1].operands]
+
+    def run_ops(
+        self,
+        ops: Sequence[ir.Operation],
+        values: dict[ir.Value, Any],
+        loop_index: Callable[[int], Any] | None = None,
+    ) -> None:
+        """Runs ops in their order and keeps what they compute among ``values``, which hold what they read."""
+        for op in ops:
             for result, value in zip(op.results, self.run_op(op, values, loop_index), strict=True):
                 values[result] = value
-        return [values[operand] for operand in operations[-1].operation.operands]
 
     def run_op(
         self, op: ir.Operation, values: dict[ir.Value, Any], loop_index: Callable[[int], Any] | None

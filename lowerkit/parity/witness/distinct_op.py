@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from lowerkit.program.dtypes import torch_name_of
 
@@ -112,3 +113,8 @@ class DistinctOp:
             return value
 
         return self.target(*map(put, self.arguments), **{name: put(value) for name, value in self.named})
+
+
+def results_of(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors of what an op gave, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -6,12 +6,15 @@ same text, so that the cache of kernels has it; its operands are drawn, and spec
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import msgspec
 import numpy as np
+from torch import Tensor
 
 from lowerkit.compiled import CompileOptions
 from lowerkit.compiler import compile_program
@@ -21,8 +24,8 @@ from lowerkit.mlir import ir
 from lowerkit.parity.bisect.evaluation import main_block
 from lowerkit.parity.bisect.prefixes import region_piece
 from lowerkit.parity.bisect.units import Unit, units_of
-from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
-from lowerkit.parity.special_values import special_inputs
+from lowerkit.parity.judge.operators import PARTIAL_SUMS, difference
+from lowerkit.parity.special_values import special_inputs, special_inputs_together
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.passes.rewriting import operations
 from lowerkit.passes.source_location import describe
@@ -33,6 +36,12 @@ from lowerkit.runtimes.session import Session
 
 _LOOK_UPS = ("lk.gather", "lk.scatter", "lk.check_indices", "tensor.extract")
 """Ops that read integers as places: special integers would stand outside."""
+
+_DRAWN = 1 << 18
+"""Numbers that are drawn for an operand; a larger one has them again."""
+
+_SMALL = 1 << 14
+"""Elements of all operands: of a larger region each run costs, and special values stand together in a few."""
 
 
 def witness_kernels(
@@ -97,7 +106,8 @@ def _witness(unit: Unit, stored: Sequence[bool], options: CompileOptions) -> Wit
     session = compiled.session
     cases = [("drawn values", piece.inputs)]
     if any(array.size for array in piece.inputs):
-        special = special_inputs(piece.program.signature, piece.inputs)
+        together = sum(array.size for array in operands) > _SMALL
+        special = (special_inputs_together if together else special_inputs)(piece.program.signature, piece.inputs)
         cases += [(case.name, case.inputs) for case in special if not (places and "nteger" in case.name)]
     counts: Counter[str] = Counter()
     differences: dict[str, Difference] = {}
@@ -124,19 +134,24 @@ def _difference(
 ) -> str | None:
     """Returns what differs, empty where nothing does; None where the interpreter refuses the values."""
     try:
-        expected, exact = (unit.run(whole, float64=wide) for wide in (False, True))
+        expected = unit.run(whole, float64=False)
     except LowerkitError:
         return None
     ours = session.run(*inputs)
     tensors = [to_torch(np.array(array)) for array in whole]
-    for value, own, precise in zip(ours, expected, exact, strict=True):
+    exact = cache(lambda: unit.run(whole, float64=True))
+
+    def wide(place: int) -> Tensor | None:
+        precise = exact()[place]
+        return to_torch(np.array(precise)) if precise.dtype == np.float64 else None
+
+    for place, (value, own) in enumerate(zip(ours, expected, strict=True)):
         if value.shape != own.shape:
             return f"shape {value.shape}, the interpreter's {own.shape}"
         reference = to_torch(np.array(own.astype(value.dtype)))
-        wide = to_torch(np.array(precise)) if precise.dtype == np.float64 else None
-        wrong = judge_operator(
-            kind, tensors, to_torch(np.array(value)), reference, wide, ties=ties, spread=PARTIAL_SUMS
-        ).wrong
+        found = to_torch(np.array(value))
+        precisely = partial(wide, place)
+        wrong = difference(kind, tensors, found, reference, precisely, ties=ties, spread=PARTIAL_SUMS)
         if wrong:
             return wrong
     return ""
@@ -155,5 +170,6 @@ def _drawn(types: Sequence[ir.RankedTensorType], *, places: bool) -> list[Array]
             low, high = (0, least) if places else (max(info.min, -100), min(info.max, 100))
             found.append(generator.integers(low, max(low + 1, high), shape).astype(dtype))
         else:
-            found.append(generator.standard_normal(shape).astype(dtype))
+            size = math.prod(shape)
+            found.append(np.resize(generator.standard_normal(min(size, _DRAWN)).astype(dtype), shape))
     return found

@@ -2,7 +2,8 @@
 
 Steps
     distinct   the ops of the exported program, apart from what PyTorch computes once at capture (:mod:`distinct_ops`);
-    alone      each is captured and lowered as a model of its own, and interpreted (:mod:`raised_alone`);
+    alone      each is captured and lowered as a model of its own, and interpreted (:mod:`raised_alone`), or beside
+               others that share nothing with it, which costs less (:mod:`raised_together`);
     cases      drawn values, other extents of open dims, special values (:mod:`op_cases`);
     verdict    by the judge of single ops (:mod:`lowerkit.parity.judge`); kept on disk (:mod:`verdicts`).
 
@@ -15,21 +16,21 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache, partial
 
 import msgspec
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.parity.judge.eager_errors import known_reason
-from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
-from lowerkit.parity.witness.distinct_op import DistinctOp
-from lowerkit.parity.witness.distinct_ops import Occurrence, occurrences
+from lowerkit.parity.judge.operators import PARTIAL_SUMS, difference
+from lowerkit.parity.witness.distinct_op import DistinctOp, results_of
+from lowerkit.parity.witness.distinct_ops import occurrences
 from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
 from lowerkit.parity.witness.raised_alone import LoweredOp, RaisedOp
+from lowerkit.parity.witness.raised_together import Example, raised_together
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.program.dtypes import to_torch, torch_name_of
 
@@ -44,24 +45,35 @@ def witness_ops(
         cache: where verdicts are looked up and kept; None: everything is run.
         on_progress: called with the name of the op that runs.
     """
+    standing = occurrences(exported)
+    verdicts = {each.op.key: cache.find(each.op.key) for each in standing if each.op} if cache is not None else {}
+    new = {each.op.key: each.op for each in standing if each.op and verdicts.get(each.op.key) is None}
+    together = _raised_together(list(new.values()))
+
+    def lower(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> LoweredOp:
+        return together.get(op.key) or RaisedOp(op, tensors)
+
     found: list[Witnessed] = []
-    for occurrence in occurrences(exported):
+    for each in standing:
         if on_progress is not None:
-            on_progress(f"witness of {occurrence.name}")
-        found.append(_of(occurrence, cache))
+            on_progress(f"witness of {each.name}")
+        if each.op is None:
+            found.append(Witnessed(each.name, "", "left out", reason=each.reason, places=each.places))
+            continue
+        verdict = verdicts.get(each.op.key)
+        if verdict is None:
+            verdict = witness(each.op, lower)
+            if cache is not None:
+                cache.keep(each.op.key, verdict)
+        found.append(msgspec.structs.replace(verdict, places=each.places))
     return found
 
 
-def _of(occurrence: Occurrence, cache: VerdictCache | None) -> Witnessed:
-    op = occurrence.op
-    if op is None:
-        return Witnessed(occurrence.name, "", "left out", reason=occurrence.reason, places=occurrence.places)
-    verdict = cache.find(op.key) if cache is not None else None
-    if verdict is None:
-        verdict = witness(op)
-        if cache is not None:
-            cache.keep(op.key, verdict)
-    return msgspec.structs.replace(verdict, places=occurrence.places)
+def _raised_together(ops: Sequence[DistinctOp]) -> dict[str, LoweredOp]:
+    with quiet(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        drawn_for = [(op, drawn(op)) for op in ops]
+        return raised_together([Example(op, tensors) for op, tensors in drawn_for if tensors is not None])
 
 
 def witness(op: DistinctOp, lower: Callable[[DistinctOp, Sequence[torch.Tensor]], LoweredOp] = RaisedOp) -> Witnessed:
@@ -108,12 +120,8 @@ def _cell_name(op: DistinctOp, case: OpCase) -> str:
 
 
 def _is_determined(op: DistinctOp, example: Sequence[torch.Tensor]) -> bool:
-    first, second = (_flat(op.call([tensor.clone() for tensor in example])) for _ in range(2))
+    first, second = (results_of(op.call([tensor.clone() for tensor in example])) for _ in range(2))
     return all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(first, second, strict=True))
-
-
-def _flat(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
@@ -122,7 +130,7 @@ def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
     expected: list[torch.Tensor] | None = None
     refusal = ""
     try:
-        expected = _flat(op.call(tensors))
+        expected = results_of(op.call(tensors))
     except Exception as error:  # torch raises what it likes
         refusal = next(iter(str(error).splitlines()), "")
     try:
@@ -136,13 +144,13 @@ def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
     if expected is None:
         # Of special values eager says more than an index check can: only extents must be refused.
         return f"eager refuses it ({refusal}), ours computes" if case.kind == "extents" and not _of_values(op) else None
-    exact = _exact(op, tensors, len(expected))
+    exact = cache(partial(_exact, op, tensors, len(expected)))
     spread = 1.0 if torch.Tag.pointwise in op.target.tags else PARTIAL_SUMS
     for place, (value, one) in enumerate(zip(ours, expected, strict=True)):
-        precise = None if exact is None else exact[place]
-        finding = judge_operator(op.name, tensors, to_torch(value), one, precise, ties=case.has_ties, spread=spread)
-        if finding.wrong:
-            return finding.wrong
+        found, precise = to_torch(value), partial(_one_of, exact, place)
+        wrong = difference(op.name, tensors, found, one, precise, ties=case.has_ties, spread=spread)
+        if wrong:
+            return wrong
     return ""
 
 
@@ -151,10 +159,14 @@ def _of_values(op: DistinctOp) -> bool:
     return any(not operand.dtype.is_floating_point and operand.dtype != torch.bool for operand in op.operands)
 
 
-def _exact(op: DistinctOp, tensors: Sequence[torch.Tensor], count: int) -> list[torch.Tensor] | None:
+def _one_of(values: Callable[[], Sequence[torch.Tensor | None]], place: int) -> torch.Tensor | None:
+    return values()[place]
+
+
+def _exact(op: DistinctOp, tensors: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor | None]:
     wide = [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in tensors]
     try:
-        found = _flat(op.call(wide))
+        found = results_of(op.call(wide))
     except Exception:  # torch raises what it likes
-        return None
-    return found if len(found) == count else None
+        return [None] * count
+    return found if len(found) == count else [None] * count

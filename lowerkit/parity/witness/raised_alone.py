@@ -97,9 +97,9 @@ class RaisedOp:
         interpreter = MixedInterpreter(self._functions, self.program.weights.get, {}, float64=False, keep=False)
         with self._module.context:
             block = self._functions["main"].regions[0].blocks[0]
-            given = [_signless(array, value.type) for array, value in zip(inputs, block.arguments, strict=True)]
+            given = [signless(array, value.type) for array, value in zip(inputs, block.arguments, strict=True)]
             values = interpreter.run_block(block, given, {})
-        return [_typed(value, spec.dtype) for value, spec in zip(values, self.program.signature.outputs, strict=False)]
+        return [typed(value, spec.dtype) for value, spec in zip(values, self.program.signature.outputs, strict=False)]
 
 
 def captured_alone(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:
@@ -122,12 +122,13 @@ def _open(op: DistinctOp, dims: Mapping[str, Any]) -> tuple[dict[int, Any], ...]
     )
 
 
-def _signless(array: Array, kind: ir.Type) -> Array:
+def signless(array: Array, kind: ir.Type) -> Array:
     """Builtin tensors know no sign: unsigned elements are taken as the same bits."""
     unsigned = array.dtype.kind == "u" and "tensor" in str(kind)
     return array.view(array.dtype.name.removeprefix("u")) if unsigned else array
 
 
-def _typed(value: Any, dtype: str) -> Array:
+def typed(value: Any, dtype: str) -> Array:
+    """Returns a value in the element type that a signature names: the same bits where only the sign is another."""
     array, wanted = np.asarray(value), np.dtype(NUMPY_DTYPES[dtype])
     return array.view(wanted) if array.dtype != wanted and array.dtype.itemsize == wanted.itemsize else array

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import Dim
 
 import lowerkit
 from lowerkit.capture.capture import capture
 from lowerkit.capture.torch_export import capture as torch_export
 from lowerkit.parity.hard_values import compare_hard
+from lowerkit.parity.judge.operators import difference
 from lowerkit.parity.report.report import Report, Row
 from tests.support.models import benchmark_models
 from tests.support.planted_bugs import PLANTED_BUGS
@@ -238,3 +239,17 @@ def test_the_order_of_equal_keys_is_left_open() -> None:
     report = lowerkit.check(ByExpert(), (torch.randn(400, 8), torch.randint(3, (400,))))
     assert report.passed, [row.name for row in report.ops if not row.verdict.passed]
     assert "sort" in {row.kind for row in report.ops}
+
+
+def test_float64_is_computed_where_something_differs_alone() -> None:
+    asked: list[int] = []
+
+    def exact() -> Tensor:
+        asked.append(1)
+        return torch.tensor([1.0, 2.0], dtype=torch.float64)
+
+    value = torch.tensor([1.0, 2.0])
+    assert difference("add", [value], value.clone(), value, exact, ties=False) == ""
+    assert difference("add", [value], value + 1e-6, value, exact, ties=False) == "" and not asked
+    assert difference("add", [value], value, value + 1, exact, ties=False) == "" and asked
+    assert difference("add", [value], value + 1, value, exact, ties=False)
