@@ -11,7 +11,7 @@ from lowerkit.dialect.reference.numeric import Array, widen
 def softmax(source: Array, axis: int, log: bool) -> Array:
     """Softmax or log-softmax along ``axis``, in float64."""
     wide = widen(source)
-    shifted = wide - wide.max(axis=axis, keepdims=True)
+    shifted = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)  # of no elements, none
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=axis, keepdims=True)
     return shifted - np.log(total) if log else exponentials / total

@@ -1,7 +1,8 @@
 """The witness of kernels: each distinct region of a fused program alone, compiled, beside the numpy interpreter.
 
 It sees what fusion, layouts and kernels do to what the ops say. A region is compiled as the model's own is, from the
-same text, so that the cache of kernels has it; its operands are drawn, and special values.
+same text, so that the cache of kernels has it; its operands are drawn, and special values. One with open extents is run
+at several small ones (:mod:`open_regions`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 
 import msgspec
@@ -18,14 +20,17 @@ from torch import Tensor
 
 from lowerkit.compiled import CompileOptions
 from lowerkit.compiler import compile_program
+from lowerkit.dialect.interpreter.interpreter import executable_copy
 from lowerkit.dialect.reference.numeric import Array
-from lowerkit.errors import LowerkitError
+from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.evaluation import main_block
-from lowerkit.parity.bisect.prefixes import region_piece
+from lowerkit.parity.bisect.prefixes import Piece, region_piece
 from lowerkit.parity.bisect.units import Unit, units_of
 from lowerkit.parity.judge.operators import PARTIAL_SUMS, difference
 from lowerkit.parity.special_values import special_inputs, special_inputs_together
+from lowerkit.parity.symbolic_sizes import text_of
+from lowerkit.parity.witness.open_regions import OpenExtents, OpenRegions
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.passes.rewriting import operations
 from lowerkit.passes.source_location import describe
@@ -59,25 +64,40 @@ def witness_kernels(
         on_progress: called with the kind of the region that runs.
     """
     found: dict[str, Witnessed] = {}
-    for unit in units_of(operations(main_block(program.module))):
+    regions = OpenRegions(program)
+    executable, _ = executable_copy(program.module)  # the same regions in the same order
+    interpreted = units_of(operations(main_block(executable)))
+    for unit, own in zip(units_of(operations(main_block(program.module))), interpreted, strict=True):
         if unit.target != HOST:
             reason = f"it runs on {unit.target}, whose code has no witness here"
             found.setdefault(unit.target, Witnessed(unit.target, "", "left out", reason=reason, places=[]))
             found[unit.target].places.append(str(describe(unit.last)))
             continue
         stored = [_is_weight(value) for value in unit.op.operands]
-        key = _key(unit, stored, options)
+        extents, reason = _open_extents(unit, regions)
+        key = _key(unit, stored, options) + (extents.text if extents is not None else reason)
         if key not in found:
             verdict = cache.find(key) if cache is not None else None
             if verdict is None:
                 if on_progress is not None:
                     on_progress(f"witness of a kernel, {unit.op.attributes['kind']}")
-                verdict = _witness(unit, stored, options)
+                verdict = _verdict(_Alone(unit, own, stored, extents), reason, options)
                 if cache is not None:
                     cache.keep(key, verdict)
             found[key] = msgspec.structs.replace(verdict, places=[])
         found[key].places.append(str(describe(unit.last)))
     return list(found.values())
+
+
+def _open_extents(unit: Unit, regions: OpenRegions) -> tuple[OpenExtents | None, str]:
+    """Returns the extents of a region where some are open, and why it cannot be run."""
+    if all(extent >= 0 for each in unit.types for extent in each.shape):
+        return None, ""
+    try:
+        extents = regions.extents(unit)
+    except LowerkitError as error:
+        return None, error.message
+    return extents, "" if extents.sizes else "no small extents that were tried fulfil the model's guards"
 
 
 def _is_weight(value: ir.Value) -> bool:
@@ -92,37 +112,96 @@ def _key(unit: Unit, stored: Sequence[bool], options: CompileOptions) -> str:
     return f"{options.spec}\n{list(stored)}\n{text}"
 
 
-def _witness(unit: Unit, stored: Sequence[bool], options: CompileOptions) -> Witnessed:
-    kind = ir.StringAttr(unit.op.attributes["kind"]).value
-    types = [ir.RankedTensorType(value.type) for value in unit.op.operands]
-    text = ", ".join(f"{each.element_type}[{','.join(map(_extent, each.shape))}]" for each in types)
-    if any(extent < 0 for each in unit.types for extent in each.shape):
-        return Witnessed(kind, text, "left out", reason="its extents are open")
-    names = [op.operation.name for op in unit.block.operations]
-    places = any(name in _LOOK_UPS for name in names)
-    operands = _drawn(types, places=places)
-    piece = region_piece(unit.op, operands, stored)
-    compiled = compile_program(piece.program, CompileOptions(options.target, golden=False, use_cache=options.use_cache))
-    session = compiled.session
-    cases = [("drawn values", piece.inputs)]
-    if any(array.size for array in piece.inputs):
+def _verdict(alone: _Alone, reason: str, options: CompileOptions) -> Witnessed:
+    if reason:
+        return Witnessed(*alone.named, "left out", reason=reason)
+    try:
+        return alone.witness(options)
+    except UnsupportedError as error:  # what the interpreter does not know has no other witness
+        return Witnessed(*alone.named, "left out", reason=error.message)
+
+
+@dataclass(frozen=True)
+class _Case:
+    kind: str
+    name: str
+    inputs: Sequence[Array]
+
+
+class _Alone:
+    """One region: its operands, and the cases that it is run on."""
+
+    def __init__(self, unit: Unit, interpreted: Unit, stored: Sequence[bool], extents: OpenExtents | None) -> None:
+        self.unit = unit
+        self.interpreted = interpreted
+        self.stored = stored
+        self.extents = extents
+        self.types = [ir.RankedTensorType(value.type) for value in unit.op.operands]
+        self.has_places = any(op.operation.name in _LOOK_UPS for op in unit.block.operations)
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The kind, and the operands for people."""
+        text = ", ".join(f"{each.element_type}[{','.join(map(_extent, each.shape))}]" for each in self.types)
+        return ir.StringAttr(self.unit.op.attributes["kind"]).value, text
+
+    def witness(self, options: CompileOptions) -> Witnessed:
+        """Compiles the region and runs all cases."""
+        extents, kind = self.extents, self.named[0]
+        shapes = extents.shapes(extents.sizes[0]) if extents is not None else [tuple(each.shape) for each in self.types]
+        operands = self._drawn(shapes)
+        piece = region_piece(self.unit.op, operands, self.stored)
+        if extents is not None:
+            piece.program.signature = extents.signature(piece.program.signature, self.stored)
+        given = CompileOptions(options.target, golden=False, use_cache=options.use_cache)
+        session = compile_program(piece.program, given).session
+        counts: Counter[str] = Counter()
+        differences: dict[str, Difference] = {}
+        for case in self._cases(piece, operands):
+            inputs = iter(case.inputs)
+            pairs = zip(operands, self.stored, strict=True)
+            whole = [array if is_stored else next(inputs) for array, is_stored in pairs]
+            text = _difference(self.interpreted, session, kind, case.inputs, whole, ties=case.kind == "special")
+            if text is None:
+                continue
+            counts[case.kind] += 1
+            if text:
+                differences.setdefault(case.kind, Difference(case.name, text))
+        if not counts:
+            return Witnessed(*self.named, "left out", reason="the interpreter takes none of the values that were tried")
+        return Witnessed(*self.named, "differs" if differences else "same", dict(counts), list(differences.values()))
+
+    def _cases(self, piece: Piece, operands: Sequence[Array]) -> Iterator[_Case]:
+        yield _Case("values", "drawn values", piece.inputs)
+        for sizes in self.extents.sizes[1:] if self.extents is not None else ():
+            assert self.extents is not None, "it has sizes"
+            arrays = self._drawn(self.extents.shapes(sizes))
+            inputs = [array for array, is_stored in zip(arrays, self.stored, strict=True) if not is_stored]
+            yield _Case("extents", text_of(sizes), inputs)
+        if not any(array.size for array in piece.inputs):
+            return
         together = sum(array.size for array in operands) > _SMALL
         special = (special_inputs_together if together else special_inputs)(piece.program.signature, piece.inputs)
-        cases += [(case.name, case.inputs) for case in special if not (places and "nteger" in case.name)]
-    counts: Counter[str] = Counter()
-    differences: dict[str, Difference] = {}
-    for number, (name, inputs) in enumerate(cases):
-        given = iter(inputs)
-        whole = [array if is_stored else next(given) for array, is_stored in zip(operands, stored, strict=True)]
-        difference = _difference(unit, session, kind, inputs, whole, ties=number > 0)
-        if difference is None:
-            continue
-        sort = "special" if number else "values"
-        counts[sort] += 1
-        if difference:
-            differences.setdefault(sort, Difference(name, difference))
-    verdict = "differs" if differences else "same"
-    return Witnessed(kind, text, verdict, dict(counts), list(differences.values()))
+        for case in special:
+            if not (self.has_places and "nteger" in case.name):
+                yield _Case("special", case.name, case.inputs)
+
+    def _drawn(self, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        generator = np.random.default_rng(0)
+        least = min([extent for shape in shapes for extent in shape], default=1)
+        found: list[Array] = []
+        for each, shape in zip(self.types, shapes, strict=True):
+            dtype = np.dtype(NUMPY_DTYPES[str(each.element_type)])
+            if dtype == np.bool_:
+                found.append(generator.random(shape) < 0.5)
+            elif dtype.kind in "iu":
+                info = np.iinfo(dtype)
+                low, high = (0, least) if self.has_places else (max(info.min, -100), min(info.max, 100))
+                found.append(generator.integers(low, max(low + 1, high), shape).astype(dtype))
+            else:
+                size = math.prod(shape)
+                found.append(np.resize(generator.standard_normal(min(size, _DRAWN)).astype(dtype), shape))
+        return found
 
 
 def _extent(extent: int) -> str:
@@ -132,12 +211,17 @@ def _extent(extent: int) -> str:
 def _difference(
     unit: Unit, session: Session, kind: str, inputs: Sequence[Array], whole: Sequence[Array], *, ties: bool
 ) -> str | None:
-    """Returns what differs, empty where nothing does; None where the interpreter refuses the values."""
+    """Returns what differs, empty where nothing does; None where the interpreter, or a guard, refuses the values."""
     try:
         expected = unit.run(whole, float64=False)
+    except UnsupportedError:
+        raise
     except LowerkitError:
         return None
-    ours = session.run(*inputs)
+    try:
+        ours = session.run(*inputs)
+    except RuntimeFault as fault:
+        return None if fault.code == "LK8004" else f"the interpreter computes it, ours refuses: {fault.message}"
     tensors = [to_torch(np.array(array)) for array in whole]
     exact = cache(lambda: unit.run(whole, float64=True))
 
@@ -155,21 +239,3 @@ def _difference(
         if wrong:
             return wrong
     return ""
-
-
-def _drawn(types: Sequence[ir.RankedTensorType], *, places: bool) -> list[Array]:
-    generator = np.random.default_rng(0)
-    least = min([extent for each in types for extent in each.shape], default=1)
-    found: list[Array] = []
-    for each in types:
-        shape, dtype = tuple(each.shape), np.dtype(NUMPY_DTYPES[str(each.element_type)])
-        if dtype == np.bool_:
-            found.append(generator.random(shape) < 0.5)
-        elif dtype.kind in "iu":
-            info = np.iinfo(dtype)
-            low, high = (0, least) if places else (max(info.min, -100), min(info.max, 100))
-            found.append(generator.integers(low, max(low + 1, high), shape).astype(dtype))
-        else:
-            size = math.prod(shape)
-            found.append(np.resize(generator.standard_normal(min(size, _DRAWN)).astype(dtype), shape))
-    return found

@@ -16,12 +16,12 @@ from lowerkit.compiled import CompileOptions
 from lowerkit.compiler import lower_program
 from lowerkit.dialect.ops.softmax import SoftmaxOp
 from lowerkit.dialect.reference.numeric import Array
-from lowerkit.errors import ParityError
+from lowerkit.errors import ParityError, UnsupportedError
 from lowerkit.parity.judge.operators import PARTIAL_SUMS, judge_operator
 from lowerkit.parity.witness.kernels import witness_kernels
 from lowerkit.parity.witness.ops import witness_ops
 from lowerkit.parity.witness.record import require_alike
-from lowerkit.parity.witness.verdicts import VerdictCache
+from lowerkit.parity.witness.verdicts import VerdictCache, Witnessed
 
 
 class Small(nn.Module):
@@ -92,6 +92,63 @@ def test_each_kernel_is_compared_with_the_interpreter() -> None:
     found = witness_kernels(program, CompileOptions(), None)
     assert found and {each.verdict for each in found} == {"same"}
     assert any(each.cases.get("special", 0) > 20 for each in found)
+
+
+class Turned(nn.Module):
+    """Regions that transpose, slice, look up and reduce, with extents that are sums and products of dims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 12)
+        self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.gelu(self.inner(x))
+        z, _ = self.attention(y, y, y, need_weights=False)
+        joined = torch.cat([y + z, z], 1)
+        return torch.softmax(joined.transpose(1, 2), -1).sum(1) + joined[ids].mean((0, 1, 2))
+
+
+def turned(*, open_dims: bool) -> list[Witnessed]:
+    batch, length = Dim("batch", min=1, max=9), Dim("length", min=2, max=40)
+    shapes = ({0: batch, 1: length}, None) if open_dims else None
+    example = (torch.randn(3, 6, 8), torch.tensor([2, 0]))
+    program = capture_exported(torch.export.export(Turned().eval(), example, dynamic_shapes=shapes, strict=False))
+    lower_program(program, "fused", CompileOptions())
+    return witness_kernels(program, CompileOptions(), None)
+
+
+@pytest.mark.parametrize("open_dims", [False, True], ids=["static", "open"])
+def test_every_kind_of_region_is_compared(*, open_dims: bool) -> None:
+    """Named linalg ops too, which the interpreter knows in general form alone; open extents at several sizes."""
+    found = turned(open_dims=open_dims)
+    assert [(each.name, each.reason) for each in found if each.verdict != "same"] == []
+    assert {"matmul", "transpose", "attention", "gather"} <= {each.name for each in found}
+    for each in found:
+        assert each.cases["values"] == 1 and each.cases["special"] > 4
+        assert (each.cases.get("extents", 0) > 3) == ("?" in each.operands)
+    assert any("?" in each.operands for each in found) == open_dims
+
+
+def test_a_wrong_number_at_some_extents_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SoftmaxOp.reference
+
+    def wrong(op: SoftmaxOp, value: Array) -> tuple[Array, ...]:
+        factor = 1.01 if value.shape[-1] == 4 else 1.0
+        return tuple(result * np.asarray(factor, result.dtype) for result in own(op, value))
+
+    monkeypatch.setattr(SoftmaxOp, "reference", wrong)
+    (flagged,) = [each for each in turned(open_dims=True) if each.verdict == "differs"]
+    assert flagged.name == "softmax" and [each.case for each in flagged.differences] == ["x_0=1, x_1=2"]
+
+
+def test_what_the_interpreter_does_not_know_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(op: SoftmaxOp, value: Array) -> tuple[Array, ...]:
+        raise UnsupportedError("LK4001", "the interpreter does not know it")
+
+    monkeypatch.setattr(SoftmaxOp, "reference", unknown)
+    (left_out,) = [each for each in turned(open_dims=False) if each.verdict != "same"]
+    assert left_out.verdict == "left out" and left_out.reason == "the interpreter does not know it"
 
 
 def test_a_kernel_that_differs_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
