@@ -171,7 +171,9 @@ def bind_dims(signature: Signature, arrays: Sequence[Array]) -> dict[str, int]:
         try:
             expected = evaluate(entry, values)
         except ExpressionError as error:
-            problems.append(f"{place}: {extent} does not determine {to_text(entry)} ({error})")
+            alone = len(set(symbols(entry))) == 1  # no value of the dim gives it
+            said = f"is no value of {to_text(entry)}" if alone else f"does not determine {to_text(entry)} ({error})"
+            problems.append(f"{place}: {extent} {said}")
             continue
         if expected != extent:
             reasons = [f"{s} is {values[s]} in {origins[s]}" for s in sorted(set(symbols(entry)))]

@@ -17,7 +17,7 @@ from lowerkit.cli.tables.ledger import print_ledger, read_placements
 from lowerkit.cli.tables.mesh import describe_collective, describe_mesh, describe_stages, print_mesh, rank_weight_bytes
 from lowerkit.cli.target_options import allow_option, target_option
 from lowerkit.runtimes.conditions import condition_text
-from lowerkit.runtimes.expressions import evaluate
+from lowerkit.runtimes.expressions import evaluate, to_text
 from lowerkit.runtimes.manifest import HOST, ITEM_SIZES
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _print(model: str, document: dict[str, Any], show_all: bool) -> None:
     totals = document["totals"]
     for role in ("inputs", "outputs", "states"):
         for spec in document[role]:
-            click.echo(f"{role[:-1]:7} {spec['name']}: {spec['dtype']} {'x'.join(map(str, spec['shape']))}")
+            click.echo(f"{role[:-1]:7} {spec['name']}: {spec['dtype']} {'x'.join(map(to_text, spec['shape']))}")
     for guard in document["guards"]:
         click.echo("only if " + " at ".join(filter(None, (guard["condition"], guard["location"]))))
     click.echo(

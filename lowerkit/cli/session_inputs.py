@@ -10,6 +10,7 @@ import numpy as np
 
 from lowerkit.errors import InputError, UsageError
 from lowerkit.runtimes.dtypes import numpy_dtype
+from lowerkit.runtimes.expressions import to_text
 from lowerkit.runtimes.manifest import Signature
 
 _NUMPY_NAMES = {
@@ -39,7 +40,7 @@ def read_inputs(signature: Signature, texts: Sequence[str], seed: int) -> dict[s
             problems.append(f"{name!r} is not an input of the model")
         arrays[name] = array
     problems += [
-        f"{spec.name!r} ({spec.dtype}, {'x'.join(map(str, spec.shape))}) is missing"
+        f"{spec.name!r} ({spec.dtype}, {'x'.join(map(to_text, spec.shape))}) is missing"
         for spec in signature.inputs
         if spec.name not in arrays
     ]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,8 +14,21 @@ import torch
 from torch.utils import _pytree as pytree
 
 from lowerkit.program.dtypes import torch_name_of
+from lowerkit.runtimes.expressions import Expr, evaluate, to_text
 
-Extent: TypeAlias = int | str
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "ceildiv": lambda a, b: -(-a // b),
+    "mod": operator.mod,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+}
+
+Extent: TypeAlias = Expr
+"""A number, a name, or an expression over names."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,19 @@ class Size:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """Stands for an expression over open extents.
+
+    Attributes:
+        expression: over names.
+        found_at: of each name an operand and an axis whose extent is linear in it alone.
+    """
+
+    expression: Expr
+    found_at: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor: element type as the manifest names it, and extents, open ones by name."""
 
@@ -42,7 +69,7 @@ class Operand:
     @property
     def text(self) -> str:
         """``f32[2,n]``."""
-        return f"{torch_name_of(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return f"{torch_name_of(self.dtype)}[{','.join(map(to_text, self.shape))}]"
 
 
 @dataclass(frozen=True)
@@ -76,7 +103,9 @@ class DistinctOp:
             if isinstance(value, Place):
                 return self.operands[value.number].text
             if isinstance(value, Size):
-                return str(self.operands[value.number].shape[value.axis])
+                return to_text(self.operands[value.number].shape[value.axis])
+            if isinstance(value, Computed):
+                return to_text(value.expression)
             if isinstance(value, tuple):
                 return f"[{', '.join(map(show, value))}]"
             return str(value).removeprefix("torch.")
@@ -93,10 +122,7 @@ class DistinctOp:
     def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
         """Returns the operands' shapes at the given sizes, or those of the example."""
         values = {name: value for name, (value, _, _) in self.sizes.items()} | dict(sizes or {})
-        return [
-            tuple(extent if isinstance(extent, int) else values[extent] for extent in operand.shape)
-            for operand in self.operands
-        ]
+        return [tuple(evaluate(extent, values) for extent in operand.shape) for operand in self.operands]
 
     def call(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Calls the op on tensors of the operands' types; those it would write to are copied."""
@@ -108,11 +134,44 @@ class DistinctOp:
                 return given[value.number]
             if isinstance(value, Size):
                 return given[value.number].shape[value.axis]
+            if isinstance(value, Computed):
+                return self._computed(value, given)
             if isinstance(value, (list, tuple)):
                 return [put(item) for item in value]
             return value
 
         return self.target(*map(put, self.arguments), **{name: put(value) for name, value in self.named})
+
+    def _computed(self, size: Computed, tensors: Sequence[torch.Tensor]) -> Any:
+        values = {
+            name: _solved(self.operands[number].shape[axis], tensors[number].shape[axis])
+            for name, number, axis in size.found_at
+        }
+        return value_of(size.expression, values)
+
+
+def value_of(expression: Expr, values: Mapping[str, Any]) -> Any:
+    """Returns an expression of values that know arithmetic: ints, sizes while an op is exported, dims of an export."""
+    if isinstance(expression, int):
+        return expression
+    if isinstance(expression, str):
+        return values[expression]
+    name, *parts = expression
+    return _ARITHMETIC[str(name)](*(value_of(part, values) for part in parts))
+
+
+def _solved(extent: Expr, value: Any) -> Any:
+    """The value of the one name of ``extent``, a chain of sums and products with numbers."""
+    while not isinstance(extent, str):
+        assert isinstance(extent, tuple), "it is linear in a name"
+        assert len(extent) == 3, "dims of a kernel are no extents of a model"
+        name, left, right = extent
+        if isinstance(left, int) and name == "sub":
+            extent, value = right, left - value
+            continue
+        number, extent = (left, right) if isinstance(left, int) else (right, left)
+        value = value // number if name == "mul" else value - number if name == "add" else value + number
+    return value
 
 
 def results_of(value: Any) -> list[torch.Tensor]:

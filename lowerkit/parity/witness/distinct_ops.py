@@ -24,9 +24,11 @@ from torch.export import ExportedProgram
 
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
 from lowerkit.capture.torch_export.symbolic.dims import is_static
-from lowerkit.parity.witness.distinct_op import DistinctOp, Extent, Operand, Place, Size
+from lowerkit.capture.torch_export.symbolic.expressions import InexpressibleError, to_expression
+from lowerkit.parity.witness.distinct_op import Computed, DistinctOp, Extent, Operand, Place, Size
 from lowerkit.program.dtypes import torch_name_of
 from lowerkit.program.locations import frames_of_trace, is_users_file
+from lowerkit.runtimes.expressions import Expr, symbols
 
 KEPT = 8
 """The largest extent that is kept as it is."""
@@ -162,15 +164,23 @@ class _Reader:
     def _extent(self, extent: Any) -> Extent:
         if is_static(extent):
             return int(extent)
-        expression = extent.node.expr
-        if expression not in self.names:
-            name = self.names[expression] = f"n{len(self.names)}"
-            bounds = self.ranges.get(expression)
+        return self._expression(extent)
+
+    def _expression(self, extent: Any) -> Expr:
+        try:
+            return to_expression(extent.node.expr, self._name)
+        except InexpressibleError as part:
+            raise _LeftOutError(f"an extent, {extent.node.expr}, with the part {part}") from part
+
+    def _name(self, symbol: Any) -> str:
+        if symbol not in self.names:
+            name = self.names[symbol] = f"n{len(self.names)}"
+            bounds = self.ranges.get(symbol)
             low = max(0, _plain(bounds.lower) or 0) if bounds is not None else 0
             high = _plain(bounds.upper) if bounds is not None else None
             # Not the model's own size: that is no part of what the op is.
             self.sizes[name] = (max(low, 4 + len(self.names)) if high is None else min(high, max(low, 4)), low, high)
-        return self.names[expression]
+        return self.names[symbol]
 
     def _sized(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -179,11 +189,25 @@ class _Reader:
             return value
         if is_static(value):
             return int(value)
-        for number, source in enumerate(self.sources):
-            for axis, extent in enumerate(source.meta["val"].shape):
-                if not is_static(extent) and extent.node.expr == value.node.expr:
-                    return Size(number, axis)
-        raise _LeftOutError(f"a size, {value.node.expr}, that is no extent of its tensors")
+        extents = [
+            (number, axis, extent)
+            for number, source in enumerate(self.sources)
+            for axis, extent in enumerate(map(self._extent, source.meta["val"].shape))
+            if not isinstance(extent, int)
+        ]
+        known = set(self.names)
+        expression = self._expression(value)
+        for number, axis, extent in extents:
+            if extent == expression:
+                return Size(number, axis)
+        places = [
+            next(((name, number, axis) for number, axis, extent in extents if _is_linear(extent, name)), None)
+            for name in dict.fromkeys(symbols(expression))
+        ]
+        found = tuple(place for place in places if place is not None)
+        if len(found) < len(places) or set(self.names) != known:
+            raise _LeftOutError(f"a size, {value.node.expr}, that its tensors do not tell")
+        return Computed(expression, found)
 
     def _is_possible(self, op: DistinctOp) -> bool:
         """Whether eager computes it, with results of the ranks and types that it has in the model."""
@@ -197,6 +221,15 @@ class _Reader:
         except Exception:  # torch raises what it likes
             return False
         return _kinds(result) == _kinds(self.node.meta["val"])
+
+
+def _is_linear(extent: Expr, name: str) -> bool:
+    """Whether an extent is a chain of sums and products of numbers around one name."""
+    while isinstance(extent, tuple) and len(extent) == 3 and extent[0] in ("add", "sub", "mul"):
+        if isinstance(extent[1], int) == isinstance(extent[2], int):
+            return False
+        extent = extent[2] if isinstance(extent[1], int) else extent[1]
+    return extent == name
 
 
 def _kinds(value: Any) -> Any:

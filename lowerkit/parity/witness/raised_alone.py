@@ -20,7 +20,7 @@ from lowerkit.dialect.reference.numeric import Array, quiet
 from lowerkit.errors import CaptureError
 from lowerkit.mlir import ir
 from lowerkit.parity.bisect.torch_ops import MixedInterpreter
-from lowerkit.parity.witness.distinct_op import DistinctOp
+from lowerkit.parity.witness.distinct_op import DistinctOp, Extent, value_of
 from lowerkit.pipeline import pass_context, run_stages
 from lowerkit.program.dtypes import NUMPY_DTYPES
 from lowerkit.program.program import Program
@@ -117,9 +117,17 @@ def captured_alone(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:
 
 def _open(op: DistinctOp, dims: Mapping[str, Any]) -> tuple[dict[int, Any], ...]:
     return tuple(
-        {axis: dims[extent] for axis, extent in enumerate(operand.shape) if isinstance(extent, str)}
+        {axis: _dim(extent, dims) for axis, extent in enumerate(operand.shape) if not isinstance(extent, int)}
         for operand in op.operands
     )
+
+
+def _dim(extent: Extent, dims: Mapping[str, Any]) -> Any:
+    """The dim of an extent, derived from another where torch.export can say so, else for it to find."""
+    try:
+        return value_of(extent, dims)
+    except (TypeError, NotImplementedError):  # of AUTO; a quotient, or a product of two
+        return Dim.AUTO
 
 
 def signless(array: Array, kind: ir.Type) -> Array:

@@ -93,7 +93,7 @@ def test_a_dim_that_occurs_only_in_an_expression_is_solved_for(tmp_path: Path) -
     session = save_and_load(tmp_path, manifest_of(signature, buffers, [Step(COPY_KERNEL, [1, 2])]))
     x = np.arange(7, dtype=np.float32)
     np.testing.assert_array_equal(session.run(x)[0], x[3:6])
-    with pytest.raises(RuntimeFault, match="does not determine"):
+    with pytest.raises(RuntimeFault, match=r"8 is no value of \(\(n \* 2\) \+ 1\)"):
         session.run(np.zeros(8, np.float32))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lowerkit.capture.torch_export.symbolic.expressions import InexpressibleError, to_condition, to_expression
 from lowerkit.errors import UnsupportedError
 from lowerkit.runtimes.conditions import Condition
-from lowerkit.runtimes.expressions import Expr
+from lowerkit.runtimes.expressions import Expr, ExpressionError, evaluate, solve
 from lowerkit.runtimes.manifest import Dim
 
 if TYPE_CHECKING:
@@ -43,19 +43,36 @@ class SymbolNames:
         """
         self._names: dict[sympy.Symbol, str] = {}
         self.dims: list[Dim] = []
-        for name, shape in inputs:
-            for axis, extent in enumerate(shape):
-                if is_static(extent):
-                    continue
-                symbol = extent.node.expr
-                if not symbol.is_Symbol or symbol in self._names:
-                    continue
-                stem = names.get(f"{name}:{axis}") or f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}_{axis}"
-                taken = set(self._names.values())
-                chosen = stem if stem not in taken else f"{stem}_{len(taken)}"
-                self._names[symbol] = chosen
-                minimum, maximum = _bounds(ranges.get(symbol))
-                self.dims.append(Dim(chosen, minimum, maximum))
+        open_extents = [
+            (name, axis, extent.node.expr)
+            for name, shape in inputs
+            for axis, extent in enumerate(shape)
+            if not is_static(extent)
+        ]
+        for name, axis, extent in open_extents:
+            if extent.is_Symbol and extent not in self._names:
+                stem = names.get(f"{name}:{axis}") or f"{_identifier(name)}_{axis}"
+                self._add(extent, stem, ranges)
+        for name, axis, extent in open_extents:  # 2 * s + 1 tells s, too
+            unnamed = [symbol for symbol in extent.free_symbols if symbol not in self._names]
+            if len(extent.free_symbols) == 1 and unnamed and self._is_linear(extent):
+                self._add(unnamed[0], f"{_identifier(name)}_{axis}_part", ranges)
+
+    def _add(self, symbol: sympy.Symbol, stem: str, ranges: Mapping[Any, Any]) -> None:
+        taken = set(self._names.values())
+        chosen = stem if stem not in taken else f"{stem}_{len(taken)}"
+        self._names[symbol] = chosen
+        minimum, maximum = _bounds(ranges.get(symbol))
+        self.dims.append(Dim(chosen, minimum, maximum))
+
+    @staticmethod
+    def _is_linear(extent: sympy.Expr) -> bool:
+        """Whether a run can tell the symbol from the extent."""
+        try:
+            expression = to_expression(extent, lambda _symbol: "s")
+            return solve(expression, evaluate(expression, {"s": 3})) == ("s", 3)
+        except (InexpressibleError, ExpressionError):
+            return False
 
     def shape(self, shape: Sequence[Any], what: str) -> list[Expr]:
         """Returns a shape as expressions.
@@ -97,6 +114,10 @@ class SymbolNames:
                 f"the shape of {what} is {expression}, which is no integer expression of the inputs' dims",
                 hint="give the model inputs of fixed shape, or remove what makes a shape depend on values",
             ) from None
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def _unchecked(condition: str, error: InexpressibleError, location: str) -> UnsupportedError:

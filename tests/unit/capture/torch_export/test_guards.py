@@ -368,3 +368,22 @@ def test_a_resize_that_once_asked_whether_its_scale_is_one_takes_all_sizes() -> 
     for extent in (2, 3, 4, 7, 12):
         x = torch.randn(2, 1, extent, 3)
         np.testing.assert_allclose(compiled(x), model(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_dim_that_inputs_have_only_in_an_expression() -> None:
+    """``2 * Dim("half")``: the program takes even extents, and tells the dim from them."""
+
+    def halves(x: torch.Tensor) -> list[torch.Tensor]:
+        half = x.shape[0] // 2
+        return [torch.cat([-x[half:], x[:half]]) * x, x.view(-1, 2, 3).sum(1)]
+
+    extents = ({0: 2 * Dim("half", min=2, max=20)},)
+    exported = torch.export.export(Function(halves), (torch.randn(8, 3),), dynamic_shapes=(extents,))
+    compiled = lowerkit.compile(exported)
+    for size in (4, 10, 40):
+        x = torch.randn(size, 3)
+        for ours, eager in zip(compiled.session.run(x), halves(x), strict=True):
+            np.testing.assert_allclose(ours, eager.numpy(), rtol=1e-6)
+    for size, said in ((5, "5 is no value of"), (42, "is 21 .* its range is 2..20")):
+        with pytest.raises(RuntimeFault, match=said):
+            compiled.session.run(torch.randn(size, 3))

@@ -66,6 +66,22 @@ def test_open_extents_are_tried_from_zero_on() -> None:
     assert {each.verdict for each in found.values()} == {"same"}
 
 
+def test_sizes_that_are_computed_of_open_extents() -> None:
+    """Views whose extents are products of dims, and back, are run alone at other extents too."""
+
+    class Heads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, length, _ = x.shape
+            heads = x.reshape(batch * 2, length, 6)
+            return torch.cat([heads * 2, heads], 1).reshape(2, batch, 2 * length, 6).transpose(0, 1).sum(-1)
+
+    shapes = ({0: Dim("batch", min=1), 1: Dim("length", min=1)},)
+    found = witness_ops(torch.export.export(Heads(), (torch.randn(3, 5, 12),), dynamic_shapes=shapes), None)
+    assert [(each.name, each.operands, each.reason) for each in found if each.verdict != "same"] == []
+    assert any("(n0 * 2)" in each.operands for each in found)
+    assert all(each.cases["extents"] > 4 for each in found)
+
+
 def test_a_wrong_number_is_flagged_with_both_values_and_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     found = witness_ops(exported(), None)
