@@ -19,7 +19,7 @@ from lowerkit.cli.target_options import (
     shard_option,
     target_option,
 )
-from lowerkit.errors import ParityError, UsageError
+from lowerkit.errors import ParityError
 from lowerkit.parity.bisect.finding import Bisection
 from lowerkit.parity.check import check_program
 from lowerkit.parity.permission import statements
@@ -153,18 +153,14 @@ def check_ops(program: Program, *, as_json: bool, quiet: bool) -> None:
     """Prints a verdict for each distinct op of a captured program.
 
     Raises:
-        UsageError: LK1004, it is an ONNX model.
-        ParityError: LK6005, an op differs from eager.
+        ParityError: LK6005, an op differs from eager, of an ONNX model from ONNX Runtime.
     """
-    from lowerkit.parity.witness.ops import witness_ops
-    from lowerkit.parity.witness.record import require_alike
+    from lowerkit.parity.witness.record import owner_of, require_alike, witness_ops_in
     from lowerkit.parity.witness.verdicts import VerdictCache
 
-    if program.exported is None:
-        raise UsageError("LK1004", "--ops compares ops of PyTorch; an ONNX model has none", hint="leave it out")
-    cache = VerdictCache()
+    cache, owner = VerdictCache(), owner_of(program)
     with progress(quiet) as show:
-        found = witness_ops(program.exported, cache, show)
+        found = witness_ops_in(program, cache, show)
     cache.trim()
     if as_json:
         print_json("check_ops", {"source": program.source, "witness": [msgspec.to_builtins(each) for each in found]})
@@ -175,12 +171,12 @@ def check_ops(program: Program, *, as_json: bool, quiet: bool) -> None:
             for each in found
         ]
         compared = sum(each.verdict in ("same", "known") for each in found)
-        title = f"{program.source}: {compared} of {len(found)} distinct ops were compared with eager"
+        title = f"{program.source}: {compared} of {len(found)} distinct ops were compared with {owner}"
         print_table(title, ["op", "arguments", *kinds, "verdict", "first at"], rows)
     for each in found:
         if each.reason:
             note(f"{each.name}({each.operands}): {each.verdict}: {each.reason}", quiet)
-    require_alike(found, "eager")
+    require_alike(found, owner)
 
 
 def _sentence(row: Row) -> str:

@@ -21,6 +21,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 Array = np.ndarray[Any, Any]
 
+_NOTHING = 4
+"""The severity at which ONNX Runtime logs what ends the process alone."""
+
 
 def onnx_eager(model: Path | ModelProto) -> Callable[..., list[Array]]:
     """Returns the model as a function; ONNX Runtime, or ONNX's own evaluator where that is missing.
@@ -31,7 +34,7 @@ def onnx_eager(model: Path | ModelProto) -> Callable[..., list[Array]]:
 
     def call(*arrays: Array) -> list[Array]:
         if not made:
-            made.append(_runtime(model) or _evaluator(model))
+            made.append(_runtime(model) or onnx_evaluator(model))
         return made[0](arrays)
 
     return call
@@ -100,6 +103,34 @@ def _runtime(model: Path | ModelProto) -> Callable[[Sequence[Array]], list[Array
     return run
 
 
+def silent_session(model: ModelProto) -> Callable[[Sequence[Array]], list[Array]]:
+    """Returns a model as ONNX Runtime runs it node by node; what it refuses it raises, and logs nothing of it.
+
+    Raises:
+        Exception: ONNX Runtime is missing, or has no kernel for a node.
+    """
+    import onnxruntime
+
+    quiet = onnxruntime.RunOptions()
+    quiet.log_severity_level = _NOTHING
+    rounded = with_rounded_bfloat16(model) if holds_bfloat16(model) else RoundedModel(model, frozenset())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _NOTHING
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(
+        rounded.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        values = session.run(None, _feeds(session, arrays), quiet)
+        return [rounded.restored(name, np.asarray(value)) for name, value in zip(outputs, values, strict=True)]
+
+    return run
+
+
 def exact_session(options: Any, model: str | bytes) -> Any:
     """Returns a session of ONNX Runtime, given a path or bytes, whose products of bytes do not saturate where it can.
 
@@ -145,7 +176,8 @@ def _widened(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
 
 
-def _evaluator(model: Path | ModelProto) -> Callable[[Sequence[Array]], list[Array]]:
+def onnx_evaluator(model: Path | ModelProto) -> Callable[[Sequence[Array]], list[Array]]:
+    """Returns the model as a function by ONNX's own evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)

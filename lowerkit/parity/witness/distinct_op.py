@@ -8,11 +8,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
+from lowerkit.parity.judge.operators import PARTIAL_SUMS
 from lowerkit.program.dtypes import torch_name_of
 from lowerkit.runtimes.expressions import Expr, evaluate, to_text
 
@@ -72,6 +73,52 @@ class Operand:
         return f"{torch_name_of(self.dtype)}[{','.join(map(to_text, self.shape))}]"
 
 
+class LoneOp(Protocol):
+    """What the witness needs of an op that is run alone; :class:`DistinctOp` says it of one of PyTorch."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Its arguments, for people."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """What tells it apart from other ops."""
+        ...
+
+    @property
+    def operands(self) -> Sequence[Operand]:
+        """Its tensors."""
+        ...
+
+    @property
+    def sizes(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """Of each open extent a value, and its bounds."""
+        ...
+
+    @property
+    def spread(self) -> float:
+        """From which part of the type's largest number on its sums may leave the type in another order."""
+        ...
+
+    def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
+        """Returns the operands' shapes at the given sizes, or those of the example."""
+        ...
+
+    def call(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Runs it by its owner."""
+        ...
+
+    def second_opinion(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Returns what another owner of it computes, where there is one."""
+        ...
+
+
 @dataclass(frozen=True)
 class DistinctOp:
     """One op, apart from where it stands.
@@ -118,6 +165,15 @@ class DistinctOp:
         """What tells it apart from other ops, as text."""
         sizes = ",".join(f"{name}:{low}..{high}" for name, (_, low, high) in sorted(self.sizes.items()))
         return f"{self.name}({self.text}) {sizes}"
+
+    @property
+    def spread(self) -> float:
+        """From which part of the type's largest number on a result may be an infinity in one order of its sums."""
+        return 1.0 if torch.Tag.pointwise in self.target.tags else PARTIAL_SUMS
+
+    def second_opinion(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Returns what another owner of the op computes; PyTorch's have one."""
+        return None
 
     def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
         """Returns the operands' shapes at the given sizes, or those of the example."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ from torch.export import ExportedProgram
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
 from lowerkit.capture.torch_export.symbolic.dims import is_static
 from lowerkit.capture.torch_export.symbolic.expressions import InexpressibleError, to_expression
-from lowerkit.parity.witness.distinct_op import Computed, DistinctOp, Extent, Operand, Place, Size
+from lowerkit.parity.witness.distinct_op import Computed, DistinctOp, Extent, LoneOp, Operand, Place, Size
 from lowerkit.program.dtypes import torch_name_of
 from lowerkit.program.locations import frames_of_trace, is_users_file
 from lowerkit.runtimes.expressions import Expr, symbols
@@ -41,19 +41,22 @@ _NO_VALUES = ("aten._assert", "aten.sym_", "profiler.", "aten._check")
 """Ops that say something of sizes, or of data, and compute nothing."""
 
 
+Op = TypeVar("Op", bound=LoneOp)
+
+
 @dataclass
-class Occurrence:
+class Occurrence(Generic[Op]):
     """Where a distinct op stands in the model, and why it is not run, if it is not."""
 
-    op: DistinctOp | None
+    op: Op | None
     name: str
     places: list[str]
     reason: str = ""
 
 
-def occurrences(exported: ExportedProgram) -> list[Occurrence]:
+def occurrences(exported: ExportedProgram) -> list[Occurrence[DistinctOp]]:
     """Returns the distinct ops of a program with the nodes and lines that they stand at, in order."""
-    found: dict[str, Occurrence] = {}
+    found: dict[str, Occurrence[DistinctOp]] = {}
     folded = _folded(exported)
     for node in _calls(exported.graph):
         if node in folded:
@@ -61,8 +64,8 @@ def occurrences(exported: ExportedProgram) -> list[Occurrence]:
         place = _place(node)
         try:
             op = _Reader(node, exported.range_constraints).op()
-        except _LeftOutError as reason:
-            key, made = f"{node.target} {reason}", Occurrence(None, str(node.target), [], str(reason))
+        except LeftOutError as reason:
+            key, made = f"{node.target} {reason}", Occurrence[DistinctOp](None, str(node.target), [], str(reason))
         else:
             key, made = op.key, Occurrence(op, op.name, [])
         found.setdefault(key, made).places.append(place)
@@ -102,7 +105,7 @@ def _place(node: fx.Node) -> str:
     return f"{own[-1][0]}:{own[-1][1]}" if own else node.name
 
 
-class _LeftOutError(Exception):
+class LeftOutError(Exception):
     """Why a node is not run alone."""
 
 
@@ -122,8 +125,8 @@ class _Reader:
         own = [self._operand(source.meta["val"]) for source in self.sources]
         arguments = tuple(self._sized(value) for value in arguments)
         named = tuple((name, self._sized(value)) for name, value in named)
-        numbers = _small_numbers([extent for operand in own for extent in operand.shape])
-        smaller = tuple(Operand(each.dtype, tuple(_number(e, numbers) for e in each.shape)) for each in own)
+        numbers = small_numbers([extent for operand in own for extent in operand.shape])
+        smaller = tuple(Operand(each.dtype, tuple(number_for(e, numbers) for e in each.shape)) for each in own)
         forms: list[tuple[Any, Any, tuple[Operand, ...]]] = [(arguments, named, tuple(own))]
         if numbers:
             forms.insert(0, (arguments, named, smaller))
@@ -134,14 +137,14 @@ class _Reader:
             op = DistinctOp(self.node.target, positional, keyword, operands, self.sizes)
             if self._is_possible(op):
                 return op
-        raise _LeftOutError("eager refuses it alone, or its tensors are too large to run it beside eager")
+        raise LeftOutError("eager refuses it alone, or its tensors are too large to run it beside eager")
 
     def _read(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
             held = value.meta.get("val")
             if isinstance(held, torch.Tensor):
                 if torch_name_of(held.dtype) is None:
-                    raise _LeftOutError(f"a tensor of {held.dtype}")
+                    raise LeftOutError(f"a tensor of {held.dtype}")
                 if value not in self.sources:
                     self.sources.append(value)
                 return Place(self.sources.index(value))
@@ -149,13 +152,13 @@ class _Reader:
                 return held
             if isinstance(held, (int, float, bool)):
                 return held
-            raise _LeftOutError(f"an argument that is {type(held).__name__}")
+            raise LeftOutError(f"an argument that is {type(held).__name__}")
         if isinstance(value, (list, tuple)):
             return tuple(self._read(item) for item in value)
         if isinstance(value, torch.SymInt):
             return value
         if isinstance(value, fx.Graph | fx.GraphModule):
-            raise _LeftOutError("control flow")
+            raise LeftOutError("control flow")
         return value
 
     def _operand(self, value: torch.Tensor) -> Operand:
@@ -170,7 +173,7 @@ class _Reader:
         try:
             return to_expression(extent.node.expr, self._name)
         except InexpressibleError as part:
-            raise _LeftOutError(f"an extent, {extent.node.expr}, with the part {part}") from part
+            raise LeftOutError(f"an extent, {extent.node.expr}, with the part {part}") from part
 
     def _name(self, symbol: Any) -> str:
         if symbol not in self.names:
@@ -206,7 +209,7 @@ class _Reader:
         ]
         found = tuple(place for place in places if place is not None)
         if len(found) < len(places) or set(self.names) != known:
-            raise _LeftOutError(f"a size, {value.node.expr}, that its tensors do not tell")
+            raise LeftOutError(f"a size, {value.node.expr}, that its tensors do not tell")
         return Computed(expression, found)
 
     def _is_possible(self, op: DistinctOp) -> bool:
@@ -253,17 +256,18 @@ def _plain(bound: Any) -> int | None:
     return None if number >= 1 << 61 else number
 
 
-def _small_numbers(extents: Sequence[Extent]) -> dict[int, int]:
+def small_numbers(extents: Sequence[Extent]) -> dict[int, int]:
     """Returns what stands for each large extent: numbers from ``KEPT + 1`` on that no kept one has."""
     large = list(dict.fromkeys(extent for extent in extents if isinstance(extent, int) and extent > KEPT))
     return {extent: KEPT + 1 + number for number, extent in enumerate(large)}
 
 
-def _number(value: Any, numbers: Mapping[int, int]) -> Any:
+def number_for(value: Any, numbers: Mapping[int, int]) -> Any:
+    """Returns what stands for a large extent; anything else as it is."""
     return numbers.get(value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _mapped(value: Any, numbers: Mapping[int, int]) -> Any:
     if isinstance(value, tuple):
         return tuple(_mapped(item, numbers) for item in value)
-    return _number(value, numbers)
+    return number_for(value, numbers)

@@ -13,7 +13,7 @@ import torch
 
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.special_values import special_inputs
-from lowerkit.parity.witness.distinct_op import DistinctOp
+from lowerkit.parity.witness.distinct_op import LoneOp
 from lowerkit.program.dtypes import to_numpy
 from lowerkit.runtimes.manifest import Signature
 
@@ -40,7 +40,7 @@ class OpCase:
         return self.kind == "special"
 
 
-def drawn(op: DistinctOp, sizes: dict[str, int] | None = None, seed: int = 0) -> list[torch.Tensor] | None:
+def drawn(op: LoneOp, sizes: dict[str, int] | None = None, seed: int = 0) -> list[torch.Tensor] | None:
     """Returns values that eager takes; None where it takes none that were tried."""
     for style in _STYLES:
         tensors = _values(op, op.shapes(sizes), style, seed)
@@ -49,7 +49,7 @@ def drawn(op: DistinctOp, sizes: dict[str, int] | None = None, seed: int = 0) ->
     return None
 
 
-def _is_taken(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> bool:
+def _is_taken(op: LoneOp, tensors: Sequence[torch.Tensor]) -> bool:
     try:
         with torch.no_grad():
             op.call(tensors)
@@ -58,7 +58,7 @@ def _is_taken(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> bool:
     return True
 
 
-def _values(op: DistinctOp, shapes: Sequence[tuple[int, ...]], style: str, seed: int) -> list[torch.Tensor]:
+def _values(op: LoneOp, shapes: Sequence[tuple[int, ...]], style: str, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     limit = max(1, min([extent for shape in shapes for extent in shape], default=1))
     found: list[torch.Tensor] = []
@@ -78,7 +78,7 @@ def _values(op: DistinctOp, shapes: Sequence[tuple[int, ...]], style: str, seed:
     return found
 
 
-def cases_of(op: DistinctOp, example: Sequence[torch.Tensor], signature: Signature) -> Iterator[OpCase]:
+def cases_of(op: LoneOp, example: Sequence[torch.Tensor], signature: Signature) -> Iterator[OpCase]:
     """Yields the cases of an op.
 
     Args:
@@ -97,7 +97,7 @@ def cases_of(op: DistinctOp, example: Sequence[torch.Tensor], signature: Signatu
             yield OpCase("special", case.name, [np.asarray(array) for array in case.inputs])
 
 
-def _other_sizes(op: DistinctOp) -> Iterator[tuple[str, dict[str, int]]]:
+def _other_sizes(op: LoneOp) -> Iterator[tuple[str, dict[str, int]]]:
     for name, (value, low, high) in op.sizes.items():
         for other in dict.fromkeys((0, 1, 2, 3, value - 1, value + 1, 2 * value)):
             if other != value and other >= low and (high is None or other <= high):

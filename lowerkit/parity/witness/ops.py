@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import torch
@@ -25,14 +26,18 @@ from torch.export import ExportedProgram
 from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.errors import LowerkitError, RuntimeFault
 from lowerkit.parity.judge.eager_errors import known_reason
-from lowerkit.parity.judge.operators import PARTIAL_SUMS, difference
-from lowerkit.parity.witness.distinct_op import DistinctOp, results_of
-from lowerkit.parity.witness.distinct_ops import occurrences
+from lowerkit.parity.judge.operators import difference
+from lowerkit.parity.witness.distinct_op import DistinctOp, LoneOp, results_of
+from lowerkit.parity.witness.distinct_ops import Occurrence, occurrences
 from lowerkit.parity.witness.op_cases import OpCase, cases_of, drawn
-from lowerkit.parity.witness.raised_alone import LoweredOp, RaisedOp
+from lowerkit.parity.witness.raised_alone import LoweredOp, raised_op
 from lowerkit.parity.witness.raised_together import Example, raised_together
 from lowerkit.parity.witness.verdicts import Difference, VerdictCache, Witnessed
 from lowerkit.program.dtypes import to_torch, torch_name_of
+
+Op = TypeVar("Op", bound=LoneOp)
+Lowering: TypeAlias = Callable[[Op, Sequence[torch.Tensor]], LoweredOp]
+"""Lowers an op alone, given values at the sizes of its example; raises a LowerkitError where it cannot."""
 
 
 def witness_ops(
@@ -45,14 +50,26 @@ def witness_ops(
         cache: where verdicts are looked up and kept; None: everything is run.
         on_progress: called with the name of the op that runs.
     """
-    standing = occurrences(exported)
+    return witness_each(occurrences(exported), cache, _lowering_of_torch, on_progress)
+
+
+def witness_each(
+    standing: Sequence[Occurrence[Op]],
+    cache: VerdictCache | None,
+    lowering: Callable[[Sequence[Op]], Lowering[Op]],
+    on_progress: Callable[[str], None] | None = None,
+) -> list[Witnessed]:
+    """Returns a verdict for each distinct op, in order.
+
+    Args:
+        standing: the ops and where they stand.
+        cache: where verdicts are looked up and kept; None: everything is run.
+        lowering: given the ops that are run, returns what lowers one.
+        on_progress: called with the name of the op that runs.
+    """
     verdicts = {each.op.key: cache.find(each.op.key) for each in standing if each.op} if cache is not None else {}
     new = {each.op.key: each.op for each in standing if each.op and verdicts.get(each.op.key) is None}
-    together = _raised_together(list(new.values()))
-
-    def lower(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> LoweredOp:
-        return together.get(op.key) or RaisedOp(op, tensors)
-
+    lower = lowering(list(new.values()))
     found: list[Witnessed] = []
     for each in standing:
         if on_progress is not None:
@@ -69,6 +86,11 @@ def witness_ops(
     return found
 
 
+def _lowering_of_torch(ops: Sequence[DistinctOp]) -> Lowering[DistinctOp]:
+    together = _raised_together(ops)
+    return lambda op, tensors: together.get(op.key) or raised_op(op, tensors)
+
+
 def _raised_together(ops: Sequence[DistinctOp]) -> dict[str, LoweredOp]:
     with quiet(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -76,7 +98,7 @@ def _raised_together(ops: Sequence[DistinctOp]) -> dict[str, LoweredOp]:
         return raised_together([Example(op, tensors) for op, tensors in drawn_for if tensors is not None])
 
 
-def witness(op: DistinctOp, lower: Callable[[DistinctOp, Sequence[torch.Tensor]], LoweredOp] = RaisedOp) -> Witnessed:
+def witness(op: Op, lower: Lowering[Op]) -> Witnessed:
     """Runs one op alone on all of its cases.
 
     Args:
@@ -113,18 +135,18 @@ def witness(op: DistinctOp, lower: Callable[[DistinctOp, Sequence[torch.Tensor]]
     return Witnessed(op.name, operands, verdict, dict(counts), list(differences.values()), known)
 
 
-def _cell_name(op: DistinctOp, case: OpCase) -> str:
+def _cell_name(op: LoneOp, case: OpCase) -> str:
     """The name by which the list of eager's errors knows a case: ``add.Tensor[f32]/one nan``."""
     dtype = torch_name_of(op.operands[0].dtype) if op.operands else ""
-    return f"{op.name.partition('.')[2]}[{dtype}]/{case.text.lower()}"
+    return f"{op.name.partition('.')[2] or f'onnx::{op.name}'}[{dtype}]/{case.text.lower()}"
 
 
-def _is_determined(op: DistinctOp, example: Sequence[torch.Tensor]) -> bool:
+def _is_determined(op: LoneOp, example: Sequence[torch.Tensor]) -> bool:
     first, second = (results_of(op.call([tensor.clone() for tensor in example])) for _ in range(2))
     return all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
-def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
+def _difference(op: LoneOp, raised: LoweredOp, case: OpCase) -> str | None:
     """Returns what differs, empty where nothing does; None where there is nothing to compare."""
     tensors = [to_torch(array.copy()) for array in case.inputs]
     expected: list[torch.Tensor] | None = None
@@ -145,16 +167,18 @@ def _difference(op: DistinctOp, raised: LoweredOp, case: OpCase) -> str | None:
         # Of special values eager says more than an index check can: only extents must be refused.
         return f"eager refuses it ({refusal}), ours computes" if case.kind == "extents" and not _of_values(op) else None
     exact = cache(partial(_exact, op, tensors, len(expected)))
-    spread = 1.0 if torch.Tag.pointwise in op.target.tags else PARTIAL_SUMS
+    other = cache(partial(_second, op, tensors, len(expected)))
     for place, (value, one) in enumerate(zip(ours, expected, strict=True)):
         found, precise = to_torch(value), partial(_one_of, exact, place)
-        wrong = difference(op.name, tensors, found, one, precise, ties=case.has_ties, spread=spread)
-        if wrong:
+        compared = partial(difference, op.name, tensors, found, ties=case.has_ties, spread=op.spread)
+        wrong = compared(one, precise)
+        second = other()[place] if wrong else None
+        if wrong and (second is None or compared(second, precise)):
             return wrong
     return ""
 
 
-def _of_values(op: DistinctOp) -> bool:
+def _of_values(op: LoneOp) -> bool:
     """Whether an op reads integers, which eager may refuse for their values: drawn ones need not fit other extents."""
     return any(not operand.dtype.is_floating_point and operand.dtype != torch.bool for operand in op.operands)
 
@@ -163,7 +187,15 @@ def _one_of(values: Callable[[], Sequence[torch.Tensor | None]], place: int) -> 
     return values()[place]
 
 
-def _exact(op: DistinctOp, tensors: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor | None]:
+def _second(op: LoneOp, tensors: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor | None]:
+    try:
+        found = op.second_opinion(tensors)
+    except Exception:  # what has no opinion of these values
+        found = None
+    return found if found is not None and len(found) == count else [None] * count
+
+
+def _exact(op: LoneOp, tensors: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor | None]:
     wide = [tensor.to(torch.float64) if tensor.is_floating_point() else tensor for tensor in tensors]
     try:
         found = results_of(op.call(wide))

@@ -57,24 +57,23 @@ class LoweredOp(Protocol):
         ...
 
 
-class RaisedOp:
-    """The model of one op, at stage ``canonical``, and the interpreter that runs it.
+class RaisedProgram:
+    """The captured model of one op, at stage ``canonical``, and the interpreter that runs it.
 
     Attributes:
         program: as it was lowered; its ``eager`` is the op itself.
     """
 
-    def __init__(self, op: DistinctOp, tensors: Sequence[torch.Tensor]) -> None:
-        """Captures and lowers the op.
+    def __init__(self, program: Program) -> None:
+        """Lowers the op.
 
         Args:
-            op: what to run.
-            tensors: values at the sizes of the example.
+            program: as it was captured; it is changed.
 
         Raises:
-            LowerkitError: it cannot be captured or lowered alone.
+            LowerkitError: it cannot be lowered alone.
         """
-        self.program = captured_alone(op, tensors)
+        self.program = program
         run_stages(self.program, "canonical", pass_context(self.program))
         self._module, self._functions = executable_copy(self.program.module)
 
@@ -100,6 +99,19 @@ class RaisedOp:
             given = [signless(array, value.type) for array, value in zip(inputs, block.arguments, strict=True)]
             values = interpreter.run_block(block, given, {})
         return [typed(value, spec.dtype) for value, spec in zip(values, self.program.signature.outputs, strict=False)]
+
+
+def raised_op(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> RaisedProgram:
+    """Captures and lowers an op of PyTorch.
+
+    Args:
+        op: what to run.
+        tensors: values at the sizes of the example.
+
+    Raises:
+        LowerkitError: it cannot be captured or lowered alone.
+    """
+    return RaisedProgram(captured_alone(op, tensors))
 
 
 def captured_alone(op: DistinctOp, tensors: Sequence[torch.Tensor]) -> Program:

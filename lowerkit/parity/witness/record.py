@@ -11,6 +11,7 @@ import msgspec
 from lowerkit.compiled import CompileOptions
 from lowerkit.errors import ParityError
 from lowerkit.parity.witness.kernels import witness_kernels
+from lowerkit.parity.witness.onnx_ops import witness_onnx_ops
 from lowerkit.parity.witness.ops import witness_ops
 from lowerkit.parity.witness.verdicts import VerdictCache, Witnessed
 from lowerkit.program.program import Program
@@ -22,7 +23,7 @@ class Record(msgspec.Struct, frozen=True):
     """How much of a model was witnessed, and when.
 
     Attributes:
-        ops: verdicts of its distinct ops; empty of a model whose ops are not witnessed (ONNX).
+        ops: verdicts of its distinct ops.
         kernels: those of its distinct regions.
         date: of the run, as ``2026-12-01``.
         left_out: what has no witness at all, empty where all has one.
@@ -59,7 +60,7 @@ def require_alike(found: Sequence[Witnessed], witness: str) -> None:
 
     Args:
         found: the verdicts.
-        witness: who it was compared with: ``eager`` or ``the interpreter``.
+        witness: who it was compared with: ``eager``, ``ONNX Runtime`` or ``the interpreter``.
     """
     wrong = [each for each in found if each.verdict == "differs"]
     if not wrong:
@@ -80,10 +81,24 @@ def require_alike(found: Sequence[Witnessed], witness: str) -> None:
     )
 
 
+def owner_of(captured: Program) -> str:
+    """Returns whose word the witness of a model's ops is."""
+    return "eager" if captured.exported is not None else "ONNX Runtime"
+
+
+def witness_ops_in(
+    captured: Program, cache: VerdictCache | None, on_progress: Callable[[str], None] | None = None
+) -> list[Witnessed]:
+    """Returns a verdict for each distinct op of a captured model; none of a module in memory that is neither."""
+    if captured.exported is not None:
+        return witness_ops(captured.exported, cache, on_progress)
+    return [] if captured.onnx_model is None else witness_onnx_ops(captured, cache, on_progress)
+
+
 def witness_ops_of(
     captured: Program, options: CompileOptions, on_progress: Callable[[str], None] | None = None
 ) -> list[Witnessed]:
-    """Witnesses the ops of a captured model; of an ONNX model there are none.
+    """Witnesses the ops of a captured model.
 
     Args:
         captured: the model.
@@ -93,10 +108,8 @@ def witness_ops_of(
     Raises:
         ParityError: LK6005, an op differs from eager.
     """
-    if captured.exported is None:
-        return []
-    ops = witness_ops(captured.exported, _cache(options), on_progress)
-    require_alike(ops, "eager")
+    ops = witness_ops_in(captured, _cache(options), on_progress)
+    require_alike(ops, owner_of(captured))
     return ops
 
 
@@ -122,7 +135,7 @@ def witness_kernels_of(
     require_alike(kernels, "the interpreter")
     if cache is not None:
         cache.trim()
-    left_out = "the ops of an ONNX model have no witness" if fused.exported is None else ""
+    left_out = "" if ops or fused.exported is not None else "the ops of the model have no witness"
     return Record(list(ops), kernels, datetime.datetime.now(tz=datetime.UTC).date().isoformat(), left_out)
 
 

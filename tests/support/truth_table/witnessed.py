@@ -19,7 +19,7 @@ from lowerkit.conformance.suite import CaseReport
 from lowerkit.conformance.torch_cases import OperatorModule, known_operators
 from lowerkit.parity.witness.distinct_ops import occurrences
 from lowerkit.parity.witness.ops import witness
-from lowerkit.parity.witness.raised_alone import RaisedOp
+from lowerkit.parity.witness.raised_alone import raised_op
 from lowerkit.parity.witness.verdicts import Witnessed
 from tests.support.truth_table.forms import SYMBOLIC
 from tests.support.truth_table.operators import Drawn, drawn
@@ -53,7 +53,7 @@ class WitnessSuite:
     """The suite: the notes of a case are the verdicts on its distinct ops. An op of several operators is run once."""
 
     def __init__(self, checkout: Path | None) -> None:
-        self.lower = RaisedOp if checkout is None else OtherCheckout(checkout).lower
+        self.lower = raised_op if checkout is None else OtherCheckout(checkout).lower
         self.known: dict[str, Witnessed] = {}
 
     def run(self, name: str) -> CaseReport:

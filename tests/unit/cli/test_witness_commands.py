@@ -56,10 +56,11 @@ def test_nothing_is_written_where_something_differs(
     assert not model.with_suffix(".lk").exists()
 
 
-def test_what_has_no_witness_is_said(tmp_path: Path, lowerkit_command: RunCommand) -> None:
+def test_the_ops_of_an_onnx_model_are_witnessed(tmp_path: Path, lowerkit_command: RunCommand) -> None:
     graph = """<ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] x) => (float[2, 3] y) { y = Exp (x) }"""
     onnx.save(onnx.parser.parse_model(graph), tmp_path / "exp.onnx")
     made = lowerkit_command("compile", tmp_path / "exp.onnx", "--witness", "-o", tmp_path / "exp.lk")
     assert made.code == 0, made.err
-    assert "witnessed: 0 of 0 ops, 1 of 1 kernels" in made.err
-    assert "not compared: the ops of an ONNX model have no witness" in made.err
+    assert "witnessed: 1 of 1 ops, 1 of 1 kernels" in made.err and "not compared" not in made.err
+    report = lowerkit_command("check", tmp_path / "exp.onnx", "--ops")
+    assert report.code == 0 and "1 of 1 distinct ops were compared with ONNX Runtime" in report.out

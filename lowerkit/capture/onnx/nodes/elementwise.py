@@ -85,14 +85,18 @@ def _divided(node: Node) -> ir.Value:
 
 
 def _power(node: Node) -> ir.Value:
-    """A power in the element type of the base; that of an integer, unless to a constant one, is computed in float64."""
+    """A power in the element type of the base.
+
+    Unless to a constant number, that of integers, or of operands of two types, is computed in float64: 2^31 - 1 is odd,
+    and no float32.
+    """
     base, exponent = node.operand(0), node.operand(1)
     kind = tensor_info(base).dtype
     number = None if tensor_info(exponent).shape else node.number(1)
     if number is not None and (kind in FLOATS or (isinstance(number, int) and number >= 0)):
         whole = kind not in FLOATS or (float(number).is_integer() and abs(number) <= 4)
         return binary_scalar("pow", base, int(number) if whole else float(number))
-    computed = kind if kind in FLOATS else "f64"
+    computed = kind if kind in FLOATS and tensor_info(exponent).dtype == kind else "f64"
     return cast(broadcast_binary("pow.Tensor_Tensor", cast(base, computed), cast(exponent, computed)), kind)
 
 

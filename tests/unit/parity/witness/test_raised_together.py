@@ -15,7 +15,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.parity.witness import raised_together as module
 from lowerkit.parity.witness.distinct_ops import occurrences
 from lowerkit.parity.witness.op_cases import cases_of, drawn
-from lowerkit.parity.witness.raised_alone import RaisedOp
+from lowerkit.parity.witness.raised_alone import raised_op
 from lowerkit.parity.witness.raised_together import Example, raised_together
 
 FUNCTIONS: list[Callable[[Tensor, Tensor], Any]] = [
@@ -48,7 +48,7 @@ def test_each_part_gives_the_bits_of_the_op_alone() -> None:
     together = raised_together(given)
     assert together.keys() == {each.op.key for each in given} and len(given) > 12
     for each in given:
-        part, alone = together[each.op.key], RaisedOp(each.op, each.tensors)
+        part, alone = together[each.op.key], raised_op(each.op, each.tensors)
         assert [spec.dtype for spec in part.signature.outputs] == [spec.dtype for spec in alone.signature.outputs]
         for case in cases_of(each.op, each.tensors, part.signature):
             outcomes = [_outcome(lowered, case.inputs) for lowered in (part, alone)]
