@@ -305,6 +305,5 @@ class RaiseReductions(TablePass):
         **{f"torch.aten.var_mean{suffix}": _raise_variance_and_mean for suffix in ("", ".dim", ".correction")},
         "torch.aten.linalg_vector_norm": _raise_vector_norm,
         "torch.aten.norm.ScalarOpt_dim": _raise_norm,
-        "torch.aten.norm.Scalar": _raise_norm,
         "torch.aten.logsumexp": _raise_logsumexp,
     }
