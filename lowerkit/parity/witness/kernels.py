@@ -55,7 +55,8 @@ def witness_kernels(
     cache: VerdictCache | None,
     on_progress: Callable[[str], None] | None = None,
 ) -> list[Witnessed]:
-    """Returns a verdict for each distinct region of the host, and one for all that each accelerator runs.
+    """Returns a verdict for each distinct region, of the host and of accelerators, and for each function that one of
+    these compiles as a whole.
 
     Args:
         program: at stage ``fused``; it is not changed.
@@ -68,20 +69,18 @@ def witness_kernels(
     executable, _ = executable_copy(program.module)  # the same regions in the same order
     interpreted = units_of(operations(main_block(executable)))
     for unit, own in zip(units_of(operations(main_block(program.module))), interpreted, strict=True):
-        if unit.target != HOST:
-            reason = f"it runs on {unit.target}, whose code has no witness here"
-            found.setdefault(unit.target, Witnessed(unit.target, "", "left out", reason=reason, places=[]))
-            found[unit.target].places.append(str(describe(unit.last)))
-            continue
-        stored = [_is_weight(value) for value in unit.op.operands]
+        stored = _stored(unit)
         extents, reason = _open_extents(unit, regions)
+        if unit.target != HOST and options.allow:
+            reason = f"{unit.target} may compute less exactly: {', '.join(sorted(options.allow))}"
         key = _key(unit, stored, options) + (extents.text if extents is not None else reason)
         if key not in found:
             verdict = cache.find(key) if cache is not None else None
             if verdict is None:
+                alone = _Alone(unit, own, stored, extents)
                 if on_progress is not None:
-                    on_progress(f"witness of a kernel, {unit.op.attributes['kind']}")
-                verdict = _verdict(_Alone(unit, own, stored, extents), reason, options)
+                    on_progress(f"witness of a kernel, {alone.named[0]}")
+                verdict = _verdict(alone, reason, options)
                 if cache is not None:
                     cache.keep(key, verdict)
             found[key] = msgspec.structs.replace(verdict, places=[])
@@ -93,11 +92,20 @@ def _open_extents(unit: Unit, regions: OpenRegions) -> tuple[OpenExtents | None,
     """Returns the extents of a region where some are open, and why it cannot be run."""
     if all(extent >= 0 for each in unit.types for extent in each.shape):
         return None, ""
+    if unit.target != HOST:
+        return None, f"its extents are open, and it runs on {unit.target}"
     try:
         extents = regions.extents(unit)
     except LowerkitError as error:
         return None, error.message
     return extents, "" if extents.sizes else "no small extents that were tried fulfil the model's guards"
+
+
+def _stored(unit: Unit) -> list[bool]:
+    """Whether each operand is stored with the code, and so may be packed."""
+    if unit.view is not None:
+        return [operand.is_weight for operand in unit.view.operands]
+    return [_is_weight(unit.outer.get(value, value)) for value in unit.op.operands]
 
 
 def _is_weight(value: ir.Value) -> bool:
@@ -107,9 +115,11 @@ def _is_weight(value: ir.Value) -> bool:
 def _key(unit: Unit, stored: Sequence[bool], options: CompileOptions) -> str:
     """The region's text, with values numbered by where they come up first: equal regions have equal texts."""
     numbers: dict[str, str] = {}
-    text = unit.op.get_asm(enable_debug_info=False, assume_verified=True)
+    ops = [unit.op] if unit.view is None else [op.operation for op in unit.block.operations]
+    text = "\n".join(op.get_asm(enable_debug_info=False, assume_verified=True) for op in ops)
     text = re.sub(r"%[\w$.-]+", lambda name: numbers.setdefault(name.group(), f"%{len(numbers)}"), text)
-    return f"{options.spec}\n{list(stored)}\n{text}"
+    runs_on = f" {unit.target} as {options.device}" if unit.target != HOST else ""
+    return f"{options.spec}{runs_on}\n{list(stored)}\n{text}"
 
 
 def _verdict(alone: _Alone, reason: str, options: CompileOptions) -> Witnessed:
@@ -117,8 +127,13 @@ def _verdict(alone: _Alone, reason: str, options: CompileOptions) -> Witnessed:
         return Witnessed(*alone.named, "left out", reason=reason)
     try:
         return alone.witness(options)
-    except UnsupportedError as error:  # what the interpreter does not know has no other witness
-        return Witnessed(*alone.named, "left out", reason=error.message)
+    except (UnsupportedError, _LeftOutError) as error:  # what the interpreter does not know has no other witness
+        reason = error.message if isinstance(error, LowerkitError) else str(error)
+        return Witnessed(*alone.named, "left out", reason=reason)
+
+
+class _LeftOutError(Exception):
+    """Why a region was not run."""
 
 
 @dataclass(frozen=True)
@@ -136,25 +151,36 @@ class _Alone:
         self.interpreted = interpreted
         self.stored = stored
         self.extents = extents
-        self.types = [ir.RankedTensorType(value.type) for value in unit.op.operands]
+        self.types = [ir.RankedTensorType(value.type) for value in unit.block.arguments]
         self.has_places = any(op.operation.name in _LOOK_UPS for op in unit.block.operations)
 
     @property
     def named(self) -> tuple[str, str]:
         """The kind, and the operands for people."""
         text = ", ".join(f"{each.element_type}[{','.join(map(_extent, each.shape))}]" for each in self.types)
-        return ir.StringAttr(self.unit.op.attributes["kind"]).value, text
+        if self.unit.view is not None:
+            return f"a function of {self.unit.target}", text
+        kind = ir.StringAttr(self.unit.op.attributes["kind"]).value
+        return f"{kind} on {self.unit.target}" if self.unit.target != HOST else kind, text
 
     def witness(self, options: CompileOptions) -> Witnessed:
         """Compiles the region and runs all cases."""
         extents, kind = self.extents, self.named[0]
         shapes = extents.shapes(extents.sizes[0]) if extents is not None else [tuple(each.shape) for each in self.types]
         operands = self._drawn(shapes)
-        piece = region_piece(self.unit.op, operands, self.stored)
+        *_, piece = (
+            [region_piece(self.unit.op, operands, self.stored)]
+            if self.unit.target == HOST
+            else self.unit.pieces(operands, self.stored)
+        )
         if extents is not None:
             piece.program.signature = extents.signature(piece.program.signature, self.stored)
-        given = CompileOptions(options.target, golden=False, use_cache=options.use_cache)
-        session = compile_program(piece.program, given).session
+        given = CompileOptions(options.target, golden=False, use_cache=options.use_cache, device=options.device)
+        compiled = compile_program(piece.program, given)
+        try:
+            session = compiled.session
+        except RuntimeFault as fault:
+            raise _LeftOutError(f"{fault.code}: {fault.message}") from fault
         counts: Counter[str] = Counter()
         differences: dict[str, Difference] = {}
         for case in self._cases(piece, operands):
