@@ -50,7 +50,7 @@ def witness_ops(
         cache: where verdicts are looked up and kept; None: everything is run.
         on_progress: called with the name of the op that runs.
     """
-    return witness_each(occurrences(exported), cache, _lowering_of_torch, on_progress)
+    return witness_each(occurrences(exported), cache, lowering_of_torch, on_progress)
 
 
 def witness_each(
@@ -86,7 +86,8 @@ def witness_each(
     return found
 
 
-def _lowering_of_torch(ops: Sequence[DistinctOp]) -> Lowering[DistinctOp]:
+def lowering_of_torch(ops: Sequence[DistinctOp]) -> Lowering[DistinctOp]:
+    """Returns what lowers one of ``ops``: all that can be are captured together."""
     together = _raised_together(ops)
     return lambda op, tensors: together.get(op.key) or raised_op(op, tensors)
 

@@ -17,9 +17,9 @@ from torch.export import ExportedProgram
 from lowerkit.capture.torch_export.eager import quiet
 from lowerkit.conformance.suite import CaseReport
 from lowerkit.conformance.torch_cases import OperatorModule, known_operators
+from lowerkit.parity.witness.distinct_op import DistinctOp
 from lowerkit.parity.witness.distinct_ops import occurrences
-from lowerkit.parity.witness.ops import witness
-from lowerkit.parity.witness.raised_alone import raised_op
+from lowerkit.parity.witness.ops import lowering_of_torch, witness
 from lowerkit.parity.witness.verdicts import Witnessed
 from tests.support.truth_table.forms import SYMBOLIC
 from tests.support.truth_table.operators import Drawn, drawn
@@ -53,12 +53,13 @@ class WitnessSuite:
     """The suite: the notes of a case are the verdicts on its distinct ops. An op of several operators is run once."""
 
     def __init__(self, checkout: Path | None) -> None:
-        self.lower = raised_op if checkout is None else OtherCheckout(checkout).lower
+        self.other = None if checkout is None else OtherCheckout(checkout).lower
         self.known: dict[str, Witnessed] = {}
 
     def run(self, name: str) -> CaseReport:
         """Witnesses the ops of one case."""
         found: dict[str, Witnessed] = {}
+        ops: dict[str, DistinctOp] = {}
         refusal = "it has no samples of tensors in these element types"
         for exported in _programs(name):
             if isinstance(exported, str):
@@ -69,10 +70,12 @@ class WitnessSuite:
                 if op is None:
                     made = Witnessed(occurrence.name, "", "left out", reason=occurrence.reason)
                     found.setdefault(f"{made.name} {made.reason}", made)
-                    continue
-                if op.key not in self.known:
-                    self.known[op.key] = witness(op, self.lower)
-                found[op.key] = self.known[op.key]
+                else:
+                    ops[op.key] = op
+        new = [op for key, op in ops.items() if key not in self.known]
+        lower = self.other or lowering_of_torch(new)
+        self.known |= {op.key: witness(op, lower) for op in new}
+        found |= {key: self.known[key] for key in ops}
         if not found:
             found[""] = Witnessed("", "", "left out", reason=refusal)
         return CaseReport([msgspec.json.encode(OperatorVerdict(name, verdict)).decode() for verdict in found.values()])
