@@ -105,8 +105,6 @@ def _along(value: ir.Value, axis: int, low: int, high: int, mode: str) -> ir.Val
         if max(low, high) > limit or size + low + high < 1:
             raise RefusalError(f"{mode} padding of {low} and {high} around {size} elements")
         return taken_at(value, axis, [_source(index, size, mode) for index in range(-low, size + high)])
-    if min(low, high) < 0:
-        raise RefusalError(f"{mode} padding of {low} and {high} around an open extent: cut the tensor by a slice first")
     last = arith.SubIOp(size, constant_index(1)).result
 
     def source(place: ir.Value) -> ir.Value:

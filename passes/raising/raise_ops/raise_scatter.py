@@ -25,7 +25,6 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     common_sizes,
     expand,
     from_ordered,
-    full,
     ordered,
     product,
     signed,
@@ -36,15 +35,19 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
+    TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
     bool_of,
     build,
+    constant_bool,
     constant_int,
     constant_none,
+    constant_number,
     constant_string,
     defining_op,
     from_builtin,
+    int_list,
     int_of,
     is_none,
     like_result,
@@ -191,6 +194,13 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
     return cast(source, dtype)
 
 
+def _full(number: float | int, shape: Sequence[int | ir.Value], dtype: str) -> ir.Value:
+    number = bool(number) if dtype == "i1" else number
+    operands = [int_list(shape), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
+    kind = TensorInfo(tuple(size if isinstance(size, int) else None for size in shape), dtype).torch_type()
+    return build("torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [kind])[0]
+
+
 def _scattered(
     op: ir.Operation, source: ir.Value | float, kind: str, *, include_self: bool = True, mean: bool = False
 ) -> Sequence[ir.Value]:
@@ -201,7 +211,7 @@ def _scattered(
     plan, shape = _plan(value, int_of(op.operands[1]), index)
 
     def everywhere(number: float | int) -> ir.Value:
-        return full(number, shape, info.dtype)
+        return _full(number, shape, info.dtype)
 
     number = isinstance(source, (int, float))
     updates = everywhere(source) if number else view(_updates(source, index, info.dtype), shape)
@@ -210,7 +220,7 @@ def _scattered(
         data = plan.write(data, everywhere(_neutral(kind, info)), "set")
     result = plan.write(data, updates, kind)
     if mean:
-        ones = full(1, sizes_of(data), info.dtype)
+        ones = _full(1, sizes_of(data), info.dtype)
         counts = ones if include_self else plan.write(ones, everywhere(0), "set")
         counts = plan.write(counts, everywhere(1), "add")
         if info.is_float:

@@ -84,9 +84,16 @@ def _switched_fake_quantize(
     return torch.where(off, value, found), off | inside
 
 
+def _values_of(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Tensor]:
+    return lambda *arguments: function(*arguments)[0]
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten._weight_int8pack_mm.default: _product_with_int8_weights,
+    aten.fake_quantize_per_channel_affine.default: _values_of(_fake_quantize_per_channel),
     aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,
+    aten.fake_quantize_per_tensor_affine.default: _values_of(_fake_quantize),
+    aten.fake_quantize_per_tensor_affine.tensor_qparams: _values_of(_fake_quantize),
     aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _switched_fake_quantize,
 }
