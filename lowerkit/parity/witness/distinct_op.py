@@ -163,8 +163,7 @@ class DistinctOp:
     @property
     def key(self) -> str:
         """What tells it apart from other ops, as text."""
-        sizes = ",".join(f"{name}:{low}..{high}" for name, (_, low, high) in sorted(self.sizes.items()))
-        return f"{self.name}({self.text}) {sizes}"
+        return f"{self.name}({self.text}) {sizes_text(self.sizes)}"
 
     @property
     def spread(self) -> float:
@@ -177,8 +176,7 @@ class DistinctOp:
 
     def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
         """Returns the operands' shapes at the given sizes, or those of the example."""
-        values = {name: value for name, (value, _, _) in self.sizes.items()} | dict(sizes or {})
-        return [tuple(evaluate(extent, values) for extent in operand.shape) for operand in self.operands]
+        return shapes_at(self, sizes)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Calls the op on tensors of the operands' types; those it would write to are copied."""
@@ -204,6 +202,17 @@ class DistinctOp:
             for name, number, axis in size.found_at
         }
         return value_of(size.expression, values)
+
+
+def sizes_text(sizes: Mapping[str, tuple[int, int, int | None]]) -> str:
+    """Returns the bounds of open extents as a key has them."""
+    return ",".join(f"{name}:{low}..{high}" for name, (_, low, high) in sorted(sizes.items()))
+
+
+def shapes_at(op: LoneOp, sizes: Mapping[str, int] | None) -> list[tuple[int, ...]]:
+    """Returns the shapes of an op's operands at the given sizes, or those of the example."""
+    values = {name: value for name, (value, _, _) in op.sizes.items()} | dict(sizes or {})
+    return [tuple(evaluate(extent, values) for extent in operand.shape) for operand in op.operands]
 
 
 def value_of(expression: Expr, values: Mapping[str, Any]) -> Any:

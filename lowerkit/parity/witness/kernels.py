@@ -71,8 +71,8 @@ def witness_kernels(
     for unit, own in zip(units_of(operations(main_block(program.module))), interpreted, strict=True):
         stored = _stored(unit)
         extents, reason = _open_extents(unit, regions)
-        if unit.target != HOST and options.allow:
-            reason = f"{unit.target} may compute less exactly: {', '.join(sorted(options.allow))}"
+        if unit.target != HOST and options.spec.allow:
+            reason = f"{unit.target} may compute less exactly: {', '.join(sorted(options.spec.allow))}"
         key = _key(unit, stored, options) + (extents.text if extents is not None else reason)
         if key not in found:
             verdict = cache.find(key) if cache is not None else None
@@ -81,7 +81,7 @@ def witness_kernels(
                 if on_progress is not None:
                     on_progress(f"witness of a kernel, {alone.named[0]}")
                 verdict = _verdict(alone, reason, options)
-                if cache is not None:
+                if cache is not None and verdict.verdict == "same":  # a device may be there another time
                     cache.keep(key, verdict)
             found[key] = msgspec.structs.replace(verdict, places=[])
         found[key].places.append(str(describe(unit.last)))

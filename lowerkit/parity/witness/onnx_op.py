@@ -5,6 +5,7 @@ It has what :class:`~lowerkit.parity.witness.distinct_op.DistinctOp` has for an 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from lowerkit.capture.onnx.eager import onnx_evaluator, silent_session
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.judge.operators import PARTIAL_SUMS
-from lowerkit.parity.witness.distinct_op import Extent, Operand
+from lowerkit.parity.witness.distinct_op import Extent, Operand, shapes_at, sizes_text
 from lowerkit.program.dtypes import name_of, to_numpy, to_torch, torch_dtype, torch_name_of
-from lowerkit.runtimes.expressions import evaluate, to_text
+from lowerkit.runtimes.expressions import to_text
 
 Run: TypeAlias = Callable[[Sequence[Array]], list[Array]]
 
@@ -73,8 +74,10 @@ class OnnxOp:
     @property
     def key(self) -> str:
         """What tells it apart from other ops, as text."""
-        sizes = ",".join(f"{name}:{low}..{high}" for name, (_, low, high) in sorted(self.sizes.items()))
-        return f"onnx {self.opsets} {self.name}({self.text}) {sizes}"
+        # The text of an attribute that is a tensor does not have its elements.
+        tensors = [each.SerializeToString() for each in self.node.attribute if each.HasField("t")]
+        elements = hashlib.sha256(b"".join(tensors)).hexdigest() if tensors else ""
+        return f"onnx {self.opsets} {self.name}({self.text}) {sizes_text(self.sizes)} {elements}"
 
     @property
     def spread(self) -> float:
@@ -87,8 +90,7 @@ class OnnxOp:
 
     def shapes(self, sizes: Mapping[str, int] | None = None) -> list[tuple[int, ...]]:
         """Returns the operands' shapes at the given sizes, or those of the example."""
-        values = {name: value for name, (value, _, _) in self.sizes.items()} | dict(sizes or {})
-        return [tuple(evaluate(extent, values) for extent in operand.shape) for operand in self.operands]
+        return shapes_at(self, sizes)
 
     def model(self, dtypes: Sequence[str] | None = None) -> ModelProto:
         """Returns the node as a model; with ``dtypes`` its operands are of these element types."""

@@ -102,3 +102,10 @@ def test_a_verdict_is_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
     first = witness_onnx_ops(capture_onnx(model), cache)
     monkeypatch.setattr("lowerkit.parity.witness.ops.witness", lambda *_: pytest.fail("it was known"))
     assert witness_onnx_ops(capture_onnx(model), cache) == first
+
+
+def test_nodes_that_differ_in_a_tensor_of_an_attribute_are_two() -> None:
+    values = [onnx.helper.make_tensor("value", onnx.TensorProto.FLOAT, [1], [number]) for number in (1.0, 2.0)]
+    nodes = [onnx.helper.make_node("ConstantOfShape", ["x0"], ["y0"], value=value) for value in values]
+    first, second = (OnnxOp(node, (), {}, [("", 21)]).key for node in nodes)
+    assert first != second
