@@ -179,27 +179,34 @@ def test_ctrl_c_ends_the_workers(tmp_path: Path) -> None:
     plans = [add_constant(value) for value in range(compile_pool.MISSES_WORTH_WORKERS + 2)]
 
     def interrupt(_: str) -> None:
-        seen.extend(_children())
+        seen.extend(_workers())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         compile_kernels(plans, CPU, None, 2, on_progress=interrupt)
     assert seen
-    assert not set(seen) & set(_children())
+    assert not set(seen) & set(_workers())
 
 
-def _children() -> list[int]:
-    """The compile workers among the children of this process: earlier tests may have left others."""
-    tasks = Path("/proc/self/task")
-    found = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if worker_process.WORKER_COMMAND[-1] in _command_line(pid)]
+def _workers() -> list[int]:
+    """The compile workers among the children of this process: earlier tests may have left others.
+
+    By the parents that the processes name: the lists of children that the threads of this process have lose an entry
+    where a thread of another test ends in between.
+    """
+    ours = (f"PPid:\t{os.getpid()}\n", worker_process.WORKER_COMMAND[-1])
+    return [int(folder.name) for folder in Path("/proc").iterdir() if _is_worker(folder, *ours)]
 
 
-def _command_line(pid: int) -> str:
+def _is_worker(folder: Path, parent: str, command: str) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return (
+            folder.name.isdecimal()
+            and parent in (folder / "status").read_text()
+            and command in (folder / "cmdline").read_text()
+        )
     except OSError:  # it ended in between
-        return ""
+        return False
 
 
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
