@@ -306,5 +306,7 @@ def test_descriptors_and_threads_are_given_back() -> None:
         return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
 
     once()  # what tests before this one left may be closed meanwhile, by threads of theirs
-    first = once()
-    assert [once() for _ in range(5)] == [first] * 5
+    descriptors, threads = once()
+    later = [once() for _ in range(5)]  # fewer where a thread of another test ends in between
+    assert max(one for one, _ in later) <= descriptors
+    assert max(one for _, one in later) <= threads
