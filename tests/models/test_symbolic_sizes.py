@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.nn import functional
 
 import lowerkit
-from lowerkit.errors import RuntimeFault, UnsupportedError
+from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
 
@@ -105,20 +105,29 @@ def test_a_model_that_is_one_view_has_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda x: functional.interpolate(x, scale_factor=0.7) * 2, "resized by 0.7"),
-        (lambda x: functional.pad(x, (-1, 2), mode="reflect"), "in mode reflect"),
-    ],
+    ("mode", "least"), [("reflect", {(3, -4): 4}), ("replicate", {(3, -4): 3}), ("circular", {(3, -4): 7, (-4, 3): 7})]
 )
-def test_what_cannot_be_right_is_refused(change: Any, words: str) -> None:
+@pytest.mark.parametrize("pad", [(-1, 2), (2, -1), (-1, -2), (3, -4), (-4, 3), (-1, 0)])
+def test_padding_that_cuts_off_at_any_size(mode: str, least: dict[tuple[int, int], int], pad: tuple[int, int]) -> None:
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.pad(x, pad, mode=mode)
+
+    compiled = lowerkit.compile(Padded(), (torch.randn(2, 3, 9),), dynamic_shapes=({2: Dim.AUTO},))
+    for length in range(least.get(pad, 5), 13):
+        assert_as_eager(compiled, Padded(), torch.randn(2, 3, length))
+    for length in range(1, least.get(pad, 2)):
+        with pytest.raises(LowerkitError, match="LK8004"):
+            compiled(torch.randn(2, 3, length))
+
+
+def test_what_cannot_be_right_is_refused() -> None:
     class Changed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return change(x)
+            return functional.interpolate(x, scale_factor=0.7) * 2
 
-    dims: Any = {2: Dim.AUTO}
-    with pytest.raises(UnsupportedError, match=words):
-        lowerkit.compile(Changed(), (torch.randn(2, 3, 9),), dynamic_shapes=(dims,))
+    with pytest.raises(UnsupportedError, match="resized by 0.7"):
+        lowerkit.compile(Changed(), (torch.randn(2, 3, 9),), dynamic_shapes=({2: Dim.AUTO},))
 
 
 class FixedChannels(nn.Module):

@@ -92,6 +92,26 @@ def test_zeta() -> None:
     holds(special.zeta, s, torch.cat([torch.rand(8) * 20 + 0.1, torch.tensor([-2.5, -7.25, -3.0, 0.0])]))
 
 
+def test_zeta_at_special_values() -> None:
+    values = torch.tensor([*(sign * x for x in (math.inf, 3.4e38, 1e-45, 0.0, 1.0, 0.5, 1.5) for sign in (1, -1)), 2.0])
+    values = torch.cat([values, torch.tensor([math.nan, 100.0])])
+    s, q = (side.flatten() for side in torch.meshgrid(values, values, indexing="ij"))
+    compiled = lowerkit.compile(Function(special.zeta).eval(), (s, q))
+    np.testing.assert_allclose(compiled(s, q), special.zeta(s, q).numpy(), rtol=1e-5)
+
+
+def test_degrees_that_no_float_holds() -> None:
+    """Eager casts a degree to a float, and to an integer again."""
+    same(special.hermite_polynomial_h, torch.tensor([2, -3, 5]), torch.tensor([2**63 - 1, 3, -(2**63)]))
+
+
+def test_look_ups_of_any_index_under_a_mask() -> None:
+    index = torch.tensor([[-1], [0], [3], [-9], [7]])
+    columns = torch.arange(3)
+    look_up = aten._unsafe_masked_index
+    same(lambda x, mask, i: look_up(x, mask, [i, columns], -8.0), torch.randn(4, 3), torch.rand(5, 3) < 0.7, index)
+
+
 @pytest.mark.parametrize("function", [torch.gcd, torch.lcm])
 def test_divisors(function: Callable[..., Any]) -> None:
     same(function, torch.randint(-60, 60, (6, 7)), torch.tensor([0, 1, -6, 12, 35, -1, 48]))

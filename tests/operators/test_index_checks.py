@@ -423,3 +423,52 @@ def test_places_of_an_unpooling_to_open_sizes() -> None:
     np.testing.assert_array_equal(compiled(x, places), Unpooled()(x, places).numpy())
     with pytest.raises(RuntimeFault, match="index 16 of max_unpool2d"):
         compiled(x[:, :, :2], places[:, :, [0, 2]].where(torch.tensor([[True, True], [True, False]]), 23))
+
+
+class MaskedWrites(nn.Module):
+    """A value for each place of a mask: as many as there are places, in ``masked_scatter`` as many at least."""
+
+    def forward(self, x: Tensor, mask: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        written, rows = x.clone(), x.clone()
+        written[mask] = values
+        rows[mask[:, 0]] = values[:2, None]
+        return written, rows, x.index_put((mask,), values, accumulate=True)
+
+
+def _masks(*counts: int) -> list[Tensor]:
+    """Of 4 by 3 elements, in which the first column holds at two places."""
+    found = torch.zeros(len(counts), 4, 3, dtype=torch.bool)
+    found[:, 1:3, 0] = True
+    for mask, count in zip(found, counts, strict=True):
+        mask.reshape(-1)[[1, 2, 4, 5, 7, 8, 10, 11][: count - 2]] = True
+    return list(found)
+
+
+@pytest.mark.parametrize("count", [None, Dim("n", min=2, max=64)])
+def test_values_for_the_places_of_a_mask(count: Any) -> None:
+    x, values = torch.randn(4, 3), torch.randn(5)
+    right, few, many = _masks(5, 4, 6)
+    shapes: Any = None if count is None else (None, None, {0: count})
+    compiled = lowerkit.compile(MaskedWrites(), (x, right, values), dynamic_shapes=shapes)
+    for have, want in zip(compiled(x, right, values), MaskedWrites()(x, right, values), strict=True):
+        np.testing.assert_array_equal(have, want.numpy())
+    for mask, index in ((few, "index 1 of index_put's values without a place"), (many, "index 5 of index_put")):
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            MaskedWrites()(x, mask, values)
+        with pytest.raises(RuntimeFault, match=f"LK8015(.|\n)*{index} is out of range"):
+            compiled(x, mask, values)
+
+
+def test_values_that_a_mask_scatters() -> None:
+    class Scattered(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+            return x.masked_scatter(mask, values)
+
+    x, values = torch.randn(2, 4, 3), torch.randn(5, 2)
+    few, many = _masks(5, 6)  # in both of the matrices
+    compiled = lowerkit.compile(Scattered(), (x, few, values))
+    np.testing.assert_array_equal(compiled(x, few, values), Scattered()(x, few, values).numpy())
+    with pytest.raises(RuntimeError, match="number of ones in mask"):
+        Scattered()(x, many, values)
+    with pytest.raises(RuntimeFault, match=r"index 10 of masked_scatter is out of range"):
+        compiled(x, many, values)

@@ -12,7 +12,6 @@ from torch.export import Dim
 from torch.nn import functional
 
 import lowerkit
-from lowerkit.errors import UnsupportedError
 
 # Extents of the example and of further calls; whether the last window of ceil_mode counts is a guard, so the remainders
 # by the strides stay the same.
@@ -37,20 +36,39 @@ class Pools(torch.nn.Module):
         return results
 
 
+def _bounded(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randn(shape) if dtype.is_floating_point else torch.randint(-(2**58), 2**58, shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 @pytest.mark.parametrize("rank", EXTENTS)
-def test_windows_over_the_end(rank: int) -> None:
+def test_windows_over_the_end(rank: int, dtype: torch.dtype) -> None:
+    """Sums of 64 bits are exact in eager, and in no float."""
     module = Pools(rank)
     shapes = [(2, 3, *extents) for extents in EXTENTS[rank]]
     spec = (dict.fromkeys(range(2, 2 + rank), Dim.AUTO),)
-    compiled = lowerkit.compile(module, (torch.randn(shapes[0]),), dynamic_shapes=spec)
+    compiled = lowerkit.compile(module, (_bounded(dtype, shapes[0]),), dynamic_shapes=spec)
     for shape in shapes:
-        x = torch.randn(shape)
+        x = _bounded(dtype, shape)
         found: Any = compiled(x)
         for have, want in zip(found, module(x), strict=True):
-            np.testing.assert_allclose(have, want.numpy(), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(have, want.numpy(), rtol=1e-5 if dtype.is_floating_point else 0, atol=1e-6)
 
 
-def test_means_of_whole_numbers_are_refused() -> None:
-    """Sums of 64 bits have no pool: they are exact in eager, and in no float."""
-    with pytest.raises(UnsupportedError, match="floating point elements, found i64"):
-        lowerkit.compile(Pools(2), (torch.ones(2, 3, 5, 6, dtype=torch.int64),))
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("rank", EXTENTS)
+def test_means_of_whole_numbers(rank: int, symbolic: bool) -> None:
+    """Without a last window over the end, of known extents and of open ones, with a batch and without."""
+
+    class Means(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            pool = getattr(functional, f"avg_pool{rank}d")
+            return pool(x, 3, 2, 1), pool(x[0], 2), pool(x, 3, 1, 1, False, False)
+
+    x = _bounded(torch.int64, (2, 3, *EXTENTS[rank][0]))
+    spec: Any = (dict.fromkeys(range(2, 2 + rank), Dim.AUTO),) if symbolic else None
+    compiled = lowerkit.compile(Means(), (x,), dynamic_shapes=spec)
+    for extents in EXTENTS[rank] if symbolic else EXTENTS[rank][:1]:
+        x = _bounded(torch.int64, (2, 3, *extents))
+        for have, want in zip(compiled(x), Means()(x), strict=True):
+            np.testing.assert_array_equal(have, want.numpy())

@@ -24,6 +24,7 @@ from lowerkit.capture.contracts.vocabulary import (
     fits,
     last_as,
     ranked,
+    repeated,
     said,
 )
 
@@ -95,8 +96,9 @@ CONTRACTS: Mapping[str, Contract] = {
         (
             extents(last_as("pad", 2), when=lambda call: call.arguments["mode"] == "replicate"),
             extents(last_as("pad", 2), beyond("pad"), lambda call: call.arguments["mode"] == "reflect"),
+            extents(last_as("pad", 2), repeated("pad"), lambda call: call.arguments["mode"] == "circular"),
         ),
-        refusal="[Ee]xpected|[Pp]adding size",
+        refusal="[Ee]xpected|[Pp]adding (size|value)",
     ),
     # Writes into a part.
     "select_scatter": Contract((_POSITION, fits("src", selected)), refusal=f"{_SIZE}|out of range"),

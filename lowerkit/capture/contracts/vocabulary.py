@@ -97,6 +97,19 @@ def beyond(name: str) -> Least:
     return least
 
 
+def repeated(name: str) -> Least:
+    """As many as are repeated, beside those that amounts below 0 cut off; the last dim's padding comes first.
+
+    Where more are asked of what is left, eager reads what it has not written.
+    """
+
+    def least(call: Call, behind: int) -> int | None:
+        amounts = [one for one in call.arguments[name][2 * behind : 2 * behind + 2] if isinstance(one, int)]
+        return max(1, *amounts) - sum(min(amount, 0) for amount in amounts) if len(amounts) == 2 else None
+
+    return least
+
+
 def extents(
     dims: Dims,
     other: Least = lambda *_: 1,

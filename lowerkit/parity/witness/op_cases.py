@@ -14,7 +14,8 @@ import torch
 from lowerkit.dialect.reference.numeric import Array
 from lowerkit.parity.special_values import special_inputs
 from lowerkit.parity.witness.distinct_op import LoneOp
-from lowerkit.program.dtypes import to_numpy
+from lowerkit.parity.witness.op_domains import fitting
+from lowerkit.program.dtypes import to_numpy, to_torch
 from lowerkit.runtimes.manifest import Signature
 
 _STYLES = ("numbers", "places", "ones")
@@ -43,7 +44,7 @@ class OpCase:
 def drawn(op: LoneOp, sizes: dict[str, int] | None = None, seed: int = 0) -> list[torch.Tensor] | None:
     """Returns values that eager takes; None where it takes none that were tried."""
     for style in _STYLES:
-        tensors = _values(op, op.shapes(sizes), style, seed)
+        tensors = fitting(op.name, _values(op, op.shapes(sizes), style, seed))
         if _is_taken(op, tensors):
             return tensors
     return None
@@ -94,7 +95,8 @@ def cases_of(op: LoneOp, example: Sequence[torch.Tensor], signature: Signature) 
         yield OpCase("extents", text, [to_numpy(tensor) for tensor in tensors])
     if any(array.size for array in arrays):
         for case in special_inputs(signature, arrays):
-            yield OpCase("special", case.name, [np.asarray(array) for array in case.inputs])
+            given = [to_torch(np.array(array)) for array in case.inputs]
+            yield OpCase("special", case.name, [to_numpy(tensor) for tensor in fitting(op.name, given)])
 
 
 def _other_sizes(op: LoneOp) -> Iterator[tuple[str, dict[str, int]]]:

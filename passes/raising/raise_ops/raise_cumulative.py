@@ -17,6 +17,7 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     dtype_of_code,
     from_builtin,
     int_of,
+    like_result,
     tensor_info,
     to_builtin,
 )
@@ -24,8 +25,8 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
 
 def _cumulative(op: ir.Operation, value: ir.Value, kind: str) -> ir.Value:
     info = tensor_info(value)
-    if info.rank == 0:
-        raise RefusalError("a running value of a scalar")
+    if info.rank == 0:  # one that runs over itself
+        return like_result(value, op)[0]
     axis = info.normalized_axis(int_of(op.operands[1]))
     return from_builtin(CumulativeOp.build(to_builtin(value), kind=kind, axis=axis), tensor_info(op.results[0]))
 

@@ -1,7 +1,6 @@
 """Raises reductions to ``lk.reduce``; variances and norms are spelled out over it, in the input's own precision.
 
-torch-mlir's decomposition of a variance goes through float64; here it is the mean of the squared deviations, carried
-in f32 as PyTorch's own kernel does.
+A variance is the mean of the squared deviations, carried in f32 as PyTorch's own kernel does.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary_scalar,
     cast,
     from_ordered,
+    full,
     ordered,
+    product,
+    size,
     squeeze,
     unary,
     unsqueeze,
@@ -74,23 +76,18 @@ def _accumulable(value: ir.Value, dtype: str | None) -> ir.Value:
     return cast(value, dtype or (info.dtype if info.is_float else "si64"))
 
 
-def _raise_whole(kind: str) -> Rule:
-    """sum, mean, prod of all elements: (input, dtype)."""
+def _axes_and_keep(info: TensorInfo, arguments: Sequence[ir.Value]) -> tuple[Sequence[int], bool]:
+    """Reads (dim, keepdim); without them all dims are reduced."""
+    return (axes_of(arguments[0], info), bool_of(arguments[1])) if arguments else (range(info.rank), False)
+
+
+def _raise_total(kind: str) -> Rule:
+    """sum, mean, prod: (input[, dim, keepdim], dtype)."""
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-        value = _accumulable(op.operands[0], dtype_of_code(op.operands[1]))
-        return like_result(reduce(value, kind, range(tensor_info(value).rank), False), op)
-
-    return rule
-
-
-def _raise_along(kind: str) -> Rule:
-    """sum.dim_IntList, mean.dim, prod.dim_int: (input, dim, keepdim, dtype)."""
-
-    def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-        axes = axes_of(op.operands[1], tensor_info(op.operands[0]))
-        value = _accumulable(op.operands[0], dtype_of_code(op.operands[3]))
-        return like_result(reduce(value, kind, axes, bool_of(op.operands[2])), op)
+        value, *along, dtype = op.operands
+        value = _accumulable(value, dtype_of_code(dtype))
+        return like_result(reduce(value, kind, *_axes_and_keep(tensor_info(value), along)), op)
 
     return rule
 
@@ -100,9 +97,7 @@ def _raise_extreme(kind: str) -> Rule:
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         value, *along = op.operands
-        info = tensor_info(value)
-        axes, keep_dims = (axes_of(along[0], info), bool_of(along[1])) if along else (range(info.rank), False)
-        return like_result(reduce(value, kind, axes, keep_dims), op)
+        return like_result(reduce(value, kind, *_axes_and_keep(tensor_info(value), along)), op)
 
     return rule
 
@@ -173,13 +168,18 @@ def _raise_logical(kind: str) -> Rule:
 def _variance(value: ir.Value, axes: Sequence[int], correction: float, keep_dims: bool) -> tuple[ir.Value, ir.Value]:
     """Returns variance and mean."""
     info = tensor_info(value)
-    count = math.prod(info.static_dim(axis) for axis in axes) if info.rank else 1
     wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
     mean = reduce(wide, "mean", axes, True)
     deviation = binary("sub", wide, mean)
     squares = reduce(binary("mul", deviation, deviation), "sum", axes, keep_dims)
     # Nothing left to divide by gives NaN or infinity, as in PyTorch.
-    variance = binary_scalar("div", squares, max(float(count - correction), 0.0))
+    count = product([size(value, axis) for axis in axes]) if info.rank else 1
+    if isinstance(count, int):
+        variance = binary_scalar("div", squares, max(float(count - correction), 0.0))
+    else:
+        left = binary_scalar("sub", full(count, [], tensor_info(wide).dtype), correction)
+        left = build("torch.aten.clamp_min", [left, constant_float(0.0)], [left.type])[0]
+        variance = binary("div", squares, left)
     if not keep_dims and info.rank:
         for axis in reversed(axes):
             mean = squeeze(mean, axis)
@@ -208,7 +208,7 @@ def _raise_deviation(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
     value = op.operands[0]
     info = tensor_info(value)
     wide = cast(value, "f32") if info.dtype in LOW_PRECISION_FLOATS else value
-    if info.dtype == "f64" or info.rank == 0 or not math.prod(info.static_dim(axis) for axis in axes):
+    if info.dtype == "f64" or any(info.shape[axis] in (None, 0) for axis in axes) or info.rank == 0:
         return like_result(unary("sqrt", _variance(value, axes, correction, keep_dims)[0]), op)
     distance = binary("sub", wide, reduce(wide, "mean", axes, True))
     # The smallest normal number is lost in any unit but that of values which are all the same.
@@ -259,10 +259,10 @@ def _raise_vector_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Va
 
 
 def _raise_norm(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """norm.ScalarOpt_dim: (input, p, dim, keepdim); p None means 2."""
-    value, order, dims, keep_dims = op.operands
+    """norm.ScalarOpt_dim: (input, p, dim, keepdim), and norm.Scalar without the last two; p None means 2."""
+    value, order, *along = op.operands
     power = 2.0 if is_none(order) else float(number_of(order))
-    return like_result(_norm(value, power, axes_of(dims, tensor_info(value)), bool_of(keep_dims)), op)
+    return like_result(_norm(value, power, *_axes_and_keep(tensor_info(value), along)), op)
 
 
 def _raise_logsumexp(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
@@ -289,16 +289,11 @@ class RaiseReductions(TablePass):
 
     name: ClassVar[str] = "raise-reductions"
     rules: ClassVar[Mapping[str, Rule]] = {
-        "torch.aten.sum": _raise_whole("sum"),
-        "torch.aten.mean": _raise_whole("mean"),
-        "torch.aten.prod": _raise_whole("prod"),
-        "torch.aten.sum.dim_IntList": _raise_along("sum"),
-        "torch.aten.mean.dim": _raise_along("mean"),
-        "torch.aten.prod.dim_int": _raise_along("prod"),
-        "torch.aten.amax": _raise_extreme("max"),
-        "torch.aten.amin": _raise_extreme("min"),
-        "torch.aten.max": _raise_extreme("max"),
-        "torch.aten.min": _raise_extreme("min"),
+        **{f"torch.aten.{name}": _raise_total("sum") for name in ("sum", "sum.dim_IntList")},
+        **{f"torch.aten.{name}": _raise_total("mean") for name in ("mean", "mean.dim")},
+        **{f"torch.aten.{name}": _raise_total("prod") for name in ("prod", "prod.dim_int")},
+        **{f"torch.aten.{name}": _raise_extreme("max") for name in ("amax", "max")},
+        **{f"torch.aten.{name}": _raise_extreme("min") for name in ("amin", "min")},
         "torch.aten.max.dim": _raise_extreme_with_position("max"),
         "torch.aten.min.dim": _raise_extreme_with_position("min"),
         "torch.aten.argmax": _raise_position("argmax"),

@@ -1,4 +1,4 @@
-"""Raises writes by index to ``lk.scatter``: index_put, scatter and its reductions, masked_scatter.
+"""Raises writes by index to ``lk.scatter``: index_put, scatter and its reductions.
 
 ``scatter`` gives every element an index of its own: the tensor is written as a vector, at positions that are computed
 from the index and the element's other coordinates; unless the index is the same for whole slices.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from lowerkit.dialect import GatherOp, ScatterOp
+from lowerkit.dialect import ScatterOp
 from lowerkit.dialect import linalg_builder as builder
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
@@ -20,11 +20,10 @@ from lowerkit.passes.raising.raise_ops.multi_index import indexed_dims, position
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
 from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
-    binary_scalar,
     cast,
-    common_sizes,
     expand,
     from_ordered,
+    full,
     ordered,
     product,
     signed,
@@ -35,19 +34,13 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     view,
 )
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
-    TORCH_DTYPE_CODES,
     RefusalError,
     TensorInfo,
     bool_of,
     build,
-    constant_bool,
-    constant_int,
-    constant_none,
-    constant_number,
     constant_string,
     defining_op,
     from_builtin,
-    int_list,
     int_of,
     is_none,
     like_result,
@@ -101,21 +94,13 @@ def _raise_index_put(op: ir.Operation, context: PassContext) -> Sequence[ir.Valu
 
 
 def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, accumulate: bool) -> ir.Value:
-    """A mask over the dims from ``axis`` on: the n-th update goes where the mask holds for the n-th time."""
+    """A mask over the dims from ``axis`` on: one update goes wherever it holds."""
     info, count = tensor_info(value), tensor_info(mask).rank
     given = tensor_info(updates)
     rest = info.rank - axis - count
     if given.rank == axis + 1 + rest and given.shape[axis] != 1:
-        if axis:
-            raise RefusalError("a mask that is not over the leading dims, with a value for each place")
-        places = sizes_of(mask)
-        flat = cast(view(mask, [product(places)]), "si64")
-        running = build("torch.aten.cumsum", [flat, constant_int(0), constant_none()], [tensor_info(flat).torch_type()])
-        place = view(binary_scalar("sub", running[0], 1), places)
-        shape = (*tensor_info(mask).shape, *given.shape[1:])
-        taken = GatherOp.build(to_builtin(updates), to_builtin(place), axis=0)
-        updates = from_builtin(taken, given.with_shape(shape))
-    elif given.rank > rest:
+        raise RefusalError("a value for each place of a mask that is not over the leading dims, or of none")
+    if given.rank > rest:
         # A dim of size 1 stands for the places; the mask has more dims than that.
         leading = sizes_of(updates)
         cut = given.rank - rest - 1
@@ -126,14 +111,6 @@ def _put_by_mask(value: ir.Value, mask: ir.Value, axis: int, updates: ir.Value, 
     mask, updates = _broadcast(mask, sizes), _broadcast(updates, sizes)
     written = binary("add", value, updates) if accumulate else updates
     return build("torch.aten.where.self", [mask, written, value], [info.torch_type()])[0]
-
-
-def _raise_masked_scatter(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """masked_scatter: (input, mask, source)."""
-    value, mask, source = op.operands
-    sizes = common_sizes([value, mask])
-    value, mask = _broadcast(value, sizes), _broadcast(mask, sizes)
-    return like_result(_put_by_mask(value, mask, 0, view(source, [product(sizes_of(source))]), False), op)
 
 
 # scatter.
@@ -194,13 +171,6 @@ def _updates(source: ir.Value, index: ir.Value, dtype: str) -> ir.Value:
     return cast(source, dtype)
 
 
-def _full(number: float | int, shape: Sequence[int | ir.Value], dtype: str) -> ir.Value:
-    number = bool(number) if dtype == "i1" else number
-    operands = [int_list(shape), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
-    kind = TensorInfo(tuple(size if isinstance(size, int) else None for size in shape), dtype).torch_type()
-    return build("torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [kind])[0]
-
-
 def _scattered(
     op: ir.Operation, source: ir.Value | float, kind: str, *, include_self: bool = True, mean: bool = False
 ) -> Sequence[ir.Value]:
@@ -211,7 +181,7 @@ def _scattered(
     plan, shape = _plan(value, int_of(op.operands[1]), index)
 
     def everywhere(number: float | int) -> ir.Value:
-        return _full(number, shape, info.dtype)
+        return full(number, shape, info.dtype)
 
     number = isinstance(source, (int, float))
     updates = everywhere(source) if number else view(_updates(source, index, info.dtype), shape)
@@ -220,7 +190,7 @@ def _scattered(
         data = plan.write(data, everywhere(_neutral(kind, info)), "set")
     result = plan.write(data, updates, kind)
     if mean:
-        ones = _full(1, sizes_of(data), info.dtype)
+        ones = full(1, sizes_of(data), info.dtype)
         counts = ones if include_self else plan.write(ones, everywhere(0), "set")
         counts = plan.write(counts, everywhere(1), "add")
         if info.is_float:
@@ -275,7 +245,6 @@ class RaiseScatter(TablePass):
     rules: ClassVar[Mapping[str, Rule]] = {
         **{f"torch.aten.{name}": _raise_index_put for name in ("index_put", "index_put.hacked_twin")},
         "torch.aten._index_put_impl": _raise_index_put,
-        "torch.aten.masked_scatter": _raise_masked_scatter,
         "torch.aten.scatter.src": _raise_scatter,
         "torch.aten.scatter_add": _raise_scatter,
         "torch.aten.scatter.value": _raise_scatter_value,

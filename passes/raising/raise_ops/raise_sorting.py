@@ -10,7 +10,7 @@ from lowerkit.dialect import SortOp, TopkOp
 from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, TablePass
-from lowerkit.passes.raising.torch_dialect.torch_build import from_ordered, ordered
+from lowerkit.passes.raising.torch_dialect.torch_build import from_ordered, ordered, scalar_tensor
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     RefusalError,
     bool_of,
@@ -34,22 +34,24 @@ def _in_order(op: ir.Operation, given: ir.Value, built: Sequence[ir.Value]) -> l
 def _raise_topk(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     """topk: (input, k, dim, largest, sorted)."""
     value, k, dim, largest, in_order = op.operands
+    if not tensor_info(value).rank:
+        if int_of(k) != 1:
+            raise RefusalError(f"{int_of(k)} of one element")
+        return _alone(op)
     given = ordered(value)
     built = TopkOp.build(
         to_builtin(given),
         k=int_of(k),
-        axis=_axis(value, dim),
+        axis=tensor_info(value).normalized_axis(int_of(dim)),
         largest=bool_of(largest),
         sorted=bool_of(in_order),
     )
     return _in_order(op, given, built)
 
 
-def _axis(value: ir.Value, dim: ir.Value) -> int:
-    info = tensor_info(value)
-    if info.rank == 0:
-        raise RefusalError(f"an order of {info}")
-    return info.normalized_axis(int_of(dim))
+def _alone(op: ir.Operation) -> list[ir.Value]:
+    """An element of rank 0 is the first of itself."""
+    return [op.operands[0], scalar_tensor(0, "si64")][-len(op.results) :]
 
 
 def _raise_order(*, has_stable: bool) -> Rule:
@@ -57,10 +59,12 @@ def _raise_order(*, has_stable: bool) -> Rule:
 
     def rule(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
         value, *stable, dim, descending = op.operands
+        if not tensor_info(value).rank:
+            return _alone(op)
         given = ordered(value)
         built = SortOp.build(
             to_builtin(given),
-            axis=_axis(value, dim),
+            axis=tensor_info(value).normalized_axis(int_of(dim)),
             descending=bool_of(descending),
             stable=has_stable and bool_of(stable[0], default=False),
         )

@@ -7,7 +7,6 @@ itself. What is respelled: ``__and__`` and its kind. Patterns and rules after th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,14 +15,13 @@ from lowerkit.mlir import ir, walk
 from lowerkit.passes.base import Pass, PassContext
 from lowerkit.passes.raising.torch_dialect.dead_ops import is_unused
 from lowerkit.passes.raising.torch_dialect.table_pass import Rule, apply_rules
-from lowerkit.passes.raising.torch_dialect.torch_build import cast, expand, of_type_of, scalar_tensor, size
+from lowerkit.passes.raising.torch_dialect.torch_build import cast
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     NotConcernedError,
     RefusalError,
     bool_of,
     build,
     like_result,
-    number_of,
     tensor_info,
     try_number,
 )
@@ -83,38 +81,6 @@ def _dropout(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
     return like_result(op.operands[0], op)
 
 
-def _where(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """where of one value on both sides: the value, in the shape that the condition may broadcast it to.
-
-    torch-mlir gives the value in its own shape.
-    """
-    condition, value, other = op.operands
-    if value != other:
-        raise NotConcernedError("it chooses")
-    sizes: list[int | ir.Value] = []
-    chosen, given, result = tensor_info(condition), tensor_info(value), tensor_info(op.results[0])
-    for axis in range(-result.rank, 0):
-        extent = result.shape[axis]
-        wider = condition if -axis > given.rank or given.shape[axis] == 1 else value
-        rank = chosen.rank if wider is condition else given.rank
-        sizes.append(size(wider, rank + axis) if extent is None else extent)
-    return [of_type_of(op.results[0], cast(expand(value, sizes), result.dtype))]
-
-
-def _where_of_numbers(op: ir.Operation, context: PassContext) -> Sequence[ir.Value]:
-    """where of one number on both sides, as tensors of rank 0: torch-mlir would fold it, wrongly where it is negative.
-
-    Zeros of either sign are one number to it, and it is no good at NaN.
-    """
-    condition, *numbers = op.operands
-    left, right = (number_of(number) for number in numbers)
-    if left != right and not math.isnan(left) and not math.isnan(right):
-        raise NotConcernedError("it chooses")
-    result = tensor_info(op.results[0])
-    sides = [scalar_tensor(number, result.dtype) for number in (left, right)]
-    return build("torch.aten.where.self", [condition, *sides], [result.torch_type()])
-
-
 def _native_dropout(op: ir.Operation, context: PassContext) -> Sequence[ir.Value | None]:
     """native_dropout: (input, p, train) -> (output, mask)."""
     if bool_of(op.operands[2], default=True) or not is_unused(op.results[1]):
@@ -148,8 +114,6 @@ _RULES: dict[str, Rule] = {
     "torch.aten.to.prim_Device": _convert,
     "torch.aten.type_as": _convert,
     "torch.prims.convert_element_type": _convert,
-    "torch.aten.where.self": _where,
-    "torch.aten.where.Scalar": _where_of_numbers,
     **dict.fromkeys(_RESPELLED, _respell),
 }
 

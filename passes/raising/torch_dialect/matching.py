@@ -257,11 +257,6 @@ def only_user(value: ir.Value, *names: str) -> ir.Operation | None:
     return user if user.name in names else None
 
 
-def other_operand(op: ir.Operation, value: ir.Value) -> ir.Value:
-    """Returns the operand of a binary op that is not ``value``."""
-    return op.operands[1] if op.operands[0] == value else op.operands[0]
-
-
 def slice_of(value: ir.Value) -> tuple[ir.Value, int, int, int] | None:
     """Returns source, axis, start and end (within the dim) of a slice with step 1."""
     op = defining_op(value, "torch.aten.slice.Tensor")

@@ -9,6 +9,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.raising.torch_dialect.torch_ir import (
     TORCH_DTYPE_CODES,
     RefusalError,
+    TensorInfo,
     build,
     constant_bool,
     constant_int,
@@ -93,11 +94,18 @@ def from_ordered(value: ir.Value, dtype: str) -> ir.Value:
     return cast(binary_scalar("add", value, _HALF) if dtype == "ui64" else value, dtype)
 
 
+def full(number: float | int | ir.Value, sizes: Sequence[int | ir.Value], dtype: str) -> ir.Value:
+    """A tensor of one number, which may be computed."""
+    if not isinstance(number, ir.Value):
+        number = constant_number(bool(number) if dtype == "i1" else number)
+    operands = [int_list(sizes), number, constant_int(TORCH_DTYPE_CODES[dtype])]
+    kind = TensorInfo(tuple(size if isinstance(size, int) else None for size in sizes), dtype).torch_type()
+    return build("torch.aten.full", [*operands, constant_none(), constant_none(), constant_bool(False)], [kind])[0]
+
+
 def scalar_tensor(number: float | int, dtype: str) -> ir.Value:
     """A number as a tensor of rank 0."""
-    operands = [int_list([]), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
-    rest = [constant_none(), constant_none(), constant_bool(False)]
-    return build("torch.aten.full", [*operands, *rest], [ir.Type.parse(f"!torch.vtensor<[],{dtype}>")])[0]
+    return full(number, [], dtype)
 
 
 def permute(value: ir.Value, order: Sequence[int]) -> ir.Value:

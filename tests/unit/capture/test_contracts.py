@@ -72,6 +72,7 @@ SIZED: dict[str, tuple[Callable[[Tensor], Any], Sequence[int]]] = {
     **{f"replication_pad{n}d": (_padded("replication", n), FROM_ONE) for n in (1, 2, 3)},
     **{f"reflection_pad{n}d": (_padded("reflection", n), (2, 3, 7)) for n in (1, 2, 3)},
     "pad": (lambda x: functional.pad(x.t()[None], (0, 1), mode="reflect"), (2, 3, 7)),
+    "pad in circles": (lambda x: functional.pad(x.t()[None], (2, 1), mode="circular"), (2, 3, 7)),
     "pad at the border": (lambda x: functional.pad(x.t()[None], (3, 1), mode="replicate"), FROM_ONE),
     "select_scatter": (lambda x: x.select_scatter(torch.zeros(4), 0, 2), (3, 7)),
     "slice_scatter": (lambda x: x.slice_scatter(torch.zeros(2, 4), 0, 1, 3), (3, 7)),

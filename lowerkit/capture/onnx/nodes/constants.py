@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnx import numpy_helper
 
 from lowerkit.capture.onnx.literals import literal
@@ -16,6 +14,7 @@ from lowerkit.passes.raising.torch_dialect.torch_build import (
     binary,
     binary_scalar,
     cast,
+    full,
     size,
     slice_axis,
     unsqueeze,
@@ -29,18 +28,8 @@ from lowerkit.passes.raising.torch_dialect.torch_ir import (
     constant_bool,
     constant_int,
     constant_none,
-    constant_number,
-    int_list,
     tensor_info,
 )
-
-
-def filled(sizes: Sequence[Size], number: float | int, dtype: str) -> ir.Value:
-    """Builds a tensor of equal elements."""
-    shape = tuple(item if isinstance(item, int) else None for item in sizes)
-    operands = [int_list(sizes), constant_number(number), constant_int(TORCH_DTYPE_CODES[dtype])]
-    rest = [constant_none(), constant_none(), constant_bool(False)]
-    return build("torch.aten.full", [*operands, *rest], [TensorInfo(shape, dtype).torch_type()])[0]
 
 
 def counted(end: Size, start: Size = 0, step: Size = 1) -> ir.Value:
@@ -73,9 +62,9 @@ def _constant_of_shape(node: Node) -> ir.Value:
     tensor = node.attribute("value", None)
     sizes = list(node.sizes(0).items)
     if tensor is None:
-        return filled(sizes, 0.0, "f32")
+        return full(0.0, sizes, "f32")
     number = numpy_helper.to_array(tensor).reshape(()).item()
-    return filled(sizes, number, torch_name(DTYPE_NAMES[tensor.data_type]))
+    return full(number, sizes, torch_name(DTYPE_NAMES[tensor.data_type]))
 
 
 def _range(node: Node) -> ir.Value:

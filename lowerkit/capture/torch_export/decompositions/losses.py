@@ -18,38 +18,6 @@ def _reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss.mean() if reduction == _MEAN else loss.sum() if reduction == _SUM else loss
 
 
-def _kl_div(value: Tensor, target: Tensor, reduction: int = _MEAN, *, log_target: bool = False) -> Tensor:
-    """``target * (log(target) - value)``: torch-mlir's decomposition of it does not end."""
-    if log_target:
-        return _reduced(torch.exp(target) * (target - value), reduction)
-    return _reduced(torch.xlogy(target, target) - target * value, reduction)
-
-
-def _l1_loss(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    """The distance: torch-mlir's conversion brings the process down where two element types differ."""
-    return _reduced((value - target).abs(), reduction)
-
-
-def _mse_loss(value: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    """The square of the distance."""
-    return _reduced(torch.square(value - target), reduction)
-
-
-def _cross_entropy_with_logits(
-    value: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
-    reduction: int = _MEAN,
-) -> Tensor:
-    """``(1 - target) * value - log_sigmoid(value)``: torch-mlir takes exp of the logit, which overflows at -89."""
-    logarithm = torch.nn.functional.logsigmoid(value)
-    if pos_weight is not None:
-        logarithm = logarithm * ((pos_weight - 1) * target + 1)
-    loss = (1 - target) * value - logarithm
-    return _reduced(loss if weight is None else loss * weight, reduction)
-
-
 def _softmax_backward(gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
     """``(gradient - sum(gradient * output)) * output``, in f32 for 16-bit floats."""
     wide = torch.float64 if output.dtype == torch.float64 else torch.float32
@@ -113,14 +81,10 @@ def _multi_label_margin_and_labels(value: Tensor, target: Tensor, reduction: int
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
-    aten.kl_div.default: _kl_div,
-    aten.l1_loss.default: _l1_loss,
     aten._softmax_backward_data.default: _softmax_backward,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
-    aten.mse_loss.default: _mse_loss,
     aten.multi_margin_loss.default: _multi_margin,
     aten.multilabel_margin_loss.default: _multi_label_margin,
     aten.multilabel_margin_loss_forward.default: _multi_label_margin_and_labels,
-    aten.binary_cross_entropy_with_logits.default: _cross_entropy_with_logits,
 }
 """By overload."""

@@ -75,7 +75,7 @@ def _histogram_counts(value: Tensor, bins: int = 100, *bounds: float, **named: f
     inside = (flat >= low) & (flat <= high)
     # Where the value lies outside the position is cast from anything: it is replaced before the cast.
     scaled = torch.where(inside, (flat - low) * bins / (high - low), 0.0)
-    place = scaled.to(torch.int64).clamp(max=bins - 1)
+    place = scaled.to(torch.int64).clamp(0, bins - 1)  # of no number where the bounds are none
     counts = torch.zeros(bins, dtype=value.dtype)
     return aten.index_put(counts, [place], inside.to(value.dtype), True)
 

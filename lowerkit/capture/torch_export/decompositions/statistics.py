@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lowerkit.capture.torch_export.operators import aten
+from lowerkit.errors import UnsupportedError
 
 
 def _statistics(value: Tensor, axes: Sequence[int], weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
@@ -52,7 +53,12 @@ def _batch_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if training:
-        return NotImplemented
+        raise UnsupportedError(
+            "LK4001",
+            "a batch norm in training mode",
+            op="aten.native_batch_norm",
+            hint="call model.eval() before capture",
+        )
     unused = value.new_zeros([0])
     found = aten._native_batch_norm_legit_no_training(value, weight, bias, mean, variance, momentum, eps)
     return found[0], unused, unused.clone()

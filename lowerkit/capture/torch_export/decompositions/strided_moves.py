@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.torch_export.decompositions.size_tensors import number
 from lowerkit.capture.torch_export.decompositions.special_functions.elementary import norm_of_difference
 from lowerkit.capture.torch_export.operators import aten
-from lowerkit.capture.torch_export.symbolic.dims import is_static
 
 
 def _put(value: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
@@ -48,16 +48,13 @@ def _overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
     return False
 
 
-def _diagonal_scatter(value: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Writes a diagonal: the two dims become one, in which it stands at equal distances."""
-    rest = [dim for dim in range(value.dim()) if dim not in (dim1 % value.dim(), dim2 % value.dim())]
-    order = [*rest, dim1 % value.dim(), dim2 % value.dim()]
-    turned = value.permute(order)
-    rows, columns = turned.shape[-2:]
-    count = source.shape[-1]
-    place = torch.arange(count) * (columns + 1) + (offset if offset >= 0 else -offset * columns)
-    written = aten.index_copy(turned.reshape([*turned.shape[:-2], rows * columns]), -1, place, source)
-    return written.reshape(turned.shape).permute([order.index(dim) for dim in range(value.dim())])
+def _masked_index(value: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float) -> Tensor:
+    """Look-ups of any index, which the nearest element stands for: PyTorch's own decomposition has the first for -1."""
+    places: list[Tensor | None] = []
+    for axis, index in enumerate(indices):
+        extent = number(value.shape[axis])
+        places.append(None if index is None else torch.minimum(torch.maximum(index, -extent), extent - 1))
+    return aten.index(value, places).masked_fill(~mask, fill)
 
 
 def _pair_distances(value: Tensor, p: float = 2.0) -> Tensor:
@@ -72,14 +69,6 @@ def _resized(value: Tensor, size: Sequence[int], *, memory_format: Any = None) -
     if count > value.numel() or not value.is_contiguous():
         return NotImplemented
     return value.reshape(-1)[:count].reshape(size)
-
-
-def _written_position(value: Tensor, src: Tensor, dim: int, index: int | torch.SymInt) -> Tensor:
-    """A position counted from the front: torch-mlir ends the slice behind the last one at 0."""
-    extent = value.shape[dim]
-    if not isinstance(index, int) or index >= 0:
-        return NotImplemented
-    return aten.select_scatter(value, src, dim, index + (int(extent) if is_static(extent) else extent))
 
 
 def _copy(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -101,12 +90,11 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.select_copy.int: _copied(aten.select.int),
     aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
     aten.split_copy.Tensor: _copied(aten.split.Tensor),
-    aten.select_scatter.default: _written_position,
     aten.copy.default: _copy,
     aten.put.default: _put,
+    aten._unsafe_masked_index.default: _masked_index,
     aten.squeeze.dims: _squeeze,
     aten.as_strided_scatter.default: _as_strided_scatter,
-    aten.diagonal_scatter.default: _diagonal_scatter,
     aten._pdist_forward.default: _pair_distances,
     aten.resize.default: _resized,
 }

@@ -157,6 +157,8 @@ def _pool(spatial: int, kind: str) -> Callable[..., Any]:
         sizes = value.shape[-spatial:]
         if not is_symbolic(sizes):
             return NotImplemented
+        if not value.is_floating_point() and kind == "avg":
+            return _means_of_integers(spatial)(value, kernel_size, stride, padding, *rest)
         ceil = bool(rest[1] if kind == "max" else rest[0]) if len(rest) > (kind == "max") else False
         windows = _described(spatial, kernel_size, stride, padding, rest[0] if kind == "max" and rest else 1, ceil)
         if not ceil:
@@ -179,21 +181,44 @@ def _pool(spatial: int, kind: str) -> Callable[..., Any]:
             padded = aten.constant_pad_nd(value, pads, _lowest(value.dtype))
             dilations = [window.dilation for window in windows]
             return cut(operator(padded, kernels, strides, [0] * spatial, dilations, False))
-        include = bool(rest[1]) if len(rest) > 1 else True
-        divisor = rest[2] if len(rest) > 2 else None
         padded = aten.constant_pad_nd(widened(value), pads, 0)
         sums = cut(operator(padded, kernels, strides, [0] * spatial, False, True, 1))
-        if divisor is not None:
-            return _quotient(sums, number(divisor)).to(value.dtype)
-        covered = number(1)
-        dims = zip(sizes, windows, counts, strict=True)
-        for axis, (size, window, count) in enumerate(dims, sums.dim() - spatial):
-            start = positions(count) * window.stride - window.low
-            end = torch.minimum(start + window.kernel, number(size + window.low))
-            if not include:
-                start, end = torch.clamp(start, min=0), torch.minimum(end, number(size))
-            covered = covered * along_axis(end - start, sums, axis)
-        return _quotient(sums, covered).to(value.dtype)
+        return _quotient(sums, _divisor(sums, sizes, windows, *rest[1:])).to(value.dtype)
+
+    return pool
+
+
+def _divisor(
+    sums: Tensor, sizes: Sequence[Extent], windows: Sequence[Window], include: bool = True, divisor: int | None = None
+) -> Tensor:
+    """By what the sum of each window is divided: how many elements it covers, with or without the padding's."""
+    if divisor is not None:
+        return number(divisor)
+    covered = number(1)
+    for axis, (size, window) in enumerate(zip(sizes, windows, strict=True), sums.dim() - len(windows)):
+        start = positions(window.count(size)) * window.stride - window.low
+        end = torch.minimum(start + window.kernel, number(size + window.low))
+        if not include:
+            start, end = torch.clamp(start, min=0), torch.minimum(end, number(size))
+        covered = covered * along_axis(end - start, sums, axis)
+    return covered
+
+
+def _means_of_integers(spatial: int) -> Callable[..., Any]:
+    """avg_pool of int64: sums dim by dim, exact as eager's are."""
+
+    def pool(value: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any) -> Any:
+        if value.is_floating_point():
+            return NotImplemented
+        windows = _described(spatial, kernel, stride, padding, 1, ceil)
+        sizes = value.shape[-spatial:]
+        sums = value
+        for axis, (size, window) in enumerate(zip(sizes, windows, strict=True), value.dim() - spatial):
+            place = positions(window.count(size))[:, None] * window.stride - window.low + torch.arange(window.kernel)
+            taps = taken(sums, axis, torch.minimum(torch.clamp(place, min=0), number(size - 1)))
+            inside = along_axis((place >= 0) & (place < number(size)), taps, axis + 1)
+            sums = torch.where(inside, taps, 0).sum(axis + 1)
+        return _quotient(sums, _divisor(sums, sizes, windows, *rest))
 
     return pool
 
@@ -206,7 +231,10 @@ def _conv_tbc(value: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tens
     return result.permute(2, 0, 1)
 
 
-TABLE: dict[Any, Callable[..., Any]] = {aten.conv_tbc.default: _conv_tbc}
+TABLE: dict[Any, Callable[..., Any]] = {
+    aten.conv_tbc.default: _conv_tbc,
+    **{getattr(aten, f"avg_pool{count}d").default: _means_of_integers(count) for count in (1, 2, 3)},
+}
 """By overload."""
 
 OF_SIZES: dict[Any, Callable[..., Any]] = {

@@ -30,7 +30,6 @@ from torch.utils import _pytree as pytree
 
 from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky import CHECKED
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
-from lowerkit.capture.torch_export.decompositions.scalar_reductions import OF_SCALARS
 from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
 from lowerkit.capture.torch_export.decompositions.statistics import WITH_STATISTICS
 from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES, is_symbolic
@@ -123,9 +122,7 @@ def _missing_decompositions(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
             if decomposition is not None:
                 table[target] = decomposition
     for node in calls:
-        if node.target in OF_SCALARS and _is_scalar(node.args[0]):
-            table[node.target] = OF_SCALARS[node.target]
-        elif node.target in OF_SIZES and _has_symbolic_size(node):
+        if node.target in OF_SIZES and _has_symbolic_size(node):
             table[node.target] = OF_SIZES[node.target]
         if node.target in _WITH_MORE and any(user.args[1] != 0 for user in node.users):
             table[node.target] = _WITH_MORE[node.target]
@@ -164,11 +161,6 @@ def _missing_at_first(exported: ExportedProgram) -> dict[Any, Callable[..., Any]
 def _has_symbolic_size(node: fx.Node) -> bool:
     values = [leaf for source in (*node.all_input_nodes, node) for leaf in pytree.tree_leaves(source.meta.get("val"))]
     return any(is_symbolic(value.shape) for value in values if isinstance(value, torch.Tensor))
-
-
-def _is_scalar(argument: Any) -> bool:
-    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.dim() == 0
 
 
 def _drop_vectors(graph: fx.Graph) -> None:

@@ -64,22 +64,3 @@ def test_views_that_change_something_stay(check: Check) -> None:
         // CHECK: torch.aten.to.dtype
         """,
     )
-
-
-def test_a_choice_between_a_value_and_itself_is_the_value_in_the_shape_of_the_choice(check: Check) -> None:
-    text = function(
-        "%c: !torch.vtensor<[3,?],i1>, %x: @[3,1], %y: @[3,1]",
-        "@[3,?], @[3,?]",
-        """
-  %a = torch.aten.where.self %c, %x, %x : !torch.vtensor<[3,?],i1>, @[3,1], @[3,1] -> @[3,?]
-  %b = torch.aten.where.self %c, %x, %y : !torch.vtensor<[3,?],i1>, @[3,1], @[3,1] -> @[3,?]
-  return %a, %b : @[3,?], @[3,?]""",
-    )
-    check(
-        text,
-        "simplify-torch",
-        """
-// CHECK: torch.aten.size.int %arg0
-// CHECK: torch.aten.broadcast_to %arg1
-// CHECK: torch.aten.where.self %arg0, %arg1, %arg2""",
-    )

@@ -28,31 +28,12 @@ def _determinant_with_factors(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return diagonal.prod(-1) * parity, factors, exchanges
 
 
-def _determinant(a: Tensor) -> Tensor:
-    return _determinant_with_factors(a)[0]
-
-
 def _logarithm_with_factors(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     parity, diagonal, factors, exchanges = _factored(a)
     return diagonal.sgn().prod(-1) * parity, diagonal.abs().log().sum(-1), factors, exchanges
 
 
-def _sign_and_logarithm(a: Tensor) -> tuple[Tensor, Tensor]:
-    return _logarithm_with_factors(a)[:2]
-
-
-def _logarithm(a: Tensor) -> Tensor:
-    """NaN for a negative determinant."""
-    sign, logarithm = _sign_and_logarithm(a)
-    return torch.where(sign < 0, float("nan"), logarithm)
-
-
 TABLE: dict[Any, Callable[..., Any]] = {
-    aten.det.default: _determinant,
-    aten.linalg_det.default: _determinant,
     aten._linalg_det.default: _determinant_with_factors,
-    aten.linalg_slogdet.default: _sign_and_logarithm,
-    aten.slogdet.default: _sign_and_logarithm,
     aten._linalg_slogdet.default: _logarithm_with_factors,
-    aten.logdet.default: _logarithm,
 }

@@ -29,20 +29,6 @@ def _hypot(left: Tensor, right: Tensor) -> Tensor:
     return torch.where(torch.isinf(left) | torch.isinf(right), math.inf, length)
 
 
-def _is_close(value: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """Equal, or finite and no further apart than ``atol + |rtol * other|``."""
-    close = value == other
-    if equal_nan and value.is_floating_point():
-        close = close | (torch.isnan(value) & torch.isnan(other))
-    if rtol == 0 and atol == 0:
-        return close
-    default = torch.get_default_dtype()
-    left = value.to(default) if value.dtype is torch.bool else value
-    right = other if other.is_floating_point() else other.to(default)
-    allowed, actual = atol + (rtol * right).abs(), (left - right).abs()
-    return close | (torch.isfinite(actual) & (actual <= allowed))
-
-
 def _common(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.result_type(left, right)
     return torch.broadcast_tensors(left.to(dtype), right.to(dtype))
@@ -104,27 +90,14 @@ def _deviation_and_mean(
     return torch.std(value, dim, correction=correction, keepdim=keepdim), torch.mean(value, dim, keepdim=keepdim)
 
 
-def _deviation_and_mean_along(
-    value: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    return _deviation_and_mean(value, dim, correction=float(unbiased), keepdim=keepdim)
-
-
-def _deviation_and_mean_of_all(value: Tensor, unbiased: bool = True) -> tuple[Tensor, Tensor]:
-    return _deviation_and_mean(value, correction=float(unbiased))
-
-
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.std_mean.correction: _deviation_and_mean,
-    aten.std_mean.dim: _deviation_and_mean_along,
-    aten.std_mean.default: _deviation_and_mean_of_all,
     aten.norm.Scalar: _norm_of_all,
     aten.linspace.Tensor_Tensor: _evenly_spaced,
     aten.linspace.Tensor_Scalar: _evenly_spaced,
     aten.linspace.Scalar_Tensor: _evenly_spaced,
     aten.angle.default: _angle,
     aten.hypot.default: _hypot,
-    aten.isclose.default: _is_close,
     aten.threshold_backward.default: _threshold_backward,
     aten._cdist_forward.default: _cdist_forward,
 }

@@ -94,24 +94,6 @@ def _scaled_by_power(value: Tensor, exponent: Tensor) -> Tensor:
     return (value.to(torch.float64) * power * power * rest).to(dtype)
 
 
-def _or_number(value: Tensor, number: int) -> Tensor:
-    return torch.bitwise_or(value, _number_beside(value, number))
-
-
-def _xor_number(value: Tensor, number: int) -> Tensor:
-    return torch.bitwise_xor(value, _number_beside(value, number))
-
-
-def _number_beside(value: Tensor, number: float) -> Tensor:
-    """A number in the type that both promote to; an integer is cut off to its bits as PyTorch cuts it."""
-    kind = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.float64
-    return torch.full((), number, dtype=kind).to(torch.result_type(value, number))
-
-
-def _filled(value: Tensor, number: float) -> Tensor:
-    return torch.full_like(value, number)
-
-
 def _shifted(shift: Callable[..., Tensor]) -> Callable[..., Any]:
     """``<<`` and ``>>``; floats are multiplied there, by powers of two."""
 
@@ -133,8 +115,5 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.frexp.Tensor: _fraction_and_exponent,
     aten.nextafter.default: _next_after,
     aten.ldexp.Tensor: _scaled_by_power,
-    aten.bitwise_or.Scalar: _or_number,
-    aten.bitwise_xor.Scalar: _xor_number,
-    aten.fill.Scalar: _filled,
 }
 """By overload."""

@@ -153,11 +153,13 @@ def _zeta(s: Any, q: Any) -> Tensor:
         return torch.where(small, total + torch.pow(a, -exponent), total), torch.where(small, a + 1, a)
 
     total, a = run_while(more, body, (torch.zeros_like(a), a.clone()), (exponent.clone(),))
-    found = total + _tail(exponent, a)
+    # Beside the sum a next term may be nothing, whose factor in what is left is an infinity.
+    ended = torch.pow(a, -exponent) < torch.finfo(torch.float64).eps * total
+    found = torch.where(ended, total, total + _tail(exponent, a))
     # Eager multiplies s (s + 1) ... (s + 22) by powers of q: of more than any number by 0 it makes NaN.
     undefined = undefined | ((found == 0) & torch.isinf(torch.pow(exponent, 23.0)))
     found = torch.where(undefined, math.nan, found)
-    infinite = (one == 1) | (pole & (one > 1))
+    infinite = (one == 1) | (pole & ~(one < 1))
     return torch.where(infinite, math.inf, found).to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 

@@ -29,13 +29,16 @@ _HERMITE_LIMIT = {torch.float32: 128, torch.float64: 512}
 
 
 def _arguments(x: Any, n: Any) -> tuple[Tensor, Tensor]:
-    """Returns x as floats and the degrees as integers, of one shape."""
+    """Returns x as floats and the degrees as integers, of one shape.
+
+    PyTorch casts a degree to the type of x, and then to an integer: what none can hold becomes the smallest.
+    """
     x, n = (side if isinstance(side, Tensor) else torch.full((), side) for side in (x, n))
     dtype = torch.result_type(x, n)
     wide = dtype if dtype.is_floating_point else torch.get_default_dtype()
     value, degree = torch.broadcast_tensors(x.to(wide), n)
-    whole = torch.where(torch.isfinite(degree), degree, -1) if degree.is_floating_point() else degree
-    return value.clone(), whole.to(torch.int64)
+    held = degree.to(wide).abs() < 2.0**63
+    return value.clone(), torch.where(held, degree, -1).to(torch.int64)
 
 
 def _recur(x: Tensor, first: Tensor, degree: Tensor, begin: int, step: Recurrence) -> Tensor:
