@@ -188,3 +188,15 @@ def test_of_products_that_leave_the_type_nothing_is_compared_of_ops_that_sum() -
         operands = [torch.tensor([largest, math.inf])]
         found = judge_operator("attention", operands, ours, eager, exact, ties=False, spread=spread)
         assert bool(found.wrong) == wrong
+
+
+def test_what_reads_beyond_its_tensors_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy ends it; a kernel would read on."""
+
+    def wrong(op: SoftmaxOp, value: Array) -> tuple[Array, ...]:
+        return (np.take(value, [99], 0),)
+
+    monkeypatch.setattr(SoftmaxOp, "reference", wrong)
+    found = {each.name: each for each in witness_ops(exported(), None)}
+    assert found["aten.softmax.int"].verdict == "differs"
+    assert "ours fails: IndexError" in found["aten.softmax.int"].differences[0].text
