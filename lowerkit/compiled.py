@@ -76,9 +76,14 @@ class Compiled:
 
     Calling it takes numpy, DLPack or torch tensors as the model does, nested or in the order of the signature, and
     returns numpy arrays nested as the model returned them.
+
+    Attributes:
+        program: the model as it was captured, and then lowered in place.
+        lowered: what was compiled: the program itself, or one for each stage of a pipeline.
     """
 
     program: Program
+    lowered: list[Program]
     parts: CompiledParts
     options: CompileOptions
     remarks: list[str]

@@ -117,7 +117,8 @@ def compile_program(
     with tiles:
         parts = compile_stages(stages, hosts, accelerators, settings)
     program.stage, remarks = "compiled", [*program.remarks, *remarks, *parts.remarks]
-    return Compiled(program, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
+    lowered = [each for each, _ in stages]
+    return Compiled(program, lowered, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
 
 
 def lower_stages(

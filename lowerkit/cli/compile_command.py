@@ -99,8 +99,6 @@ def command(
         refuse_given(["workers", "require_offload", "tiles", "witness"], "with --compile-to: no kernel is compiled")
     if witness and compile_from is not None:
         refuse_given(["compile_from"], "with --witness: ops are compared as they were captured")
-    if witness and mesh is not None:
-        refuse_given(["mesh"], "with --witness: kernels of ranks are not witnessed yet")
     options = CompileOptions(
         target=target,
         allow=frozenset(allow),
@@ -143,7 +141,7 @@ def command(
 
                 ops = witness_ops_of(program, options, show)
                 compiled = compile_program(program, options, show)
-                witness_record = witness_kernels_of(program, ops, options, show).to_json()
+                witness_record = witness_kernels_of(program, compiled.lowered, ops, options, show).to_json()
                 compiled.state_witness(witness_record)
                 left_out = [f"not compared: {line}" for line in witness_record["not_compared"]]
                 witnessed = [describe_witness(witness_record), *left_out]

@@ -50,7 +50,7 @@ _SMALL = 1 << 14
 
 
 def witness_kernels(
-    program: Program,
+    programs: Sequence[Program],
     options: CompileOptions,
     cache: VerdictCache | None,
     on_progress: Callable[[str], None] | None = None,
@@ -59,16 +59,14 @@ def witness_kernels(
     these compiles as a whole.
 
     Args:
-        program: at stage ``fused``; it is not changed.
+        programs: at stage ``fused``, one, or one for each stage of a pipeline; they are not changed. A program that all
+            ranks of an axis run has the regions of each.
         options: what the model is compiled with.
         cache: where verdicts are looked up and kept; None: everything is run.
         on_progress: called with the kind of the region that runs.
     """
     found: dict[str, Witnessed] = {}
-    regions = OpenRegions(program)
-    executable, _ = executable_copy(program.module)  # the same regions in the same order
-    interpreted = units_of(operations(main_block(executable)))
-    for unit, own in zip(units_of(operations(main_block(program.module))), interpreted, strict=True):
+    for unit, own, regions in _units(programs):
         stored = _stored(unit)
         extents, reason = _open_extents(unit, regions)
         if unit.target != HOST and options.spec.allow:
@@ -86,6 +84,16 @@ def witness_kernels(
             found[key] = msgspec.structs.replace(verdict, places=[])
         found[key].places.append(str(describe(unit.last)))
     return list(found.values())
+
+
+def _units(programs: Sequence[Program]) -> Iterator[tuple[Unit, Unit, OpenRegions]]:
+    """Yields each region, the same one as the interpreter runs it, and those of its program."""
+    for program in programs:
+        regions = OpenRegions(program)
+        executable, _ = executable_copy(program.module)  # the same regions in the same order
+        interpreted = units_of(operations(main_block(executable)))
+        for unit, own in zip(units_of(operations(main_block(program.module))), interpreted, strict=True):
+            yield unit, own, regions
 
 
 def _open_extents(unit: Unit, regions: OpenRegions) -> tuple[OpenExtents | None, str]:

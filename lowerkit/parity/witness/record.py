@@ -114,7 +114,8 @@ def witness_ops_of(
 
 
 def witness_kernels_of(
-    fused: Program,
+    captured: Program,
+    lowered: Sequence[Program],
     ops: Sequence[Witnessed],
     options: CompileOptions,
     on_progress: Callable[[str], None] | None = None,
@@ -122,7 +123,8 @@ def witness_kernels_of(
     """Witnesses the kernels of a model behind its ops, and says what was compared.
 
     Args:
-        fused: the model with the regions that were compiled.
+        captured: the model.
+        lowered: the programs whose regions were compiled: one, or one for each stage of a pipeline.
         ops: the verdicts of its ops.
         options: what it is compiled with; without caches every kernel is run.
         on_progress: called with what runs now.
@@ -131,11 +133,11 @@ def witness_kernels_of(
         ParityError: LK6005, a kernel differs from the interpreter.
     """
     cache = _cache(options)
-    kernels = witness_kernels(fused, options, cache, on_progress)
+    kernels = witness_kernels(lowered, options, cache, on_progress)
     require_alike(kernels, "the interpreter")
     if cache is not None:
         cache.trim()
-    left_out = "" if ops or fused.exported is not None else "the ops of the model have no witness"
+    left_out = "" if ops or captured.exported is not None else "the ops of the model have no witness"
     return Record(list(ops), kernels, datetime.datetime.now(tz=datetime.UTC).date().isoformat(), left_out)
 
 

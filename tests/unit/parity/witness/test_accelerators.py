@@ -43,7 +43,7 @@ def witnessed(
         options = CompileOptions("npu+cpu", allow=allow)
         program = capture_module(Small().eval(), [torch.randn(3, 8)])
         lower_program(program, "fused", options)
-        return witness_kernels(program, options, None)
+        return witness_kernels([program], options, None)
 
 
 @pytest.mark.parametrize("by", ["function", "region"])

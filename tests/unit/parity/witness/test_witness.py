@@ -105,7 +105,7 @@ def test_a_verdict_is_kept_until_what_it_hangs_on_changes(tmp_path: Path, monkey
 def test_each_kernel_is_compared_with_the_interpreter() -> None:
     program = capture_exported(exported())
     lower_program(program, "fused", CompileOptions())
-    found = witness_kernels(program, CompileOptions(), None)
+    found = witness_kernels([program], CompileOptions(), None)
     assert found and {each.verdict for each in found} == {"same"}
     assert any(each.cases.get("special", 0) > 20 for each in found)
 
@@ -131,7 +131,7 @@ def turned(*, open_dims: bool) -> list[Witnessed]:
     example = (torch.randn(3, 6, 8), torch.tensor([2, 0]))
     program = capture_exported(torch.export.export(Turned().eval(), example, dynamic_shapes=shapes, strict=False))
     lower_program(program, "fused", CompileOptions())
-    return witness_kernels(program, CompileOptions(), None)
+    return witness_kernels([program], CompileOptions(), None)
 
 
 @pytest.mark.parametrize("open_dims", [False, True], ids=["static", "open"])
@@ -171,7 +171,7 @@ def test_a_kernel_that_differs_is_flagged(monkeypatch: pytest.MonkeyPatch) -> No
     program = capture_exported(exported())
     lower_program(program, "fused", CompileOptions())
     plant(monkeypatch)
-    found = witness_kernels(program, CompileOptions(), None)
+    found = witness_kernels([program], CompileOptions(), None)
     assert [each.name for each in found if each.verdict == "differs"] == ["softmax"]
 
 
