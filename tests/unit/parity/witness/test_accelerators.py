@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from lowerkit.compiled import CompileOptions
 from lowerkit.compiler import lower_program
 from lowerkit.errors import RuntimeFault
 from lowerkit.parity.witness.kernels import witness_kernels
-from lowerkit.parity.witness.verdicts import Witnessed
+from lowerkit.parity.witness.verdicts import VerdictCache, Witnessed
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import Behaviour, InterpretedDevice, target_that
 
@@ -31,19 +32,25 @@ class Small(nn.Module):
 
 
 def witnessed(
-    behaviour: Behaviour, by: Literal["function", "region"], allow: frozenset[str] = frozenset()
+    behaviour: Behaviour | None,
+    by: Literal["function", "region"],
+    allow: frozenset[str] = frozenset(),
+    cache: VerdictCache | None = None,
 ) -> list[Witnessed]:
+    """Without a behaviour there is no device."""
+
     class Npu(InterpretedDevice):
         pass
 
-    Npu.behaviour = behaviour
+    if behaviour is not None:
+        Npu.behaviour = behaviour
     target = target_that("npu", lambda op: op.name in TAKEN, by)
     target.permits = dict.fromkeys(allow, "products of f32")
-    with installed({"npu": target}, {"npu": Npu}):
+    with installed({"npu": target}, {} if behaviour is None else {"npu": Npu}):
         options = CompileOptions("npu+cpu", allow=allow)
         program = capture_module(Small().eval(), [torch.randn(3, 8)])
         lower_program(program, "fused", options)
-        return witness_kernels([program], options, None)
+        return witness_kernels([program], options, cache)
 
 
 @pytest.mark.parametrize("by", ["function", "region"])
@@ -80,3 +87,11 @@ def test_what_may_be_less_exact_is_left_out() -> None:
     found = witnessed(Behaviour(), "region", frozenset({"tf32"}))
     own = [each for each in found if each.verdict != "same"]
     assert own and all(each.reason == "npu may compute less exactly: tf32" for each in own)
+
+
+def test_a_device_that_is_missing_is_asked_again(tmp_path: Path) -> None:
+    cache = VerdictCache(tmp_path)
+    before = [each for each in witnessed(None, "region", cache=cache) if each.name.endswith("on npu")]
+    assert before and all(each.verdict == "left out" and "npu" in each.reason for each in before)
+    after = [each for each in witnessed(Behaviour(), "region", cache=cache) if each.name.endswith("on npu")]
+    assert [each.verdict for each in after] == ["same"] * len(before)
