@@ -139,17 +139,6 @@ def compile_stages(
     return CompiledParts(manifest_of(specs), code, weights.entries, ledgers[0], seconds, list(remarks))
 
 
-def plan_parts(
-    program: Program,
-    hosts: Sequence[Target],
-    accelerators: Sequence[Target],
-    placements: Sequence[Placement] = (),
-    on_progress: Callable[[str], None] | None = None,
-) -> PlannedParts:
-    """Plans one program; see :func:`plan_stages`."""
-    return plan_stages([(program, placements)], hosts, accelerators, on_progress)
-
-
 def plan_stages(
     stages: Sequence[tuple[Program, Sequence[Placement]]],
     hosts: Sequence[Target],

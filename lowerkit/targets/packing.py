@@ -5,7 +5,6 @@ A layout keeps the element type. It is named by ``kind`` and ``parameters``, pla
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +74,3 @@ class Packing:
     def packed_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the packed weight, without its values."""
         return LAYOUTS[self.kind].shape(shape, dict(self.parameters))
-
-    def packed_bytes(self, shape: Sequence[int], element_bytes: int) -> int:
-        """Bytes of the packed weight, without its values."""
-        return math.prod(self.packed_shape(shape)) * element_bytes

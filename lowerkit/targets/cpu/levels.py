@@ -93,11 +93,6 @@ _LEVELS: dict[str, tuple[CpuFeatures, tuple[str, ...]]] = {
 }
 
 
-def level_names() -> tuple[str, ...]:
-    """Returns the named levels, narrowest first (``host`` is not among them)."""
-    return tuple(_LEVELS)
-
-
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """The named levels, narrowest first (``host`` is not among them)."""
 
