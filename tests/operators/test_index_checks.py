@@ -472,3 +472,19 @@ def test_values_that_a_mask_scatters() -> None:
         Scattered()(x, many, values)
     with pytest.raises(RuntimeFault, match=r"index 10 of masked_scatter is out of range"):
         compiled(x, many, values)
+
+
+def test_bounds_of_a_histogram_are_finite() -> None:
+    class Counted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.histc(x, 4)
+
+    x = torch.tensor([0.5, 2.0, -1.0])
+    compiled = lowerkit.compile(Counted(), (x,))
+    np.testing.assert_array_equal(compiled(x), Counted()(x).numpy())
+    for wrong in (torch.inf, torch.nan):
+        x[1] = wrong
+        with pytest.raises(RuntimeError, match="is not finite"):
+            Counted()(x)
+        with pytest.raises(RuntimeFault, match="index -1 of histc"):
+            compiled(x)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES
 from lowerkit.capture.torch_export.operators import aten
 
 
@@ -75,7 +76,10 @@ def _histogram_counts(value: Tensor, bins: int = 100, *bounds: float, **named: f
     inside = (flat >= low) & (flat <= high)
     # Where the value lies outside the position is cast from anything: it is replaced before the cast.
     scaled = torch.where(inside, (flat - low) * bins / (high - low), 0.0)
-    place = scaled.to(torch.int64).clamp(0, bins - 1)  # of no number where the bounds are none
+    place = scaled.to(torch.int64).clamp(max=bins - 1)
+    if first == last:  # eager refuses bounds that are not finite
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        place = CHECKED_INDICES(torch.where(bounded, place, -1), [bins], False, None, "histc")
     counts = torch.zeros(bins, dtype=value.dtype)
     return aten.index_put(counts, [place], inside.to(value.dtype), True)
 
