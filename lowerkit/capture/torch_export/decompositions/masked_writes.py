@@ -35,18 +35,25 @@ def _masked_scatter(value: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return torch.where(mask, _in_place(mask, flat, "masked_scatter", all_used=False), value)
 
 
-def _index_put(
-    value: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
-) -> Tensor:  # fmt: skip
+def _is_by_mask(value: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> bool:
     """By a mask of the first dims, with a value for each place; what is written by numbers, or one value, stays."""
     mask = indices[0]
     if mask is None or mask.dtype != torch.bool or any(index is not None for index in indices[1:]):
+        return False
+    a_value_each = values.dim() == value.dim() - mask.dim() + 1
+    return a_value_each and not (is_static(values.shape[0]) and values.shape[0] in (0, 1))
+
+
+def _index_put(
+    value: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:  # fmt: skip
+    if not _is_by_mask(value, indices, values):
         return NotImplemented
-    rest = value.dim() - mask.dim()
-    if values.dim() != rest + 1 or (is_static(values.shape[0]) and values.shape[0] in (0, 1)):
-        return NotImplemented
+    mask = indices[0]
+    assert mask is not None, "it is a mask"
     updates = _in_place(mask, values, "index_put", all_used=True).to(value.dtype)
-    return torch.where(mask[(..., *[None] * rest)], value + updates if accumulate else updates, value)
+    mask = mask[(..., *[None] * (value.dim() - mask.dim()))]
+    return torch.where(mask, value + updates if accumulate else updates, value)
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -54,3 +61,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
 }
 """By overload."""
+
+TAKES: dict[Any, Callable[..., bool]] = {aten.index_put.default: _is_by_mask}
+"""Whether the function of an overload takes the arguments: a node that it leaves alone asks for no round of tracing."""

@@ -237,6 +237,11 @@ TABLE: dict[Any, Callable[..., Any]] = {
 }
 """By overload."""
 
+TAKES: dict[Any, Callable[..., bool]] = {
+    getattr(aten, f"avg_pool{count}d").default: lambda value, *_: not value.is_floating_point() for count in (1, 2, 3)
+}
+"""Whether the function of an overload in :data:`TABLE` takes the arguments: pools of floats ask for no new tracing."""
+
 OF_SIZES: dict[Any, Callable[..., Any]] = {
     **{getattr(aten, f"adaptive_avg_pool{count}d").default: _adaptive_mean for count in (1, 2, 3)},
     **{getattr(aten, f"_adaptive_avg_pool{count}d").default: _adaptive_mean for count in (2, 3)},

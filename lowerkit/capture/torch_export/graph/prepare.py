@@ -28,13 +28,13 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import node as fx_node
 from torch.utils import _pytree as pytree
 
+from lowerkit.capture.torch_export.decompositions import masked_writes, windows
 from lowerkit.capture.torch_export.decompositions.linear_algebra.lu_cholesky import CHECKED
 from lowerkit.capture.torch_export.decompositions.own_table import OWN_DECOMPOSITIONS
-from lowerkit.capture.torch_export.decompositions.special_functions.integer_powers import TAKES
+from lowerkit.capture.torch_export.decompositions.special_functions import integer_powers
 from lowerkit.capture.torch_export.decompositions.statistics import WITH_STATISTICS
 from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES, is_symbolic
 from lowerkit.capture.torch_export.decompositions.table import decomposition_of, is_spelled_out, left_to
-from lowerkit.capture.torch_export.decompositions.windows import WITH_PLACES
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
 from lowerkit.capture.torch_export.graph.functionalize import callable_of, pure_form, rewritten
@@ -59,7 +59,9 @@ _CHECKS = frozenset(
 )
 _VECTORS = {"aten._linalg_svd.default": (1, 2), "aten._linalg_eigh.default": (0, 2)}
 """Which result the values are, and which argument says whether vectors are wanted."""
-_WITH_MORE = WITH_PLACES | WITH_STATISTICS
+_TAKES = integer_powers.TAKES | masked_writes.TAKES | windows.TAKES
+"""Of ops whose functions leave common arguments alone: whether they take them."""
+_WITH_MORE = windows.WITH_PLACES | WITH_STATISTICS
 """What passes take as long as its first result alone is read."""
 
 
@@ -132,7 +134,7 @@ def _missing_decompositions(graph: fx.Graph) -> dict[Any, Callable[..., Any]]:
 
 def _is_taken(node: fx.Node) -> bool:
     """Whether the decomposition of a node, if there is one, takes its arguments."""
-    takes = TAKES.get(node.target)
+    takes = _TAKES.get(node.target)
     return takes is None or takes(*fx_node.map_arg(node.args, lambda source: source.meta["val"]))
 
 
