@@ -59,7 +59,9 @@ PAIRS: dict[str, Function] = {
     "kl_div": of_losses("kl_div", reduction="none"),
     "kl_div of logarithms": of_losses("kl_div", reduction="none", log_target=True),
     "cross entropy": of_losses("binary_cross_entropy_with_logits", reduction="none"),
-    "weighted": lambda x, y: functional.binary_cross_entropy_with_logits(x, y, y.abs(), "none", pos_weight=y * y),
+    "weighted": lambda x, y: functional.binary_cross_entropy_with_logits(
+        x, y, y.abs(), reduction="none", pos_weight=y * y
+    ),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ _CLASSES: Mapping[str, str] = {
     ),
     r"^((linalg_)?(cholesky|cholesky_ex|cholesky_inverse|cholesky_solve|det|slogdet|inv|inv_ex|lu|lu_factor|lu_factor_ex"
     r"|lu_solve|pinv|qr|solve|solve_ex|householder_product)|_lu_with_info|geqrf|inverse|logdet|orgqr|ormqr|pinverse)\."
-    r".*(nan|inf|mixed|largest|denormal|smallest normal)$": (
+    r".*(nan|inf|mixed|largest|smallest|denormals?|smallest normal)$": (
         "in which order LAPACK multiplies decides how far a NaN or an infinity spreads, and what is left of nothing"
     ),
     r"^(_segment_reduce.*empty:10|nn\.functional\.embedding_bag#0.*empty:2|linalg\.eigvals.*nan)$": (

@@ -76,7 +76,7 @@ def _histogram_counts(value: Tensor, bins: int = 100, *bounds: float, **named: f
     inside = (flat >= low) & (flat <= high)
     # Where the value lies outside the position is cast from anything: it is replaced before the cast.
     scaled = torch.where(inside, (flat - low) * bins / (high - low), 0.0)
-    place = scaled.to(torch.int64).clamp(max=bins - 1)
+    place = scaled.to(torch.int64).clamp(0, bins - 1)  # a product that leaves the type makes no number
     if first == last:  # eager refuses bounds that are not finite
         bounded = torch.isfinite(low) & torch.isfinite(high)
         place = CHECKED_INDICES(torch.where(bounded, place, -1), [bins], False, None, "histc")
