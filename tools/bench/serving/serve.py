@@ -14,9 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import click
 import msgspec
@@ -84,7 +84,7 @@ def drive(
             head = msgspec.json.encode({"inputs": [tensor], "parameters": {"binary_data_output": True}})
             headers = {"Inference-Header-Content-Length": str(len(head))}
             start = time.monotonic()
-            with urllib.request.urlopen(urllib.request.Request(url, head + x.tobytes(), headers), timeout=60) as reply:
+            with urlopen(Request(url, head + x.tobytes(), headers), timeout=60) as reply:
                 length, body = int(reply.headers["Inference-Header-Content-Length"]), reply.read()
             times.append(time.monotonic() - start)
             found = np.frombuffer(body[length:], np.float32).reshape(y.shape)
