@@ -36,8 +36,9 @@ def _sorted_boundaries(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _sorted_buckets(tensors: list[Tensor]) -> list[Tensor]:
-    value, boundaries = tensors
-    return [value, _without_nan(boundaries).sort(-1).values]
+    """bucketize: the value may be a number, or the boundaries themselves."""
+    *value, boundaries = tensors
+    return [*value, _without_nan(boundaries).sort(-1).values]
 
 
 def _without_nan(boundaries: Tensor) -> Tensor:
@@ -72,22 +73,25 @@ def _one_segment(tensors: list[Tensor]) -> list[Tensor]:
 
     Eager reads what lies behind where they are longer.
     """
-    value, said = tensors
+    value, *rest = tensors
+    if not rest:
+        return tensors
+    said, *_ = rest
     whole = torch.zeros_like(said)
     if said.numel():
         whole[..., -1] = value.shape[said.dim() - 1]
-    return [value, whole]
+    return [value, whole, *rest[1:]]
 
 
 def _in_the_plane(tensors: list[Tensor]) -> list[Tensor]:
     """Backward max pools: places of the input; eager writes to any."""
-    gradient, value, places = tensors
-    return [gradient, value, places.remainder(max(1, value.shape[-1] * value.shape[-2]))]
+    *_, value, places = tensors
+    return [*tensors[:-1], places.remainder(max(1, value.shape[-1] * value.shape[-2]))]
 
 
 def _no_smallest(tensors: list[Tensor]) -> list[Tensor]:
     """gcd, lcm: eager divides by what they have in common, and the smallest integer by -1 is none."""
-    return [value.clamp(min=-(2 ** (8 * value.element_size() - 2))) for value in tensors]
+    return [value.clamp(min=torch.iinfo(value.dtype).min // 2) for value in tensors]
 
 
 _DOMAINS: Mapping[str, Fitting] = {

@@ -138,7 +138,7 @@ def _dim(extent: Extent, dims: Mapping[str, Any]) -> Any:
     """The dim of an extent, derived from another where torch.export can say so, else for it to find."""
     try:
         return value_of(extent, dims)
-    except (TypeError, NotImplementedError, AssertionError):  # of AUTO; a quotient, a product of two; the smaller one
+    except (TypeError, NotImplementedError, AssertionError):  # of AUTO, and what Dim lacks: //, * of two, min
         return Dim.AUTO
 
 

@@ -44,9 +44,7 @@ def _is_by_mask(value: Tensor, indices: Sequence[Tensor | None], values: Tensor,
     return a_value_each and not (is_static(values.shape[0]) and values.shape[0] in (0, 1))
 
 
-def _index_put(
-    value: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
-) -> Tensor:  # fmt: skip
+def _index_put(value: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     if not _is_by_mask(value, indices, values):
         return NotImplemented
     mask = indices[0]

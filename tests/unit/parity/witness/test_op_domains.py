@@ -18,6 +18,8 @@ SPECIAL = torch.tensor([math.nan, 3.0, -math.inf, 3.4e38, -1.0, math.inf, -3.4e3
 def test_boundaries_rise() -> None:
     _, boundaries = fitting("aten.bucketize.Tensor", [SPECIAL, SPECIAL])
     assert (boundaries[1:] >= boundaries[:-1]).all()
+    (alone,) = fitting("aten.bucketize.Scalar", [SPECIAL])
+    assert torch.equal(alone, boundaries)
     given, _, sorter = fitting("aten.searchsorted.Tensor", [SPECIAL, SPECIAL, torch.zeros(8, dtype=torch.int64)])
     assert (given[sorter][1:] >= given[sorter][:-1]).all()
 
@@ -49,7 +51,7 @@ def test_no_pole_is_asked_for() -> None:
 
 
 def test_no_division_leaves_the_type() -> None:
-    for dtype in (torch.int8, torch.int32, torch.int64):
+    for dtype in (torch.uint8, torch.int8, torch.int32, torch.int64):
         smallest = torch.tensor([torch.iinfo(dtype).min, -1], dtype=dtype)
         given = fitting("aten.lcm.default", [smallest, smallest.flip(0)])
         assert torch.lcm(*given).dtype == dtype  # eager lives
