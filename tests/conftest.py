@@ -1,4 +1,4 @@
-"""For every test: the seed of its random numbers, golden texts, and the switch that rewrites them."""
+"""For every test: its tier, the seed of its random numbers, golden texts, and the switch that rewrites them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.randomness import SEED, restart
+from tests.support.tiers import MARKS, split_tier
 
 # How long an example takes is the machine's affair: one that has much else to do must not fail a test by it.
 settings.register_profile("lowerkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -21,12 +22,20 @@ GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden texts instead of comparing")
+    parser.addoption(
+        "--tier",
+        choices=("default", "all"),
+        default="all",
+        help="default: every value of every parameter of a test is in some case; all: every combination",
+    )
     parser.addoption("--seed", type=int, help="seed of all random numbers (0 draws one)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
     seed = SEED if given is None else given or secrets.randbelow((1 << 32) - 1) + 1
     config.option.seed = config.stash[RUN_SEED] = seed  # an option, so that the workers of pytest-xdist get the same
     if config.option.hypothesis_seed is None:
@@ -35,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"random numbers: --seed {config.stash[RUN_SEED]}"
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--tier") == "default":
+        items[:], left = split_tier(items)
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.hookimpl(tryfirst=True)
