@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.randomness import SEED, restart
+from tests.support.recording import Recorder
 from tests.support.tiers import MARKS, split_tier
 
 # How long an example takes is the machine's affair: one that has much else to do must not fail a test by it.
@@ -17,6 +21,7 @@ settings.register_profile("lowerkit", deadline=None, suppress_health_check=[Heal
 settings.load_profile("lowerkit")
 
 RUN_SEED = pytest.StashKey[int]()
+CACHE_HOME = pytest.StashKey[str]()
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 
@@ -28,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="default: every value of every parameter of a test is in some case; all: every combination",
     )
+    parser.addoption("--record", type=Path, metavar="FOLDER", help="see tests/support/recording.py")
     parser.addoption("--seed", type=int, help="seed of all random numbers (0 draws one)")
 
 
@@ -36,10 +42,21 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        # One cache of kernels and programs for the run, empty at its start: workers and child processes inherit it.
+        config.stash[CACHE_HOME] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="lowerkit-test-cache-")
+    folder: Path | None = config.getoption("--record")
+    if folder is not None:
+        config.pluginmanager.register(Recorder(folder))
     seed = SEED if given is None else given or secrets.randbelow((1 << 32) - 1) + 1
     config.option.seed = config.stash[RUN_SEED] = seed  # an option, so that the workers of pytest-xdist get the same
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(seed)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (home := config.stash.get(CACHE_HOME, None)) is not None:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,23 +1,79 @@
 #!/usr/bin/env bash
-# The whole test suite: format, lint, types, then native and Python tests. Ends with pytest's own closing line.
+# The test suite: format, lint, types, then native and Python tests. Ends with pytest's own closing line.
+#
+#   test.sh             what continuous integration runs: every value of every parameter of every test
+#   test.sh --quick     lint, architecture, one test of each family, the main path of each front end and target
+#   test.sh --changed   the tests that a change can affect (tools/suite/changed.py); --since REVISION compares with another commit
+#   test.sh --all       every combination of parameters, and the sweeps
+#   test.sh --record    all tests under coverage.py: what each executes, and which lines only --all reaches
+#
+# What follows goes to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-echo "== environment"
+tier=default
+case "${1:-}" in
+    --quick | --changed | --all | --record)
+        tier=${1#--}
+        shift
+        ;;
+esac
+since=()
+if [ "$tier" = changed ] && [ "${1:-}" = --since ]; then
+    since=(--since "$2")
+    shift 2
+fi
+
+begun=$SECONDS
+step() {  # the seconds of the step before, and the name of the next
+    [ -z "${name:-}" ] || echo "== $name: $((SECONDS - begun)) s"
+    name=$1 begun=$SECONDS
+    echo "== $name"
+}
+
+step environment
 bash tools/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
+# Two workers on two cores; each test that runs threads of its own is bounded by OMP_NUM_THREADS.
+export OMP_NUM_THREADS=1
+workers=(-n 2 --dist loadscope)
 
-echo "== browser"
+step ruff
+ruff format --check --quiet .
+ruff check --quiet .
+
+case $tier in
+    quick)
+        step pytest
+        exec pytest "${workers[@]}" @tests/quick.txt "$@"
+        ;;
+    changed)
+        step selection
+        mkdir -p build
+        python -m tools.suite.changed "${since[@]}" >build/changed-tests.txt
+        mapfile -t files < <(python -m tools.suite.changed "${since[@]}" --files)
+        if [ ${#files[@]} -gt 0 ]; then
+            step pyright
+            pyright "${files[@]}"
+        fi
+        step pytest
+        if [ "$(cat build/changed-tests.txt)" = everything ]; then
+            exec pytest "${workers[@]}" --tier default "$@"
+        fi
+        exec pytest "${workers[@]}" --tier default @build/changed-tests.txt "$@"
+        ;;
+esac
+
+step browser
 bash tools/browser.sh
 
-echo "== ruff"
-ruff format --check .
-ruff check .
-
-echo "== pyright"
+step pyright
 pyright
 
-echo "== pytest"
-# Two workers on two cores; each test that runs threads of its own is bounded by OMP_NUM_THREADS.
-OMP_NUM_THREADS=1 pytest -n 2 --dist loadscope "$@"
+step pytest
+case $tier in
+    default) exec pytest "${workers[@]}" --tier default "$@" ;;
+    all) exec pytest "${workers[@]}" --tier all "$@" ;;
+    record) exec python -m tools.suite.record "$@" ;;
+esac

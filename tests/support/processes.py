@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.recording import continue_test, current_test
+
 # Forked from one server that has imported what is slow to import.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["__main__", "tests.support.preloaded"])
@@ -20,7 +22,9 @@ def start_ranks(function: Callable[..., Any], size: int, *arguments: Any) -> lis
     ranks: list[tuple[Any, Any]] = []
     for rank in range(size):
         ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=_run, args=(theirs, function, rank, size, arguments), daemon=True)
+        process = _CONTEXT.Process(
+            target=_run, args=(theirs, function, rank, size, arguments, current_test()), daemon=True
+        )
         process.start()
         theirs.close()
         ranks.append((process, ours))
@@ -76,7 +80,10 @@ class Failure(str):
     """The traceback of a rank."""
 
 
-def _run(connection: Any, function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...]) -> None:
+def _run(
+    connection: Any, function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...], test: str
+) -> None:
+    continue_test(test)
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         result = function(rank, size, *arguments)

@@ -1,0 +1,118 @@
+"""Records which lines each test executes, in its own process, in children and in ranks: ``pytest --record``.
+
+``tools/suite/record.py`` runs the suite under coverage.py with this switched on. Coverage.py keeps the lines; what is
+needed beside it is that nothing hides a line from the test that needs it:
+
+* Kernels and programs are made again by each test. A hit in the cache of the run would hide the lines that make them.
+* Work for a worker process is done in the test's own process: a worker serves several tests and is killed at the end,
+  with what it had recorded.
+* A rank is forked from a server that an earlier test started, so it is told which test it belongs to.
+* Files that a test opens are its dependencies too, for example the page whose examples it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_WORKERS = ("test_worker_process.py", "test_compile_pool.py", "test_hostile_packages.py")
+"""Tests of the worker processes themselves, which need real ones."""
+
+_IN_PROCESS = threading.Lock()
+
+
+def current_test() -> str:
+    """Return the test that is running, as pytest writes it for child processes: its name and its phase."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "")
+
+
+def continue_test(test: str) -> None:
+    """Attribute what this process executes from now on to ``test``; does nothing where nothing is recorded."""
+    os.environ["PYTEST_CURRENT_TEST"] = test
+    coverage = sys.modules.get("coverage")
+    running = coverage.Coverage.current() if coverage is not None else None
+    if running is not None:
+        running.switch_context(test)
+
+
+class Recorder:
+    """A plugin of pytest: see above.
+
+    Args:
+        folder: where each worker of the run writes ``opened-WORKER.json``: the files of the project by test.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.opened: defaultdict[str, set[str]] = defaultdict(set)
+        self.test = ""
+        self.patches = pytest.MonkeyPatch()
+        self._do_not_read_caches(Path(os.environ["XDG_CACHE_HOME"]))
+        self._do_work_here()
+        sys.addaudithook(self._note)
+
+    def _do_not_read_caches(self, home: Path) -> None:
+        from lowerkit.disk_cache import DiskCache
+
+        read = DiskCache.get
+
+        def get(cache: DiskCache, key: str) -> bytes | None:
+            return None if home in cache.folder.parents else read(cache, key)
+
+        self.patches.setattr(DiskCache, "get", get)
+
+    def _do_work_here(self) -> None:
+        from lowerkit.worker_process import TaskError, Worker
+
+        call = Worker.call
+
+        def call_here(worker: Worker, task: str, data: bytes, seconds: float = 0.0) -> bytes:
+            if self.test.partition("::")[0].endswith(OF_WORKERS):
+                return call(worker, task, data, seconds)
+            module, _, function = task.partition(":")
+            with _IN_PROCESS:
+                try:
+                    return getattr(importlib.import_module(module), function)(data)
+                except Exception as error:
+                    raise TaskError(f"{type(error).__name__}: {error}") from error
+
+        self.patches.setattr(Worker, "call", call_here)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self.test or not isinstance(arguments[0], str):
+            return
+        path = arguments[0]
+        if path.endswith((".py", ".pyc")):
+            return  # what Python imports is not what a test reads
+        if path.startswith(str(ROOT)):
+            self.opened[self.test].add(path)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.test = nodeid.partition("[")[0]
+
+    def pytest_sessionfinish(self) -> None:
+        self.test = ""
+        named = {
+            test: sorted({str(Path(path).resolve().relative_to(ROOT)) for path in paths if _is_of_project(path)})
+            for test, paths in self.opened.items()
+        }
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        (self.folder / f"opened-{worker}.json").write_text(
+            json.dumps({test: paths for test, paths in named.items() if paths})
+        )
+
+
+def _is_of_project(path: str) -> bool:
+    resolved = Path(path).resolve()
+    hidden = any(part.startswith(".") or part in ("build", "__pycache__") for part in resolved.relative_to(ROOT).parts)
+    return resolved.is_file() and not hidden
