@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -23,6 +24,8 @@ settings.load_profile("lowerkit")
 RUN_SEED = pytest.StashKey[int]()
 CACHE_HOME = pytest.StashKey[str]()
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
+SECONDS = Path(__file__).parent / "seconds.json"
+"""How long the tests of each file took when ``tools/suite/record.py`` ran last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[CACHE_HOME] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="lowerkit-test-cache-")
     folder: Path | None = config.getoption("--record")
     if folder is not None:
-        config.pluginmanager.register(Recorder(folder))
+        config.pluginmanager.register(Recorder(folder, workers=config.getoption("numprocesses", None) or 0))
     seed = SEED if given is None else given or secrets.randbelow((1 << 32) - 1) + 1
     config.option.seed = config.stash[RUN_SEED] = seed  # an option, so that the workers of pytest-xdist get the same
     if config.option.hypothesis_seed is None:
@@ -68,6 +71,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--tier") == "default":
         items[:], left = split_tier(items)
         config.hook.pytest_deselected(items=left)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The longest files first: no worker is left with one when the others are done.
+        seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 @pytest.hookimpl(tryfirst=True)

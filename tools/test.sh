@@ -37,7 +37,7 @@ export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
 # Two workers on two cores; each test that runs threads of its own is bounded by OMP_NUM_THREADS.
 export OMP_NUM_THREADS=1
-workers=(-n 2 --dist loadscope)
+workers=(-n 2 --dist loadscope --no-loadscope-reorder)
 
 step ruff
 ruff format --check --quiet .

@@ -48,12 +48,16 @@ class Recorder:
     """A plugin of pytest: see above.
 
     Args:
-        folder: where each worker of the run writes ``opened-WORKER.json``: the files of the project by test.
+        folder: where each worker of the run writes ``opened-WORKER.json``, the files of the project by test, and
+            ``seconds-WORKER.json``, the time of the tests of each file.
+        workers: how many processes run tests for this one; 0 where it runs them itself.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
+        self.workers = workers
         self.opened: defaultdict[str, set[str]] = defaultdict(set)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.test = ""
         self.patches = pytest.MonkeyPatch()
         self._do_not_read_caches(Path(os.environ["XDG_CACHE_HOME"]))
@@ -100,19 +104,24 @@ class Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.test = nodeid.partition("[")[0]
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+
     def pytest_sessionfinish(self) -> None:
         self.test = ""
-        named = {
-            test: sorted({str(Path(path).resolve().relative_to(ROOT)) for path in paths if _is_of_project(path)})
-            for test, paths in self.opened.items()
-        }
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-        (self.folder / f"opened-{worker}.json").write_text(
-            json.dumps({test: paths for test, paths in named.items() if paths})
-        )
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        if worker is None and self.workers:
+            return  # it ran no test itself, and heard of those of all workers
+        opened = {test: sorted(filter(None, map(_in_project, paths))) for test, paths in self.opened.items()}
+        for name, content in (("opened", opened), ("seconds", self.seconds)):
+            (self.folder / f"{name}-{worker or 'main'}.json").write_text(json.dumps(content))
 
 
-def _is_of_project(path: str) -> bool:
+def _in_project(path: str) -> str:
+    """Return the path of a file from the root; empty for what is no file of the project, but was made by a run."""
     resolved = Path(path).resolve()
-    hidden = any(part.startswith(".") or part in ("build", "__pycache__") for part in resolved.relative_to(ROOT).parts)
-    return resolved.is_file() and not hidden
+    if not resolved.is_file() or not resolved.is_relative_to(ROOT):
+        return ""
+    parts = resolved.relative_to(ROOT).parts
+    made = any(part.startswith(".") or part in ("build", "__pycache__") for part in parts)
+    return "" if made else "/".join(parts)

@@ -1,7 +1,8 @@
 """Runs the whole suite under coverage.py, for what only such a run can say.
 
 1. Writes ``tests/executed.json.xz``: which functions each test executes, for ``tools/test.sh --changed``.
-2. Prints the lines of the package that only the nightly tier reaches, with a test that does, and fails if there are
+2. Writes ``tests/seconds.json``: how long the tests of each file took, for the order in which workers take them.
+3. Prints the lines of the package that only the nightly tier reaches, with a test that does, and fails if there are
    any: a case may be left to the nightly tier only if no line becomes uncovered.
 """
 
@@ -12,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,19 @@ def run_suite(tests: tuple[str, ...]) -> None:
     """Run the tests under coverage.py; those that fail are recorded as far as they came."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", "--record", str(FOLDER)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "loadscope",
+        "--no-loadscope-reorder",
+        "--record",
+        str(FOLDER),
+    ]
     command += [f"--cov={executed.ROOT}", "--cov-config=pyproject.toml", "--cov-context=test", "--cov-report="]
     environment = {**os.environ, "COVERAGE_FILE": str(DATA)}
     subprocess.run([*command, *tests], cwd=executed.ROOT, env=environment, check=False)
@@ -79,6 +92,15 @@ def write_record() -> None:
     print(f"{executed.RECORD.relative_to(executed.ROOT)}: {len(tests)} tests, {executed.RECORD.stat().st_size:,} bytes")
 
 
+def write_seconds() -> None:
+    """Write how long the tests of each file took."""
+    seconds: Counter[str] = Counter()
+    for path in FOLDER.glob("seconds-*.json"):
+        seconds.update(json.loads(path.read_text()))
+    text = json.dumps({file: round(took, 1) for file, took in sorted(seconds.items())}, indent=0)
+    (executed.ROOT / "tests/seconds.json").write_text(text + "\n")
+
+
 def default_cases() -> set[str]:
     """Return the names of the cases that the default tier runs."""
     command = [sys.executable, "-m", "pytest", "--tier", "default", "--collect-only", "-q"]
@@ -117,6 +139,7 @@ def main(reuse: bool, tests: tuple[str, ...]) -> None:
         run_suite(tests)
     if not tests:
         write_record()
+        write_seconds()
     sys.exit(1 if print_lines_of_nightly_tier(default_cases()) else 0)
 
 
