@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 echo "== environment"
-bash tools/setup.sh
+bash tools/setup.sh test
 export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
 
