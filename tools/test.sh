@@ -10,6 +10,7 @@
 # What follows goes to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/steps.sh
 
 tier=default
 case "${1:-}" in
@@ -24,54 +25,42 @@ if [ "$tier" = changed ] && [ "${1:-}" = --since ]; then
     shift 2
 fi
 
-begun=$SECONDS
-step() {  # the seconds of the step before, and the name of the next
-    [ -z "${name:-}" ] || echo "== $name: $((SECONDS - begun)) s"
-    name=$1 begun=$SECONDS
-    echo "== $name"
-}
-
-step environment
-bash tools/setup.sh
+step "environment" bash tools/setup.sh test
 export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
 # Two workers on two cores; each test that runs threads of its own is bounded by OMP_NUM_THREADS.
 export OMP_NUM_THREADS=1
 workers=(-n 2 --dist loadscope --no-loadscope-reorder)
 
-step ruff
-ruff format --check --quiet .
-ruff check --quiet .
+step "format" ruff format --check --quiet .
+step "lint" ruff check --quiet .
 
 case $tier in
     quick)
-        step pytest
-        exec pytest "${workers[@]}" @tests/quick.txt "$@"
+        mapfile -t tests < <(grep '^tests/' tests/quick.txt)
+        echo "== pytest"
+        exec pytest "${workers[@]}" --tier default "${tests[@]}" "$@"
         ;;
     changed)
-        step selection
         mkdir -p build
         python -m tools.suite.changed "${since[@]}" >build/changed-tests.txt
         mapfile -t files < <(python -m tools.suite.changed "${since[@]}" --files)
         if [ ${#files[@]} -gt 0 ]; then
-            step pyright
-            pyright "${files[@]}"
+            step "types of the files that changed" pyright "${files[@]}"
         fi
-        step pytest
+        tests=(@build/changed-tests.txt)
         if [ "$(cat build/changed-tests.txt)" = everything ]; then
-            exec pytest "${workers[@]}" --tier default "$@"
+            tests=()
         fi
-        exec pytest "${workers[@]}" --tier default @build/changed-tests.txt "$@"
+        echo "== pytest"
+        exec pytest "${workers[@]}" --tier default "${tests[@]}" "$@"
         ;;
 esac
 
-step browser
-bash tools/browser.sh
+step "browser" bash tools/browser.sh
+step "types" pyright
 
-step pyright
-pyright
-
-step pytest
+echo "== pytest"
 case $tier in
     default) exec pytest "${workers[@]}" --tier default "$@" ;;
     all) exec pytest "${workers[@]}" --tier all "$@" ;;

@@ -8,10 +8,14 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import tempfile
+import time
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,32 @@ from lowerkit.errors import UnsupportedError, UsageError
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], list[Array]]
+
+
+class OnnxExport:
+    """A module in an ONNX file, in float32. The file goes with this object.
+
+    Attributes:
+        path: the file.
+        seconds: how long the export took.
+    """
+
+    def __init__(self, module: Any, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        import copy
+
+        import torch
+        from torch.utils._pytree import tree_map_only
+
+        started = time.perf_counter()
+        module = copy.deepcopy(module).float()
+        positional, named = tree_map_only(
+            torch.Tensor, lambda value: value.float() if value.is_floating_point() else value, arguments
+        )
+        folder = tempfile.mkdtemp(prefix="lowerkit-bench-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, positional, str(self.path), kwargs=named, dynamo=True, verbose=False)
+        self.seconds = time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -44,6 +74,15 @@ class BenchModel:
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     dtype: str
     threads: int
+
+    @cached_property
+    def onnx_export(self) -> OnnxExport:
+        """The module as ONNX. It takes seconds, so the peers that read ONNX share it."""
+        return OnnxExport(self.module, self.arguments)
+
+    def onnx_file(self) -> Path:
+        """Returns the path of the model as ONNX, exported where it did not come as ONNX."""
+        return self.onnx_path if self.onnx_path is not None else self.onnx_export.path
 
     def in_order_of(self, names: Sequence[str]) -> list[Array]:
         """Returns the inputs in the order in which a peer names them; one that has other names has our order.
@@ -79,6 +118,21 @@ def prepare_peer(name: str, model: BenchModel) -> Run:
     except Exception as error:
         text = str(error).strip().splitlines()
         raise UnsupportedError("LK4004", f"{name} cannot run this model: {text[0] if text else error!r}") from error
+
+
+def prepare_timed(name: str, model: BenchModel) -> tuple[Run, float]:
+    """Sets up one peer and returns it with the seconds that this takes.
+
+    The export to ONNX counts for each peer that reads ONNX, also where another one has already done it.
+
+    Raises:
+        LowerkitError: as :func:`prepare_peer`.
+    """
+    reused = name in READS_ONNX and "onnx_export" in vars(model)
+    started = time.perf_counter()
+    run = prepare_peer(name, model)
+    seconds = time.perf_counter() - started
+    return run, seconds + (model.onnx_export.seconds if reused else 0.0)
 
 
 @contextlib.contextmanager
@@ -132,8 +186,7 @@ def _prepare_onnxruntime(model: BenchModel) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = model.threads
     options.inter_op_num_threads = 1
-    with _onnx_file(model) as path:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(model.onnx_file()), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
     feeds = dict(zip(names, model.in_order_of(names), strict=True))
     # asarray copies nothing: it says that the outputs are tensors, not ONNX's sequences or maps.
@@ -158,8 +211,7 @@ def _prepare_openvino(model: BenchModel) -> Run:
 
     core = openvino.Core()
     config = openvino_settings(model.dtype, model.threads)
-    with _onnx_file(model) as path:
-        compiled = core.compile_model(core.read_model(str(path)), "CPU", config)
+    compiled = core.compile_model(core.read_model(str(model.onnx_file())), "CPU", config)
     request = compiled.create_infer_request()
     arrays = model.in_order_of([port.any_name for port in compiled.inputs])
     inputs = [array.astype(np.float32) if array.dtype.name == "bfloat16" else array for array in arrays]
@@ -169,27 +221,6 @@ def _prepare_openvino(model: BenchModel) -> Run:
         return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
 
     return run
-
-
-@contextlib.contextmanager
-def _onnx_file(model: BenchModel) -> Generator[Path]:
-    """Gives the ONNX file, exported from the module (in float32) into a temporary folder where there is none."""
-    if model.onnx_path is not None:
-        yield model.onnx_path
-        return
-    import copy
-
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    module = copy.deepcopy(model.module).float()
-    positional, named = tree_map_only(
-        torch.Tensor, lambda value: value.float() if value.is_floating_point() else value, model.arguments
-    )
-    with tempfile.TemporaryDirectory(prefix="lowerkit-bench-") as folder:
-        path = Path(folder) / "model.onnx"
-        torch.onnx.export(module, positional, str(path), kwargs=named, dynamo=True, verbose=False)
-        yield path
 
 
 def _module_of(model: BenchModel, peer: str) -> Any:
@@ -204,3 +235,5 @@ PEERS: dict[str, Callable[[BenchModel], Run]] = {
     "onnxruntime": _prepare_onnxruntime,
     "openvino": _prepare_openvino,
 }
+
+READS_ONNX = frozenset({"onnxruntime", "openvino"})

@@ -54,7 +54,7 @@ def command(
     """Time MODEL compiled by lowerkit and by its peers: equal threads, equal precision, rounds interleaved."""
     supervise_targets(target)
     from lowerkit.bench.interleave import time_interleaved
-    from lowerkit.bench.peers import BenchModel, prepare_peer
+    from lowerkit.bench.peers import BenchModel, prepare_timed
     from lowerkit.compiler import CompileOptions, compile_program
     from lowerkit.parity.metrics import compare
 
@@ -81,14 +81,12 @@ def command(
         setup_seconds["lowerkit"] = time.perf_counter() - started
         for peer in [name.strip() for name in peers.split(",") if name.strip()]:
             show(f"preparing {peer}")
-            started = time.perf_counter()
             try:
-                contenders[peer] = prepare_peer(peer, bench_model)
+                contenders[peer], setup_seconds[peer] = prepare_timed(peer, bench_model)
             except UnsupportedError as error:
                 refused[peer] = error.message
                 note(f"left out: {error.message}", quiet)
                 continue
-            setup_seconds[peer] = time.perf_counter() - started
         show("measuring")
         ours = contenders["lowerkit"]()
         agreement = {
