@@ -169,6 +169,14 @@ def test_families_and_levels_are_those_of_the_code() -> None:
     assert list(rows) == list(LEVELS)
 
 
+def test_families_of_cuda_are_those_of_the_code() -> None:
+    from lowerkit.targets.cuda.select import fast_families
+
+    section = read("docs/cuda.md").partition("| family | regions | how |")[2].partition("\n\n")[0]
+    named = {name for row in section.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == {"threads", *(family.name for family in fast_families())}
+
+
 def test_manifest_fields_are_documented() -> None:
     from lowerkit.runtimes.manifest import FORMAT_MAJOR, FORMAT_MINOR, KNOWN_FEATURES, Manifest, ProgramSpec
 
