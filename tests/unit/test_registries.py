@@ -26,6 +26,7 @@ from lowerkit.spmd.cost.timeline_svg import COLOURS
 from lowerkit.targets.cpu.families import default_families
 from lowerkit.targets.cuda.select import fast_families
 from tests.support.faults.cells import COLLECTIVES
+from tests.support.mesh.collective_programs import CALLS
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "runtimes/native/collective"
@@ -137,6 +138,10 @@ def test_every_collective_has_an_mpi_form_and_a_fault_cell() -> None:
 def test_the_collectives_of_the_dialect_are_those_of_the_manifest() -> None:
     kinds = set(collective_op.KINDS)
     assert kinds == set(get_args(structs.CollectiveOperation)) == set(dims.OPERATIONS)
+
+
+def test_every_collective_of_the_dialect_runs_in_sessions() -> None:
+    assert {operation for operation, _ in CALLS} == set(collective_op.KINDS) - {"send", "receive"}
 
 
 @pytest.mark.parametrize("kind", collective_op.KINDS)
