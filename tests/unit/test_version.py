@@ -17,6 +17,8 @@ from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.targets.new_package import write_package
 
 ROOT = Path(__file__).resolve().parents[2]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+MOST_CHARACTERS = 160
 
 
 def test_no_other_file_of_the_package_states_the_version() -> None:
@@ -58,5 +60,12 @@ def test_a_new_target_package_requires_at_least_this_version(tmp_path: Path) -> 
 
 def test_the_changelog_begins_with_this_version() -> None:
     version = Version(lowerkit.__version__)
-    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
     assert headings[0] == (f"{version.base_version} (unreleased)" if version.is_devrelease else str(version))
+
+
+def test_the_changelog_has_short_entries_under_the_headings_of_keep_a_changelog() -> None:
+    headings = re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE)
+    assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    lines = CHANGELOG.partition("\n## ")[2].splitlines()
+    assert [line for line in lines if len(line) > MOST_CHARACTERS or line.startswith(" ")] == []
