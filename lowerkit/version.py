@@ -1,3 +1,3 @@
-"""The version of lowerkit: what artifacts and caches state."""
+"""The version of lowerkit, stated here and nowhere else: pyproject.toml, artifacts and the command line read it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -42,6 +42,11 @@ _OTHERS: dict[str, str] = {
 }
 
 
+def region_names() -> dict[str, str]:
+    """Returns what a region is called, by the name of the op that it is built around."""
+    return {**_ANCHORS, **_OTHERS}
+
+
 def is_anchor(op: ir.Operation | None) -> bool:
     """Whether an elementwise epilogue can be computed on the results of ``op`` before they are stored."""
     return op is not None and op.name in _ANCHORS
@@ -51,7 +56,7 @@ def region_kind(op: ir.Operation) -> str:
     """Returns what a region around ``op`` is called; ``generic`` for ops that have no name of their own."""
     if op.name in ("lk.conv", "lk.integer_conv") and _is_depthwise(op):
         return "depthwise_conv"
-    return _ANCHORS.get(op.name) or _OTHERS.get(op.name) or "generic"
+    return region_names().get(op.name, "generic")
 
 
 def _is_depthwise(op: ir.Operation) -> bool:

@@ -14,7 +14,7 @@ from lowerkit.spmd.cost.mesh_plan import MeshCost
 from lowerkit.spmd.cost.stage_runs import Event
 
 _LEFT, _WIDTH, _ROW, _TOP, _STEP = 110, 1100, 18, 60, 22
-_COLOURS = {
+COLOURS = {
     "products": "#2f6fb0", "attention": "#7b4fa3", "other computation": "#9aa7b4", "all_reduce": "#d1603d",
     "all_gather": "#e0a030", "reduce_scatter": "#b8862b", "all_to_all": "#8f9c2f", "broadcast": "#4a9a6a",
     "reduce": "#2e7d6b", "send": "#c04a7a", "receive": "#c04a7a",
@@ -68,7 +68,7 @@ def _joined(events: Iterable[Event], total: float) -> list[_Bar]:
     pixel = total / _WIDTH
     bars: list[_Bar] = []
     for event in events:
-        span, colour = event.span, _COLOURS[_kind(event)]
+        span, colour = event.span, COLOURS[_kind(event)]
         last = bars[-1] if bars else None
         close = last is not None and last.colour == colour and span.start - last.end < pixel / 4
         if last is not None and close and (span.seconds < pixel or last.end - last.start < pixel):
@@ -88,7 +88,7 @@ def _kind(event: Event) -> str:
 def _legend(root: ElementTree.Element, used: Sequence[str] | set[str]) -> None:
     left = _LEFT
     shown: set[str] = set()
-    for name, colour in _COLOURS.items():
+    for name, colour in COLOURS.items():
         if colour in used and colour not in shown:
             shown.add(colour)
             ElementTree.SubElement(root, "rect", x=str(left), y="32", width="12", height="12", fill=colour)

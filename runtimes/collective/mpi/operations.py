@@ -40,7 +40,7 @@ class Begun:
 def begin(communicator: Any, rank: int, call: Call[Any]) -> Begun:
     """Begins an operation; its arguments were checked."""
     begun = Begun()
-    begun.requests.append(_BEGINNINGS[call.operation](communicator, rank, call, begun))
+    begun.requests.append(BEGINNINGS[call.operation](communicator, rank, call, begun))
     return begun
 
 
@@ -129,7 +129,7 @@ def _receive(communicator: Any, rank: int, call: Call[Any], begun: Begun) -> Any
     return communicator.Irecv(_buffer(call.output, call.count, call.dtype), source, call.tag)
 
 
-_BEGINNINGS: dict[Operation, Callable[[Any, int, Call[Any], Begun], Any]] = {
+BEGINNINGS: dict[Operation, Callable[[Any, int, Call[Any], Begun], Any]] = {
     Operation.BARRIER: _barrier,
     Operation.BROADCAST: _broadcast,
     Operation.REDUCE: _reduce,
