@@ -21,7 +21,7 @@ class BadInput:
         exit_code: of every command.
         says: one of these codes is in the diagnostic.
         megabytes: address space that a command may take beyond what the imports took.
-        seconds: of one command, at most.
+        seconds: of processor time that a command may take.
         file_bytes: the size beyond which no file can be written (a full disk); None: no limit.
     """
 

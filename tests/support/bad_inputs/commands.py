@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left. ``code`` is negative after a signal, ``"timeout"`` when it did not end in time."""
+    """What a command left. ``code`` is negative after a signal, ``"timeout"`` when it did not end in time.
+
+    ``seconds`` are of processor time.
+    """
 
     code: int | str
     out: str
@@ -43,7 +46,7 @@ class CommandServer:
             commands: command lines without ``lowerkit``.
             folder: the folder they run in.
             logs: where their output and their caches and temporary files go.
-            limits: ``megabytes``, ``seconds``, ``file_bytes``, ``kill_at``, ``change``; see the server.
+            limits: ``megabytes``, ``file_bytes``, ``kill_at``, ``change``; see the server.
         """
         (logs / "temporary").mkdir(parents=True, exist_ok=True)
         requests = [
@@ -54,7 +57,6 @@ class CommandServer:
                 "stderr": str(logs / f"{number}.err"),
                 "environment": {"TMPDIR": str(logs / "temporary"), "XDG_CACHE_HOME": str(logs / "cache")},
                 "megabytes": limits.get("megabytes", 2048),
-                "seconds": limits.get("seconds", 60.0),
                 "file_bytes": limits.get("file_bytes"),
                 "kill_at": limits.get("kill_at"),
                 "change": limits.get("change"),
