@@ -32,7 +32,7 @@ def compile_in(folder: Path, seed: str, threads: str, workers: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads}
     arguments = ["compile", "model.py:make", "-o", "m.lk", "--workers", workers, "--no-cache"]
     command = [sys.executable, "-c", COMMAND, *arguments]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     data = (folder / "m.lk").read_bytes()
     assert str(folder).encode() not in data, "the artifact names a folder of this machine"

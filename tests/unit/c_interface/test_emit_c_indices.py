@@ -77,9 +77,9 @@ def test_the_example_says_which(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     build(folder, "example.c", "-o", "example")
     index.numpy().tofile(folder / "input.bin")
-    subprocess.run(["./example", "input.bin"], cwd=folder, check=True, timeout=60, env={})
+    subprocess.run(["./example", "input.bin"], cwd=folder, check=True, timeout=300, env={})
     np.array([1, 3]).tofile(folder / "input.bin")
-    ended = subprocess.run(["./example", "input.bin"], cwd=folder, timeout=60, env={}, capture_output=True, text=True)
+    ended = subprocess.run(["./example", "input.bin"], cwd=folder, timeout=300, env={}, capture_output=True, text=True)
     assert ended.returncode == 1
     assert "index 3 is out of range" in ended.stderr
     assert ended.stderr.startswith("embedding at ")

@@ -43,7 +43,7 @@ def test_reasons_say_what_happened(results: dict[str, CaseResult]) -> None:
     assert "KeyError" in results["raise"].reason
     assert "3 seconds" in results["hang"].reason
     assert results["memory"].reason == "out of memory"
-    assert results["hang"].seconds < 30
+    assert results["hang"].seconds < 120
 
 
 def test_results_come_in_the_order_of_the_cases(results: dict[str, CaseResult]) -> None:

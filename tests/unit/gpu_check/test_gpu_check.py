@@ -58,7 +58,7 @@ def test_a_rehearsal_of_everything(tmp_path: Path) -> None:
 def test_without_a_card_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "bundle.json").write_text('{"made_by": "x", "levels": [], "parity": [], "timings": []}')
     command = [sys.executable, TOOLS / "run.py", tmp_path, "--output", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False)
     if done.returncode == 0:
         pytest.skip("there is a card")
     assert done.returncode == 8
