@@ -15,7 +15,9 @@ COMPILED = (0, 1, 3, 66)
 """Programs of seed 12; of the last two the ranks have states in parts."""
 
 
-@pytest.mark.parametrize("first", range(0, 300, TOGETHER))
+@pytest.mark.parametrize(
+    "first", [0, 50, *(pytest.param(first, marks=pytest.mark.exhaustive) for first in range(100, 300, TOGETHER))]
+)
 def test_ranks_in_numpy(first: int) -> None:
     outcome_of = fuzz_tool("sharding").outcome_of
     kinds: Counter[str] = Counter()
