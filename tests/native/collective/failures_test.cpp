@@ -72,12 +72,12 @@ void check_timeout(int size, int64_t count) {
     REQUIRE(says(name.c_str()) && says("all_reduce #1"), "message");
   });
   REQUIRE(timeouts >= 1, "nobody timed out");
-  REQUIRE(seconds_since(start) < 5, "%g s", seconds_since(start));
+  REQUIRE(seconds_since(start) < 100, "%g s", seconds_since(start));
 }
 
 // Rank 1 ends in the midst: the others hear of it at once, although their deadline is far.
 void check_end(int64_t count) {
-  Ranks ranks(3, 60 * kSecond);
+  Ranks ranks(3, 300 * kSecond);
   auto start = std::chrono::steady_clock::now();
   std::atomic<int> lost{0};
   ranks.run([&](int rank, lk_group *group) {
@@ -96,12 +96,12 @@ void check_end(int64_t count) {
     REQUIRE(status != LK_PEER_LOST || dead[1], "not marked dead");
   });
   REQUIRE(lost >= 1, "nobody saw it");
-  REQUIRE(seconds_since(start) < 20, "%g s", seconds_since(start));
+  REQUIRE(seconds_since(start) < 100, "%g s", seconds_since(start));
 }
 
 // What had arrived before a rank ended is still delivered: a non-root of reduce may leave at once.
 void check_early_leaver() {
-  Ranks ranks(3, 20 * kSecond);
+  Ranks ranks(3, 120 * kSecond);
   ranks.run([&](int rank, lk_group *group) {
     float data[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     lk_call call = all_reduce(data, 8);
@@ -115,7 +115,7 @@ void check_early_leaver() {
 }
 
 void check_abort() {
-  Ranks ranks(2, 60 * kSecond);
+  Ranks ranks(2, 300 * kSecond);
   auto start = std::chrono::steady_clock::now();
   std::promise<void> waits;
   ranks.run([&](int rank, lk_group *group) {
@@ -136,7 +136,7 @@ void check_abort() {
     }
     REQUIRE(lk_run(group, &call) == LK_ABORTED, "after the abort");
   });
-  REQUIRE(seconds_since(start) < 5, "%g s", seconds_since(start));
+  REQUIRE(seconds_since(start) < 100, "%g s", seconds_since(start));
 }
 
 void check_invalid() {
@@ -163,7 +163,7 @@ void check_invalid() {
 
 // Each rank has 3 elements for the other, but rank 1 expects 2.
 void check_uneven_mismatch() {
-  Ranks ranks(2, 5 * kSecond);
+  Ranks ranks(2, 120 * kSecond);
   ranks.run([&](int rank, lk_group *group) {
     float data[16] = {};
     lk_part given[2] = {{data, 3}, {data + 4, 3}};

@@ -108,7 +108,7 @@ void check_end(Ranks &ranks) {
     lk_status status = lk_run(group, &receive);
     REQUIRE(status == LK_PEER_LOST && says("rank 1"), "status %s", lk_status_name(status));
   });
-  REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(5), "slow");
+  REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(100), "slow");
 }
 
 void check_timeout(Ranks &ranks) {
@@ -132,7 +132,7 @@ void check_timeout(Ranks &ranks) {
 int main() {
   for (int hosts : {1, 0, 2})
     for (int size : {2, 3, 5}) {
-      Ranks ranks(size, 20000000000, {}, hosts);
+      Ranks ranks(size, 120000000000, {}, hosts);
       for (size_t count : {1, 1000, 16384, 20000, 300000}) check_all_pairs(ranks, count);
       check_progress_behind(ranks);
       check_tags_and_sources(ranks);

@@ -3,7 +3,9 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -127,7 +129,7 @@ struct World {
 };
 
 constexpr int64_t kSecond = 1000000000;
-inline Deadline soon() { return Deadline::in(20 * kSecond); }
+inline Deadline soon() { return Deadline::in(120 * kSecond); }
 
 inline Envelope message(int64_t tag, int64_t count, bool sends, int peer, int dtype = LK_U8) {
   Descriptor descriptor;
@@ -159,9 +161,9 @@ inline std::vector<uint8_t> receive(Messenger &messenger, int peer, int64_t tag,
 inline std::vector<uint8_t> pattern(int64_t size, uint64_t seed) {
   std::vector<uint8_t> bytes(static_cast<size_t>(size));
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (uint8_t &byte : bytes) {
+  for (size_t i = 0; i < bytes.size(); i += sizeof state) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = uint8_t(state >> 56);
+    std::memcpy(bytes.data() + i, &state, std::min(sizeof state, bytes.size() - i));
   }
   return bytes;
 }

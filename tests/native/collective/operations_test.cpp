@@ -125,7 +125,7 @@ struct Case {
   uint64_t sequence = 1;
   bool in_place = false;
   std::vector<int> ranks = {};
-  int64_t timeout = 20 * kSecond;
+  int64_t timeout = 120 * kSecond;
 
   int64_t part(int position) const {
     if (operation != LK_SCATTER && operation != LK_GATHER && operation != LK_ALL_GATHER &&
@@ -490,7 +490,7 @@ namespace {
 
 // A deadline that only bounds what goes wrong is far; one that the test waits for leaves room for ranks that a busy
 // machine holds up.
-Case failing(int operation, int size, int64_t count, int64_t timeout = 20 * kSecond) {
+Case failing(int operation, int size, int64_t count, int64_t timeout = 120 * kSecond) {
   Case item{operation};
   item.count = count;
   item.ranks = first_ranks(size);
@@ -519,7 +519,7 @@ TEST(a_rank_that_never_comes_is_named) {
       world.run([&](Messenger &messenger, int rank) {
         if (rank != 2) run_case(messenger, item, rank);
       });
-      CHECK(monotonic_nanoseconds() - start < 5 * kSecond);
+      CHECK(monotonic_nanoseconds() - start < 100 * kSecond);
       // Also where it is another rank that waits for it: the line of those who wait is in the message.
       for (int rank : {0, 1}) {
         if (rank == 1 && rank_1_is_through) continue;
@@ -596,7 +596,7 @@ TEST(a_death_at_any_frame_ends_the_operation_on_all_ranks) {
             run_case(messenger, repeated, rank);
           }
         });
-        CHECK(monotonic_nanoseconds() - start < 10 * kSecond);
+        CHECK(monotonic_nanoseconds() - start < 100 * kSecond);
         CHECK(world.errors[1] == "rank 1 died in the simulation");
         for (int rank : {0, 2, 3})
           CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
@@ -620,7 +620,7 @@ TEST(a_connection_that_breaks_ends_the_operation_on_all_ranks) {
           run_case(messenger, repeated, rank);
         }
       });
-      CHECK(monotonic_nanoseconds() - start < 10 * kSecond);
+      CHECK(monotonic_nanoseconds() - start < 100 * kSecond);
       for (int rank : {0, 1, 3})
         CHECK(world.statuses[size_t(rank)] == LK_PEER_LOST || world.statuses[size_t(rank)] == LK_ABORTED);
       CHECK(says(world, "the connection to rank 2 ended"));

@@ -30,7 +30,7 @@
 // of ranks.
 class Ranks {
  public:
-  explicit Ranks(int size, int64_t timeout = 20000000000, lk_tuning tuning = {}, int hosts = 1)
+  explicit Ranks(int size, int64_t timeout = 120000000000, lk_tuning tuning = {}, int hosts = 1)
       : size_(size), hosts_(hosts ? hosts : size), groups_(size_t(size)) {
     std::vector<std::vector<int>> connections(size_t(size), std::vector<int>(size_t(size), -1));
     for (int a = 0; a < size; ++a)

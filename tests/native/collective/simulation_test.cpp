@@ -16,9 +16,9 @@ namespace {
 constexpr int64_t kSecond = 1000000000;
 
 struct Simulated {
-  Simulated(int ranks, lk_simulation_rules rules, int64_t timeout = 60 * kSecond)
+  Simulated(int ranks, lk_simulation_rules rules, int64_t timeout = 300 * kSecond)
       : size(ranks), groups(size_t(ranks)), logs(size_t(ranks)), statuses(size_t(ranks), LK_OK) {
-    if (!rules.patience) rules.patience = 30 * kSecond;
+    if (!rules.patience) rules.patience = 120 * kSecond;
     CHECK(lk_simulation_create(size, &rules, &simulation) == LK_OK);
     std::vector<int32_t> members;
     for (int rank = 0; rank < size; ++rank) members.push_back(rank);
@@ -231,7 +231,7 @@ TEST(an_abort_from_another_thread_ends_a_wait) {
 
 // As a rank tells of one that did not hold the clock up while it did so: a dead one, or one that computed for too long.
 TEST(an_event_of_the_past_does_not_hold_up_the_clock) {
-  lowerkit::collective::SimulatedRanks ranks(1, {}, 30 * kSecond);
+  lowerkit::collective::SimulatedRanks ranks(1, {}, 120 * kSecond);
   ranks.enter(0);
   const int64_t until = ranks.now() + 1000;
   std::atomic<int> looks{0};

@@ -84,7 +84,7 @@ struct Case {
 };
 
 void every_operation(int ranks, int hosts) {
-  Ranks groups(ranks, 60 * kSecond, {}, hosts);
+  Ranks groups(ranks, 120 * kSecond, {}, hosts);
   groups.run([&](int rank, lk_group *group) {
     lk_step *step = nullptr;
     CHECK(lk_step_create(group, &step) == LK_OK);
@@ -113,7 +113,7 @@ TEST(every_operation_in_every_phase) {
 
 // Two messages from each rank to the next are under way; the ends of the second come first.
 void messages(int ranks, int hosts) {
-  Ranks groups(ranks, 60 * kSecond, {}, hosts);
+  Ranks groups(ranks, 120 * kSecond, {}, hosts);
   groups.run([&](int rank, lk_group *group) {
     lk_step *step = nullptr;
     CHECK(lk_step_create(group, &step) == LK_OK);
@@ -174,11 +174,11 @@ TEST(messages_of_another_size) {
 // What another rank told is known without an operation.
 TEST(a_group_that_another_rank_aborted) {
   for (const int hosts : {1, 2}) {
-    Ranks groups(2, 60 * kSecond, {}, hosts);
+    Ranks groups(2, 120 * kSecond, {}, hosts);
     CHECK(lk_group_look(groups.group(1)) == LK_OK);
     lk_group_abort(groups.group(0), "enough");
     lk_status status = LK_OK;
-    for (int turn = 0; turn < 1000 && status == LK_OK; ++turn) {
+    for (int turn = 0; turn < 24000 && status == LK_OK; ++turn) {
       status = lk_group_look(groups.group(1));
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
