@@ -27,6 +27,8 @@ FLOAT_LEVELS = list(LEVEL_NAMES) if runs_on_host("x86-64-v4") else LEVELS
 """Levels of kernels of floats: those above the machine run through a model of their instructions (``tile_model``)."""
 ENDS = sorted({LEVELS[0], LEVELS[-1]})
 """The narrowest level and the widest one of this machine."""
+TILE_LEVELS = [name for name in FLOAT_LEVELS if cpu_features(name).amx]
+"""The levels whose products of bf16 are made of tiles."""
 
 # Activations of the epilogue: body text from %v to the value named last.
 ACTIVATIONS = {
@@ -76,13 +78,22 @@ class Epilogue:
 
 
 def at_levels(cases: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of a case's name and a level: for bf16 the levels that multiply it in their own ways, else the ends."""
-    own = [name for name in FLOAT_LEVELS if cpu_features(name).avx512_bf16]
+    """Return the pairs of a case's name and a level; for bf16 the narrowest and the one that multiplies pairs."""
+    own = [name for name in FLOAT_LEVELS if cpu_features(name).avx512_bf16 and name not in TILE_LEVELS]
     return [
         (name, level)
         for name, case in cases.items()
         for level in (dict.fromkeys([LEVELS[0], *own]) if case.element == "bf16" else ENDS)
     ]
+
+
+def on_tiles(cases: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the pairs of a case of bf16, by its name, and a level with tiles.
+
+    These are a list of their own, so that the default tier runs each of them: most machines have no other kernel of
+    tiles, and a case of another level is no variant of it.
+    """
+    return [(name, level) for name, case in cases.items() if case.element == "bf16" for level in TILE_LEVELS]
 
 
 def tensor(shape: Sequence[int], element: str, dynamic: Sequence[int] = ()) -> str:

@@ -19,6 +19,7 @@ from tests.support.kernels import (
     Side,
     apply_epilogue,
     at_levels,
+    on_tiles,
     plan_region,
     random_array,
     region_text,
@@ -166,8 +167,14 @@ CASES = {
 }
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), at_levels(CASES))
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
+    CASES[name].check(ConvFamily(), level)
+
+
+@pytest.mark.parametrize(("name", "level"), on_tiles(CASES))
+def test_error_on_tiles_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(ConvFamily(), level)
 
 

@@ -23,14 +23,10 @@ from lowerkit.targets.cpu.generic.generic import GenericFamily
 from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
-from tests.support.kernels import run_plan
+from tests.support.kernels import LEVELS, run_plan
 from tests.support.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
-LEVELS = [
-    pytest.param(name, marks=pytest.mark.skipif(not runs_on_host(name), reason=f"this machine is below {name}"))
-    for name in ("x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids")
-]
 REQUANT = (
     'axis = {axis} : i64, rounding = "{rounding}", mult_bits = {bits} : i64, minimum = {low} : i64,'
     " maximum = {high} : i64, unsigned_input = false, unsigned = {unsigned}, storage = i8"
@@ -177,6 +173,7 @@ DEPTHWISE = {
 }
 
 
+@pytest.mark.every_combination  # instructions, layout of the weight and epilogue are those of the level
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name: str, level: str) -> None:
@@ -197,12 +194,14 @@ def test_the_largest_depthwise_sums(level: str, value: int) -> None:
         assert (sums[0, 0, 0] == (4 * 255 + 5 * value) * weight).all()
 
 
+@pytest.mark.every_combination  # instructions, layout of the weight and epilogue are those of the level
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", MATMULS)
 def test_matmul(name: str, level: str) -> None:
     MATMULS[name].check(IntegerMatmulFamily(), level, 3)
 
 
+@pytest.mark.every_combination  # instructions, layout of the weight and epilogue are those of the level
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CONVS)
 def test_conv(name: str, level: str) -> None:

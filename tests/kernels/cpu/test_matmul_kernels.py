@@ -19,6 +19,7 @@ from tests.support.kernels import (
     Sums,
     apply_epilogue,
     at_levels,
+    on_tiles,
     plan_region,
     random_array,
     region_text,
@@ -165,8 +166,14 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), at_levels(CASES))
 def test_error_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
+    CASES[name].check(level)
+
+
+@pytest.mark.parametrize(("name", "level"), on_tiles(CASES))
+def test_error_on_tiles_is_what_the_roundings_of_its_sums_allow(name: str, level: str) -> None:
     CASES[name].check(level)
 
 

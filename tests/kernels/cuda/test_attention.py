@@ -82,6 +82,7 @@ def check(text: str, operands: list[Array], level: str, element: str, **paramete
     return found
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(
     ("level", "sizes", "element", "causal"),
     [

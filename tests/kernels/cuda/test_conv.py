@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Shape, Sequence[int], str, dict[str, Any]]] = {
 ALSO_BEFORE_HOPPER = ["tails of rows, columns and K", "steps within taps", "flat, three channels", "groups", "f32"]
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "sm_90") for name in CASES), *((name, "sm_80") for name in ALSO_BEFORE_HOPPER)]
 )
@@ -72,6 +73,7 @@ def test_the_way_through_k_is_the_one_that_is_meant() -> None:
     assert "within taps" in planned(conv(*CASES["steps within taps"][:2], padding=1)).note
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("element", "level"), [("f32", "sm_90"), ("bf16", "sm_80"), ("bf16", "sm_90")])
 def test_k_in_parts(element: str, level: str) -> None:
     """Few pixels and a long K: the parts are summed in one launch, added in another."""
@@ -206,6 +208,7 @@ INTEGERS: dict[str, tuple[Shape, Sequence[int], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "sm_90") for name in INTEGERS), ("signed", "sm_80"), ("unsigned, flat", "sm_80")]
 )

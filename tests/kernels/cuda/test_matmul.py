@@ -79,30 +79,31 @@ TAILS = [
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("size", TAILS, ids=str)
 @pytest.mark.parametrize(("element", "tile"), [
     ("bf16", GemmTile(32, 32, 32, 4, 3)),
     ("f16", GemmTile(64, 32, 32, 4, 2)),
     ("f32", GemmTile(32, 32, 16, 4, 3)),
     ("f64", GemmTile(32, 32, 16, 4, 3)),
 ])  # fmt: skip
-def test_every_tail(level: str, element: str, tile: GemmTile) -> None:
+def test_every_tail(level: str, size: tuple[int, int, int], element: str, tile: GemmTile) -> None:
     """Rows, columns and K below, at and beyond a tile; one, two and three steps of K."""
-    for m, n, k in TAILS:
-        view = RegionView.from_text(product_text([m, k], [k, n], [m, n], element), "matmul")
-        compare(view, with_tile(view, tile), [numbers((m, k), element), numbers((k, n), element)], level)
+    m, n, k = size
+    view = RegionView.from_text(product_text([m, k], [k, n], [m, n], element), "matmul")
+    compare(view, with_tile(view, tile), [numbers((m, k), element), numbers((k, n), element)], level)
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("unsigned", [False, True])
-def test_bytes_are_summed_exactly(level: str, unsigned: bool) -> None:
-    for m, n, k, flip in ((33, 16, 32, False), (5, 40, 100, True), (64, 64, 64, True)):
-        right: Shape = [n, k] if flip else [k, n]
-        attributes = BYTES.format(rhs=str(flip).lower(), unsigned=str(unsigned).lower())
-        types = [tensor([m, k], "i8"), tensor(right, "i8")]
-        view = RegionView.from_text(anchored("integer_matmul", types, tensor([m, n], "i32"), attributes), "matmul")
-        inputs = [numbers((m, k), "i8"), numbers(right, "i8")]
-        inputs[0][0], inputs[1][0] = -128, -128
-        compare(view, planned(view, level), inputs, level)
+@pytest.mark.parametrize(("m", "n", "k", "flip"), [(33, 16, 32, False), (5, 40, 100, True), (64, 64, 64, True)])
+def test_bytes_are_summed_exactly(level: str, unsigned: bool, m: int, n: int, k: int, flip: bool) -> None:
+    right: Shape = [n, k] if flip else [k, n]
+    attributes = BYTES.format(rhs=str(flip).lower(), unsigned=str(unsigned).lower())
+    types = [tensor([m, k], "i8"), tensor(right, "i8")]
+    view = RegionView.from_text(anchored("integer_matmul", types, tensor([m, n], "i32"), attributes), "matmul")
+    inputs = [numbers((m, k), "i8"), numbers(right, "i8")]
+    inputs[0][0], inputs[1][0] = -128, -128
+    compare(view, planned(view, level), inputs, level)
 
 
 LAYOUTS = [
@@ -117,11 +118,11 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.parametrize("element", ["bf16", "f32", "f64"])
 @pytest.mark.parametrize(("left", "right", "result", "lhs", "rhs"), LAYOUTS)
-def test_layouts_and_batches(left: Shape, right: Shape, result: Shape, lhs: bool, rhs: bool) -> None:
-    for element in ("bf16", "f32", "f64"):
-        view = RegionView.from_text(product_text(left, right, result, element, lhs, rhs), "matmul")
-        compare(view, planned(view, "sm_80"), [numbers(left, element), numbers(right, element)], "sm_80")
+def test_layouts_and_batches(left: Shape, right: Shape, result: Shape, lhs: bool, rhs: bool, element: str) -> None:
+    view = RegionView.from_text(product_text(left, right, result, element, lhs, rhs), "matmul")
+    compare(view, planned(view, "sm_80"), [numbers(left, element), numbers(right, element)], "sm_80")
 
 
 OPEN = [
@@ -178,20 +179,23 @@ def test_split_k(level: str, m: int, n: int, k: int, split: int) -> None:
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
-def test_no_kernel_of_a_large_product_spills(level: str) -> None:
-    if ptxas.find_ptxas() is None:
-        pytest.skip("there is no ptxas")
-    for element, m, n, k in (
+@pytest.mark.parametrize(
+    ("element", "m", "n", "k"),
+    [
         ("bf16", 1024, 3072, 768),
         ("bf16", 4096, 4096, 4096),
         ("f32", 1024, 768, 768),
         ("f64", 1024, 768, 768),
-    ):
-        view = RegionView.from_text(product_text([m, k], [k, n], [m, n], element), "matmul")
-        (variant,) = unpack(compile_with(planned(view, level), view, level).code, {}).variants
-        for name, place in variant.kernels.items():
-            assert place.kernel.spills == 0, name
-            assert place.kernel.registers > 0, name
+    ],
+)
+def test_no_kernel_of_a_large_product_spills(element: str, m: int, n: int, k: int, level: str) -> None:
+    if ptxas.find_ptxas() is None:
+        pytest.skip("there is no ptxas")
+    view = RegionView.from_text(product_text([m, k], [k, n], [m, n], element), "matmul")
+    (variant,) = unpack(compile_with(planned(view, level), view, level).code, {}).variants
+    for name, place in variant.kernels.items():
+        assert place.kernel.spills == 0, name
+        assert place.kernel.registers > 0, name
 
 
 def test_what_is_refused() -> None:

@@ -38,6 +38,7 @@ def places(size: Sequence[int], element: str, count: int) -> Array:
     return found
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), [*((name, "sm_90") for name in CASES), ("an embedding", "sm_80")])
 def test_gather(name: str, level: str) -> None:
     shape, size, indices, lookups, element, index, axis = CASES[name]
@@ -228,9 +229,9 @@ FULL = {
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
-def test_nothing_is_spilled_at_full_size(level: str) -> None:
+@pytest.mark.parametrize("name", FULL)
+def test_nothing_is_spilled_at_full_size(name: str, level: str) -> None:
     assembler = ptxas.find_ptxas()
     if assembler is None or not ptxas.knows(assembler, level):
         pytest.skip(f"there is no ptxas that knows {level}")
-    for name, view in FULL.items():
-        assert set(spills(view, level).values()) == {0}, name
+    assert set(spills(FULL[name], level).values()) == {0}

@@ -24,13 +24,18 @@ Case = tuple[int, Sequence[Array], Array, Sequence[int]]  # blocks, inputs, the 
 
 def score(kernel: TritonKernel, cases: Sequence[Case], *, rtol: float = 0.0, every: int = 1) -> Score:
     gpu = SimulatedGpu(check_races=True, refuse_unwritten=True, instruction_limit=20_000)
+    ordered = list(cases)
 
     def check(ptx: str) -> None:
         loaded = gpu.load(ptx).kernels[kernel.name]
-        for blocks, inputs, wanted, numbers in cases:
+        for place, (blocks, inputs, wanted, numbers) in enumerate(ordered):
             first = np.full(wanted.shape, 77, np.float32)
-            (found,) = run_triton(gpu, kernel, blocks, inputs, [first], numbers, loaded=loaded)
-            assert np.allclose(found, wanted, rtol=rtol, atol=1e-30 if rtol else 0.0)
+            try:
+                (found,) = run_triton(gpu, kernel, blocks, inputs, [first], numbers, loaded=loaded)
+                assert np.allclose(found, wanted, rtol=rtol, atol=1e-30 if rtol else 0.0)
+            except BaseException:
+                ordered.insert(0, ordered.pop(place))  # what found one mutant finds others
+                raise
 
     found = run_mutants(kernel.ptx, check, Equivalence(kernel.ptx, kernel.threads).argument, every)
     print(found.report())

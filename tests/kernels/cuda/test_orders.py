@@ -107,9 +107,9 @@ FULL = {
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
-def test_nothing_is_spilled_at_full_size(level: str) -> None:
+@pytest.mark.parametrize("name", FULL)
+def test_nothing_is_spilled_at_full_size(name: str, level: str) -> None:
     assembler = ptxas.find_ptxas()
     if assembler is None or not ptxas.knows(assembler, level):
         pytest.skip(f"there is no ptxas that knows {level}")
-    for name, view in FULL.items():
-        assert set(spills(view, level).values()) == {0}, name
+    assert set(spills(FULL[name], level).values()) == {0}

@@ -52,12 +52,14 @@ MEANS: dict[str, tuple[Shape, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), [*((name, "sm_90") for name in LARGEST), ("tails", "sm_80")])
 def test_the_largest_matches_the_reference(name: str, level: str) -> None:
     shape, element, options = LARGEST[name]
     hold(pool(shape, element, largest=True, **options), "pool", [[size or 0 for size in shape]], level)
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), [*((name, "sm_90") for name in MEANS), ("padding counts", "sm_80")])
 def test_the_mean_matches_the_reference(name: str, level: str) -> None:
     shape, element, options = MEANS[name]

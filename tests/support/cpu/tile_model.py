@@ -138,27 +138,36 @@ def _dpbf16ps() -> str:
 
 
 def _tdpbf16ps() -> str:
-    """Rows of A beyond the shape and pairs beyond it are zero, so that all 16 of each can be taken."""
+    """Return the product of tiles: a call of ``@row_of_sums`` for each row, as LLVM takes long for them side by side.
+
+    Rows of A beyond the shape and pairs beyond it are zero, so that all 16 of each can be taken.
+    """
     body = _Body()
-    zero = body.op(f"arith.constant dense<0.0> : {_SUMS}")
-    rows = [_halves(body, body.op(f"vector.extract %b[{k}] : {_WORDS} from {_TILE}")) for k in range(_ROWS)]
     result = "%c"
     for m in range(_ROWS):
         row = body.op(f"vector.extract %a[{m}] : {_WORDS} from {_TILE}")
-        even = odd = zero
-        for k in range(_LANES):
-            number = body.op(f"vector.extract {row}[{k}] : i32 from {_WORDS}")
-            a_even, a_odd = _halves(body, body.op(f"vector.broadcast {number} : i32 to {_WORDS}"))
-            even, odd = _fma(body, a_even, rows[k][0], even), _fma(body, a_odd, rows[k][1], odd)
-        both = _fma(body, even, body.op(f"arith.constant dense<1.0> : {_SUMS}"), odd)
         before = body.op(f"vector.extract %c[{m}] : {_WORDS} from {_TILE}")
-        before = body.op(f"arith.bitcast {before} : {_WORDS} to {_SUMS}")
-        after = _fma(body, both, body.op(f"arith.constant dense<1.0> : {_SUMS}"), before)
-        after = body.op(f"arith.bitcast {after} : {_SUMS} to {_WORDS}")
+        after = body.op(f"func.call @row_of_sums({before}, {row}, %b) : ({_WORDS}, {_WORDS}, {_TILE}) -> {_WORDS}")
         result = body.op(f"vector.insert {after}, {result}[{m}] : {_WORDS} into {_TILE}")
     body.lines.append(f"  return {result} : {_TILE}")
     signature = f"@tdpbf16ps(%m: i16, %n: i16, %k: i16, %c: {_TILE}, %a: {_TILE}, %b: {_TILE}) -> {_TILE}"
-    return _function(signature, body)
+    return _row_of_sums() + _function(signature, body)
+
+
+def _row_of_sums() -> str:
+    """``@row_of_sums(c, a, b)``: a row of the destination, plus a row of A times all of B."""
+    body = _Body()
+    even = odd = body.op(f"arith.constant dense<0.0> : {_SUMS}")
+    one = body.op(f"arith.constant dense<1.0> : {_SUMS}")
+    for k in range(_LANES):
+        number = body.op(f"vector.extract %a[{k}] : i32 from {_WORDS}")
+        a_even, a_odd = _halves(body, body.op(f"vector.broadcast {number} : i32 to {_WORDS}"))
+        b_even, b_odd = _halves(body, body.op(f"vector.extract %b[{k}] : {_WORDS} from {_TILE}"))
+        even, odd = _fma(body, a_even, b_even, even), _fma(body, a_odd, b_odd, odd)
+    both = _fma(body, even, one, odd)
+    after = _fma(body, both, one, body.op(f"arith.bitcast %c : {_WORDS} to {_SUMS}"))
+    body.lines.append(f"  return {body.op(f'arith.bitcast {after} : {_SUMS} to {_WORDS}')} : {_WORDS}")
+    return _function(f"@row_of_sums(%c: {_WORDS}, %a: {_WORDS}, %b: {_TILE}) -> {_WORDS}", body)
 
 
 def _tilezero() -> str:

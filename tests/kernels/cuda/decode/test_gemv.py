@@ -60,12 +60,12 @@ def test_lanes(lane: Lane, rhs: bool) -> None:
 
 @pytest.mark.parametrize("element", ["f64", "f32", "f16", "bf16"])
 @pytest.mark.parametrize("rows", [1, 3, 8])
-def test_types_and_rows(element: str, rows: int) -> None:
-    for rhs in (True, False):
-        view, inputs = matmul(rows, 33, 200, element, rhs=rhs)
-        read = read_gemm_region(view)
-        assert not isinstance(read, Refusal)
-        compare(view, with_lane(view, choose_lane(read.problem, CARDS["h200"])[0]), inputs, "sm_90")
+@pytest.mark.parametrize("rhs", [True, False], ids=["by depth", "by column"])
+def test_types_and_rows(rhs: bool, element: str, rows: int) -> None:
+    view, inputs = matmul(rows, 33, 200, element, rhs=rhs)
+    read = read_gemm_region(view)
+    assert not isinstance(read, Refusal)
+    compare(view, with_lane(view, choose_lane(read.problem, CARDS["h200"])[0]), inputs, "sm_90")
 
 
 @pytest.mark.parametrize("unsigned", [False, True])
@@ -158,18 +158,18 @@ def test_weights_of_a_decoder_are_read_at_the_bandwidth(size: tuple[int, int], r
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90"])
-def test_vectors_of_16_bytes_and_no_spills(level: str) -> None:
-    for rhs in (True, False):
-        for rows in (1, 4):
-            columns = 2048 if rhs else 32768
-            right: Shape = [columns, 1024] if rhs else [1024, columns]
-            text = product_text([rows, 1024], right, [rows, columns], "bf16", rhs=rhs)
-            view = RegionView.from_text(text, "matmul")
-            plan = GemvFamily().plan(view, level)
-            assert isinstance(plan, PlannedRegion), plan
-            code = unpack(compile_with(plan, view, level).code, {})
-            (variant,) = code.variants
-            (name,) = variant.kernels
-            assert b"ld.global.v4.b32" in code.compiled(variant, name).ptx
-            if ptxas.find_ptxas() is not None:
-                assert set(spills(view, level).values()) == {0}
+@pytest.mark.parametrize("rhs", [True, False], ids=["by depth", "by column"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_vectors_of_16_bytes_and_no_spills(rows: int, rhs: bool, level: str) -> None:
+    columns = 2048 if rhs else 32768
+    right: Shape = [columns, 1024] if rhs else [1024, columns]
+    text = product_text([rows, 1024], right, [rows, columns], "bf16", rhs=rhs)
+    view = RegionView.from_text(text, "matmul")
+    plan = GemvFamily().plan(view, level)
+    assert isinstance(plan, PlannedRegion), plan
+    code = unpack(compile_with(plan, view, level).code, {})
+    (variant,) = code.variants
+    (name,) = variant.kernels
+    assert b"ld.global.v4.b32" in code.compiled(variant, name).ptx
+    if ptxas.find_ptxas() is not None:
+        assert set(spills(view, level).values()) == {0}

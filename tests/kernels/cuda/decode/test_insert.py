@@ -44,6 +44,7 @@ def arrays(source: str, table: str) -> list[Array]:
     return found
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(("name", "level"), [*((name, "sm_90") for name in FIXED), ("rows", "sm_80")])
 def test_fixed_places(name: str, level: str) -> None:
     source, table, where = FIXED[name]

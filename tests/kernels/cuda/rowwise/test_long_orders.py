@@ -118,14 +118,17 @@ def test_refusals(view: RegionView, reason: str) -> None:
     assert reason in dict(select_kernels(view, "sm_90")[1])["ordering"]
 
 
+FULL = {
+    "sort": sort((4, 128256), "f32", axis=1),
+    "sort of 64 bits": sort((1, 65536), "i64", axis=1),
+    "first": topk((4, 128256), "bf16", axis=1, k=50),
+}
+
+
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
-def test_nothing_is_spilled_at_full_size(level: str) -> None:
+@pytest.mark.parametrize("name", FULL)
+def test_nothing_is_spilled_at_full_size(name: str, level: str) -> None:
     if ptxas.find_ptxas() is None:
         pytest.skip("there is no ptxas")
-    for view in (
-        sort((4, 128256), "f32", axis=1),
-        sort((1, 65536), "i64", axis=1),
-        topk((4, 128256), "bf16", axis=1, k=50),
-    ):
-        found = spills(view, level)
-        assert found and not any(found.values()), found
+    found = spills(FULL[name], level)
+    assert found and not any(found.values()), found

@@ -71,6 +71,7 @@ DEPTHWISE: dict[str, tuple[Shape, Sequence[int], str, dict[str, Any]]] = {
 ALSO_BEFORE_HOPPER = ["phases of one tap and of two", "phases without a tap", "groups", "f32"]
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "sm_90") for name in CASES), *((name, "sm_80") for name in ALSO_BEFORE_HOPPER)]
 )

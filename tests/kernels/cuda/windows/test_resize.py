@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Shape, Sequence[int], str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.variants("level")
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "sm_90") for name in CASES), ("cubic", "sm_80"), ("twice as large", "sm_80")]
 )
@@ -108,14 +109,20 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90", "sm_100"])
-def test_nothing_is_spilled_at_full_size(level: str) -> None:
-    if ptxas.find_ptxas() is None:
-        pytest.skip("there is no ptxas")
-    for mode, shape, size, layout in (
+@pytest.mark.parametrize(
+    ("mode", "shape", "size", "layout"),
+    [
         ("linear", (8, 128, 128, 256), (256, 256), True),
         ("nearest", (8, 64, 64, 512), (128, 128), True),
         ("cubic", (8, 3, 224, 224), (448, 448), False),
-    ):
-        view = resize(shape, size, mode, channels_last=layout)
-        (variant,) = unpack(compile_cuda(view, level, fast=True).code, {}).variants
-        assert all(place.kernel.spills == 0 < place.kernel.registers for place in variant.kernels.values())
+    ],
+    ids=["linear", "nearest", "cubic"],
+)
+def test_nothing_is_spilled_at_full_size(
+    mode: str, shape: Shape, size: Sequence[int], layout: bool, level: str
+) -> None:
+    if ptxas.find_ptxas() is None:
+        pytest.skip("there is no ptxas")
+    view = resize(shape, size, mode, channels_last=layout)
+    (variant,) = unpack(compile_cuda(view, level, fast=True).code, {}).variants
+    assert all(place.kernel.spills == 0 < place.kernel.registers for place in variant.kernels.values())

@@ -241,7 +241,7 @@ def mutated(text: str) -> str:
 
 def test_mutations_raise_nothing_but_our_own_errors() -> None:
     """Neither loading nor launching a damaged text does anything else than work or say what is wrong."""
-    started = time.monotonic()
+    started = time.process_time()  # not the clock: other processes may have the cores
     loaded = 0
     for _ in range(1500):
         gpu = SimulatedGpu(capacity=1 << 24, instruction_limit=2000)
@@ -252,7 +252,7 @@ def test_mutations_raise_nothing_but_our_own_errors() -> None:
             for one in module.kernels.values():
                 gpu.launch(one, [1], [32], [out, 10], 64)
     assert loaded > 100
-    assert time.monotonic() - started < 60
+    assert time.process_time() - started < 60
 
 
 @pytest.mark.parametrize(

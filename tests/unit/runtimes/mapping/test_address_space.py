@@ -30,7 +30,7 @@ except LowerkitError as error:
 
 def loaded(path: Path, room: int, threads: int = 1) -> str:
     command = [sys.executable, "-c", LOAD, str(path), str(room), str(threads)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
 
 
 @pytest.fixture(scope="module")
