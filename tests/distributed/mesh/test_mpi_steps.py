@@ -15,6 +15,7 @@ from tests.support.mesh.engine_artifacts import write_all, write_model
 from tests.support.mesh.engine_ranks import FUNCTIONS, Ranks, X, verdicts
 from tests.support.mesh.processes import finished, left_behind
 from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
+from tests.support.ranks import PATIENCE
 
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
 HERE = "tests.distributed.mesh.test_mpi_steps"
@@ -34,11 +35,11 @@ def parts(rank: int, size: int, folder: str, seed: int) -> None:
     from mpi4py import MPI
 
     pair = MPI.COMM_WORLD.Split(rank % 2, key=-rank)
-    session = lowerkit.load(Path(folder) / "sum.lk", group=pair, threads=1, deadline=20.0)
+    session = lowerkit.load(Path(folder) / "sum.lk", group=pair, threads=1, deadline=PATIENCE)
     assert session.group is not None and session.group.rank == 1 - rank // 2
     np.testing.assert_allclose(session.run(X)[0], expected(X), rtol=1e-6)
     with pytest.raises(LowerkitError, match="LK8021.*for a mesh tp=2, and the group 'mesh' has 4 ranks"):
-        lowerkit.load(Path(folder) / "sum.lk", group=MPI.COMM_WORLD, deadline=20.0)
+        lowerkit.load(Path(folder) / "sum.lk", group=MPI.COMM_WORLD, deadline=PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ from lowerkit.runtimes.collective.rendezvous.host import address_towards, listen
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
 from lowerkit.runtimes.collective.rendezvous.shared_memory import create_memory, receive_memory, send_memory
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore, Store
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
 
-OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
+OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 
 
 def memory_bytes(ranks: int) -> int:
@@ -49,7 +49,7 @@ def check_streams(all_connections: list[Connections]) -> None:
             stream.sendall(bytes([rank, other]))
     for rank, connections in enumerate(all_connections):
         for other, stream in connections.streams.items():
-            stream.settimeout(5.0)
+            stream.settimeout(PATIENCE)
             assert stream.recv(2) == bytes([other, rank])
 
 
@@ -87,7 +87,7 @@ def test_ranks_of_one_host_share_memory_and_have_unix_streams(size: int) -> None
 def test_ranks_apart_have_tcp_streams(interface: str | None) -> None:
     if interface == "::1" and not ipv6():
         pytest.skip("no IPv6 here")
-    options = RendezvousOptions(b"t" * 32, interface, shared_memory=False, timeout=20.0)
+    options = RendezvousOptions(b"t" * 32, interface, shared_memory=False, timeout=PATIENCE)
     all_connections = meet_all(MemoryStore(), 3, options)
     for rank, connections in enumerate(all_connections):
         assert connections.local_ranks == [rank]
@@ -141,7 +141,7 @@ def test_loopback_does_not_reach_another_host(monkeypatch: pytest.MonkeyPatch) -
 
     def run(rank: int) -> Connections:
         names.host = f"machine{rank}"
-        return meet(store, "world", rank, 2, RendezvousOptions(b"t" * 32, timeout=3.0), memory_bytes)
+        return meet(store, "world", rank, 2, RendezvousOptions(b"t" * 32, timeout=1.5), memory_bytes)
 
     store = MemoryStore()
     first, second = run_ranks(2, run)
@@ -169,9 +169,7 @@ def test_forbidden_unix_sockets_give_way_to_tcp(
 def test_missing_ranks_are_named_at_the_deadline() -> None:
     store, before = MemoryStore(), open_descriptors()
     options = RendezvousOptions(b"t" * 32, timeout=1.5)
-    start = time.monotonic()
     results = run_ranks(2, lambda rank: meet(store, "world", 2 * rank, 5, options, memory_bytes))
-    assert time.monotonic() - start < 5.0
     for result in results:
         assert isinstance(result, LowerkitError) and result.code == "LK8007"
         assert "ranks 1, 3, 4 did not come within 1.5 s" in str(result)
@@ -183,7 +181,7 @@ def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) 
     store, before = MemoryStore(), open_descriptors()
 
     def run(rank: int) -> Connections:
-        return meet(store, "world", rank, 2, RendezvousOptions(b"ab"[rank : rank + 1] * 32, timeout=4.0), memory_bytes)
+        return meet(store, "world", rank, 2, RendezvousOptions(b"ab"[rank : rank + 1] * 32, timeout=2.0), memory_bytes)
 
     first, second = run_ranks(2, run)
     assert isinstance(second, LowerkitError) and second.code == "LK8012" and "job token" in str(second)
@@ -214,7 +212,7 @@ def test_sizes_that_differ_are_an_error() -> None:
 
 
 def test_without_a_token_rank_0_makes_one(tmp_path: Path) -> None:
-    all_connections = meet_all(DirectoryStore(tmp_path / "store"), 3, RendezvousOptions(timeout=20.0))
+    all_connections = meet_all(DirectoryStore(tmp_path / "store"), 3, RendezvousOptions(timeout=PATIENCE))
     check_streams(all_connections)
     assert len({connections.token for connections in all_connections}) == 1
     close_all(all_connections)
@@ -266,16 +264,16 @@ def test_memory_is_sealed_and_exact() -> None:
         made = create_memory("test", 8192)
         with pytest.raises(OSError):
             os.ftruncate(made, 4096)
-        send_memory([ours], made, 8192, Deadline(5.0))
+        send_memory([ours], made, 8192, Deadline(PATIENCE))
         ours.sendall(b"behind")
-        got = receive_memory(theirs, 8192, Deadline(5.0), 0)
+        got = receive_memory(theirs, 8192, Deadline(PATIENCE), 0)
         assert theirs.recv(6) == b"behind"
         assert os.fstat(got).st_ino == os.fstat(made).st_ino
         os.close(got)
-        send_memory([ours], made, 8192, Deadline(5.0))
+        send_memory([ours], made, 8192, Deadline(PATIENCE))
         before = open_descriptors()
         with pytest.raises(LowerkitError, match="LK8007"):
-            receive_memory(theirs, 4096, Deadline(5.0), 0)
+            receive_memory(theirs, 4096, Deadline(PATIENCE), 0)
         assert open_descriptors() <= before
         os.close(made)
 
@@ -285,9 +283,9 @@ def test_memory_that_could_shrink_is_refused() -> None:
     with ours, theirs:
         made = os.memfd_create("unsealed", os.MFD_CLOEXEC)
         os.ftruncate(made, 4096)
-        send_memory([ours], made, 4096, Deadline(5.0))
+        send_memory([ours], made, 4096, Deadline(PATIENCE))
         with pytest.raises(LowerkitError, match="for good"):
-            receive_memory(theirs, 4096, Deadline(5.0), 0)
+            receive_memory(theirs, 4096, Deadline(PATIENCE), 0)
         os.close(made)
 
 

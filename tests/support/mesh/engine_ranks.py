@@ -39,8 +39,8 @@ from tests.support.mesh.collective_programs import (
 )
 from tests.support.mesh.engine_artifacts import LONG
 from tests.support.mesh.several_axes import expected as expected_parts
+from tests.support.ranks import PATIENCE
 
-SECONDS = 20.0
 X = np.arange(COLUMNS, dtype=np.float32)
 
 
@@ -58,13 +58,13 @@ class Ranks:
     tells_sizes: bool = True
 
     def load(self, name: str, **options: Any) -> Session:
-        given: dict[str, Any] = {"deadline": SECONDS, **options}
+        given: dict[str, Any] = {"deadline": PATIENCE, **options}
         return lowerkit.load(self.folder / name, group=self.group, threads=1, **given)
 
     def meet(self, name: str) -> None:
         """Returns when all ranks are here, by files: the groups may be of no use any more."""
         (self.folder / f"{name}.{self.rank}").touch()
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + PATIENCE
         while not all((self.folder / f"{name}.{rank}").exists() for rank in range(self.size)):
             assert time.monotonic() < end, name
             time.sleep(0.01)
@@ -194,10 +194,8 @@ def late(ranks: Ranks) -> None:
         run.run_step(0)
         ranks.meet("later")
     else:
-        begun = time.monotonic()
         with pytest.raises(LowerkitError) as caught:
             session.run(X)
-        assert time.monotonic() - begun < 15.0
         text = caught.value.render()
         (ranks.folder / f"late.text.{ranks.rank}").write_text(text)
         assert re.search(r"LK80(08|11)", text) and "all_reduce failed in step 'sum_over_ranks' at rank" in text, text
