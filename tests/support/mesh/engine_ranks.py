@@ -1,6 +1,7 @@
 """What ranks whose collectives are carried out by another library's engine must do, as functions of a rank.
 
-They run in processes that the tests of gloo and MPI start; what they load is that of ``engine_artifacts.py``.
+They run in processes that the tests of gloo and MPI start; what they load is that of ``engine_artifacts.py``. Nothing
+here loads torch, which each rank that mpirun starts would take seconds for.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from tests.support.mesh.collective_programs import (
     program_name,
     same_bits,
 )
-from tests.support.mesh.engine_artifacts import LONG
 from tests.support.mesh.several_axes import expected as expected_parts
 from tests.support.ranks import PATIENCE
 
+LONG = 200_003
+"""Elements of a message that is not sent in one piece."""
 X = np.arange(COLUMNS, dtype=np.float32)
 
 
