@@ -25,6 +25,8 @@ from lowerkit.runtimes.collective.work import Plan
 from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks, succeed
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 SIZE = 3
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 Issue = Callable[[Group, Call[Any]], Any]
@@ -287,6 +289,24 @@ def test_who_knows_of_a_death_spares_the_others_the_wait() -> None:
     ranks = {0: 0, 1: 2}
     agreed = succeed(2, lambda rank: agree_on_survivors(store, "p", ranks[rank], 4, known[ranks[rank]], 2 * PATIENCE))
     assert agreed == [[0, 2], [0, 2]]
+    assert time.monotonic() - started < PATIENCE
+
+
+def test_a_death_that_a_part_noticed_spares_the_whole_group_the_wait() -> None:
+    started = time.monotonic()
+    leaves = threading.Event()
+
+    def run(group: Group) -> int:
+        part = group.subgroup("part", [2, 1, 0])
+        if group.rank == 1:
+            leaves.wait(PATIENCE)
+            return 0
+        leaves.set()
+        assert lost(part) is not None
+        with group.shrink(timeout=2 * PATIENCE) as smaller:
+            return smaller.size
+
+    assert with_groups(run) == [2, 0, 2]
     assert time.monotonic() - started < PATIENCE
 
 

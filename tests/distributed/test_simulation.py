@@ -23,6 +23,8 @@ from lowerkit.runtimes.collective.work import Plan
 from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 SIZE = 4
 ROUGH: dict[str, Any] = {"latency": 50e-6, "jitter": 80e-6, "reorder": 0.2}
 

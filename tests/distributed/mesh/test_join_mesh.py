@@ -18,6 +18,8 @@ from tests.support.processes import run_processes
 from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 def serve(rank: int, size: int, paths: list[str], folder: str, x: np.ndarray[Any, Any]) -> Any:
     session = join_mesh(paths[rank], DirectoryStore(folder), rank, size, deadline=PATIENCE)

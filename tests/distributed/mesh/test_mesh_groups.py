@@ -36,6 +36,8 @@ from tests.support.mesh.collective_programs import (
 from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks, succeed
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 TOKEN = b"t" * 32
 
 

@@ -24,7 +24,21 @@ from lowerkit.runtimes.collective.rendezvous.shared_memory import create_memory,
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore, Store
 from tests.support.ranks import PATIENCE, run_ranks, succeed
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
+
+
+@pytest.fixture
+def end_of_waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """As soon as it is set, the deadlines of all meetings have passed, and not before."""
+    passed = threading.Event()
+
+    def clock() -> float:
+        return time.monotonic() + 2 * PATIENCE * passed.is_set()
+
+    monkeypatch.setattr(rendezvous, "Deadline", lambda timeout: Deadline(timeout, clock))
+    return passed
 
 
 def memory_bytes(ranks: int) -> int:
@@ -135,13 +149,16 @@ def test_two_hosts_share_memory_each_for_itself(monkeypatch: pytest.MonkeyPatch)
     close_all(all_connections)
 
 
-def test_loopback_does_not_reach_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_does_not_reach_another_host(monkeypatch: pytest.MonkeyPatch, end_of_waiting: threading.Event) -> None:
     names = threading.local()
     monkeypatch.setattr(rendezvous, "host_identity", lambda: names.host)
 
     def run(rank: int) -> Connections:
         names.host = f"machine{rank}"
-        return meet(store, "world", rank, 2, RendezvousOptions(b"t" * 32, timeout=1.5), memory_bytes)
+        try:
+            return meet(store, "world", rank, 2, OPTIONS, memory_bytes)
+        finally:
+            end_of_waiting.set()
 
     store = MemoryStore()
     first, second = run_ranks(2, run)
@@ -166,22 +183,35 @@ def test_forbidden_unix_sockets_give_way_to_tcp(
     close_all(all_connections)
 
 
-def test_missing_ranks_are_named_at_the_deadline() -> None:
+def test_missing_ranks_are_named_at_the_deadline(end_of_waiting: threading.Event) -> None:
     store, before = MemoryStore(), open_descriptors()
-    options = RendezvousOptions(b"t" * 32, timeout=1.5)
-    results = run_ranks(2, lambda rank: meet(store, "world", 2 * rank, 5, options, memory_bytes))
+
+    def run(rank: int) -> Connections | None:
+        if rank == 1:  # no rank of the group: it looks until ranks 0 and 2 are there
+            for present in (0, 2):
+                store.get(f"lowerkit/world/{present}", PATIENCE)
+            return end_of_waiting.set()
+        return meet(store, "world", rank, 5, OPTIONS, memory_bytes)
+
+    results = run_ranks(3, run)[::2]
     for result in results:
         assert isinstance(result, LowerkitError) and result.code == "LK8007"
-        assert "ranks 1, 3, 4 did not come within 1.5 s" in str(result)
+        assert f"ranks 1, 3, 4 did not come within {PATIENCE:g} s" in str(result)
     assert store.keys() == []
     assert open_descriptors() <= before
 
 
-def test_a_rank_with_another_token_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_with_another_token_is_refused(
+    caplog: pytest.LogCaptureFixture, end_of_waiting: threading.Event
+) -> None:
     store, before = MemoryStore(), open_descriptors()
 
     def run(rank: int) -> Connections:
-        return meet(store, "world", rank, 2, RendezvousOptions(b"ab"[rank : rank + 1] * 32, timeout=2.0), memory_bytes)
+        options = RendezvousOptions(b"ab"[rank : rank + 1] * 32, timeout=PATIENCE)
+        try:
+            return meet(store, "world", rank, 2, options, memory_bytes)
+        finally:
+            end_of_waiting.set()
 
     first, second = run_ranks(2, run)
     assert isinstance(second, LowerkitError) and second.code == "LK8012" and "job token" in str(second)
