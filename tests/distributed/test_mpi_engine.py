@@ -244,6 +244,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], 
 
 
 @needs_mpirun
+@pytest.mark.every_combination  # one mpirun for each size has run them all
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", [*OF_TORCH, "arrays"])
 def test_operations(name: str, size: int, verdicts: dict[tuple[int, str], list[str]]) -> None:

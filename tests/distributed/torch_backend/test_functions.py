@@ -194,7 +194,7 @@ def worker(rank: int, size: int, folder: str, function: Callable[[int, str], Non
         function(rank, folder)
 
 
-@pytest.mark.parametrize("backend", ["lowerkit", "gloo"])
+@pytest.mark.parametrize("backend", ["lowerkit", pytest.param("gloo", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "function",
     [questions, async_checkpoint, subgroups, of_functions, compiled, compiled_training],
