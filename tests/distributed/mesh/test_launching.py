@@ -30,7 +30,7 @@ from tests.support.mesh.processes import SECONDS, await_end, await_steps, finish
 from tests.support.randomness import RANDOM
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-WAIT = 8
+WAIT = 20
 """Seconds that ranks wait for each other where a test waits that out: others may be late on a busy machine."""
 Ended = tuple[int, str, str]
 """Exit code, stdout and stderr of a command line."""
