@@ -24,7 +24,7 @@ from typing import Any
 
 SUITE = "torch.testing._internal.distributed.distributed_test"
 BACKENDS = ("gloo", "lowerkit")
-CASE_SECONDS = 60.0
+CASE_SECONDS = 240.0  # for a hang: no case takes as long, on however busy a machine
 
 
 class AskedAsGloo(str):
@@ -66,6 +66,22 @@ def run_rank(connection: Any, backend: str, name: str, rank: int, size: int, fol
     connection.send(verdict)
     connection.close()
     os._exit(0)  # what a failed case leaves behind may not end by itself
+
+
+def send_names(connection: Any) -> None:
+    """Sends the names of all cases. Only ranks load the suite, which takes seconds, and they are forked."""
+    connection.send(sorted(name for name in dir(case_class()) if name.startswith("test_")))
+    connection.close()
+
+
+def case_names(context: Any) -> list[str]:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=send_names, args=(theirs,))
+    process.start()
+    theirs.close()
+    names: list[str] = ours.recv()
+    process.join()
+    return names
 
 
 def run_case(backend: str, name: str, rank: int, size: int, folder: str) -> None:
@@ -178,7 +194,7 @@ def main() -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([SUITE, "torch._dynamo", "lowerkit.distributed.creation"])
         results: dict[str, dict[str, str]] = json.loads(given.state.read_text()) if given.state.exists() else {}
-        names = sorted(name for name in dir(case_class()) if name.startswith("test_"))
+        names = case_names(context)
         end = time.monotonic() + given.seconds
         for name in names:
             row = results.setdefault(name, {}) if given.only in name else {}

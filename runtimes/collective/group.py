@@ -73,6 +73,7 @@ class Group:
         self._failure = ""
         self._parent: Group | None = None
         self._parts: list[Group] = []
+        self._members: tuple[int, ...] = ()  # of a part: the ranks of its parent
         self.companions: dict[Hashable, Any] = {}
 
     @staticmethod
@@ -201,6 +202,7 @@ class Group:
         """
         part = self._subgroup(name, members)
         part._parent = self
+        part._members = tuple(members)
         self._parts.append(part)
         return part
 
@@ -222,8 +224,15 @@ class Group:
         # Ranks that have not failed yet learn from this why they do.
         self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
         self._children += 1
-        key, dead = f"{self.name}/{self.identity}/left.{self._children}", set(self.native.dead())
+        key, dead = f"{self.name}/{self.identity}/left.{self._children}", self._dead()
         return agree_on_survivors(self.store, key, self.rank, self.size, dead, timeout, self._settings.seconds)
+
+    def _dead(self) -> set[int]:
+        """Returns the ranks that this one knows to be dead, from the groups that end with this one as well."""
+        dead = set(self.native.dead())
+        for part in self._parts:
+            dead.update(part._members[rank] for rank in part._dead())
+        return dead
 
     def arena(self, size: int) -> Arena:
         """Makes the group's arena: memory that local ranks reach, so that operations on it need no copies.

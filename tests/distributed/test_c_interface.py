@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowerkit.runtimes import _collective
+from tests.support.ranks import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "runtimes/native/collective/lowerkit_collective.h"
@@ -43,7 +44,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("transport", ["memory", "tcp"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_every_operation_runs_from_c(size: int, transport: str, ranks: Path) -> None:
-    done = subprocess.run([ranks, str(size), transport], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([ranks, str(size), transport], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{size} ranks over {transport}: all operations")
 

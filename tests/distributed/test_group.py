@@ -23,10 +23,12 @@ from lowerkit.runtimes.collective.shrink import agree_on_survivors
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.work import Plan
 from tests.support.randomness import RANDOM
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
+
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 SIZE = 3
-OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
+OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 Issue = Callable[[Group, Call[Any]], Any]
 
 
@@ -35,7 +37,7 @@ def with_groups(function: Callable[[Group], Any], size: int = SIZE, options: Ren
     store = MemoryStore()
 
     def run(rank: int) -> Any:
-        group = Group.join(store, "world", rank, size, options, timeout=20.0)
+        group = Group.join(store, "world", rank, size, options, timeout=PATIENCE)
         try:
             return function(group)
         finally:
@@ -87,7 +89,7 @@ def test_operations(issue: Issue, apart: bool) -> None:
         np.testing.assert_array_equal(issue(group, calls.reduce_scatter(list(mine))), data.sum(0)[rank])
         np.testing.assert_array_equal(issue(group, calls.all_to_all(list(mine))), data[:, rank])
 
-    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=20.0))
+    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=PATIENCE))
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -188,7 +190,7 @@ def test_messages_in_plans_and_shorter_than_their_arrays() -> None:
         following, preceding = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
         sent, plan = np.zeros(3), Plan()
         plan.add(group, group.calls.send(sent, following, tag=9))
-        received = plan.add(group, group.calls.receive(np.full(5, -1.0), preceding, tag=9), timeout=5.0)
+        received = plan.add(group, group.calls.receive(np.full(5, -1.0), preceding, tag=9), timeout=PATIENCE)
         for step in range(3):
             sent[:] = 10 * step + group.rank
             plan.run()
@@ -219,7 +221,7 @@ def test_work_that_nobody_holds_keeps_its_arrays(apart: bool) -> None:
         gc.collect()
         assert not any(one() is not None for one in alive)
 
-    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=20.0))
+    with_groups(run, options=RendezvousOptions(b"t" * 32, shared_memory=not apart, timeout=PATIENCE))
 
 
 def test_a_group_of_one() -> None:
@@ -253,7 +255,7 @@ def test_split_by_colour_and_key() -> None:
 
 def lost(group: Group) -> LowerkitError | None:
     try:
-        group.run(group.calls.all_reduce(np.ones(2)), timeout=3.0)
+        group.run(group.calls.all_reduce(np.ones(2)), timeout=PATIENCE)
     except LowerkitError as error:
         return error
     return None
@@ -264,14 +266,14 @@ def test_survivors_shrink_and_go_on() -> None:
 
     def run(group: Group) -> float:
         if group.rank == 1:
-            leaves.wait(10)
+            leaves.wait(PATIENCE)
             return -1.0  # closes its group: for the others it is lost
         leaves.set()
         # Whether the other is seen to be gone at once or at the second call is a matter of time.
         for error in (lost(group), lost(group)):
             assert error is None or error.code in ("LK8008", "LK8009", "LK8011")
         assert group.aborted is not None
-        smaller = group.shrink(timeout=3.0)
+        smaller = group.shrink(timeout=PATIENCE)
         total = smaller.run(smaller.calls.all_reduce(np.array([float(group.rank)])))
         assert (smaller.rank, smaller.size) == (group.rank // 2, 2)
         smaller.close()
@@ -285,9 +287,27 @@ def test_who_knows_of_a_death_spares_the_others_the_wait() -> None:
     started = time.monotonic()
     known: list[set[int]] = [set(), set(), {1, 3}]  # rank 0 asks for the dead rank 1 before it hears rank 2
     ranks = {0: 0, 1: 2}
-    agreed = succeed(2, lambda rank: agree_on_survivors(store, "p", ranks[rank], 4, known[ranks[rank]], 30.0))
+    agreed = succeed(2, lambda rank: agree_on_survivors(store, "p", ranks[rank], 4, known[ranks[rank]], 2 * PATIENCE))
     assert agreed == [[0, 2], [0, 2]]
-    assert time.monotonic() - started < 10.0
+    assert time.monotonic() - started < PATIENCE
+
+
+def test_a_death_that_a_part_noticed_spares_the_whole_group_the_wait() -> None:
+    started = time.monotonic()
+    leaves = threading.Event()
+
+    def run(group: Group) -> int:
+        part = group.subgroup("part", [2, 1, 0])
+        if group.rank == 1:
+            leaves.wait(PATIENCE)
+            return 0
+        leaves.set()
+        assert lost(part) is not None
+        with group.shrink(timeout=2 * PATIENCE) as smaller:
+            return smaller.size
+
+    assert with_groups(run) == [2, 0, 2]
+    assert time.monotonic() - started < PATIENCE
 
 
 def test_a_failure_in_a_subgroup_is_told_to_those_outside_it() -> None:
@@ -300,7 +320,7 @@ def test_a_failure_in_a_subgroup_is_told_to_those_outside_it() -> None:
         else:
             with pytest.raises(LowerkitError, match=r"shrinks the group after: .*all_reduce #1 .*/1\.0', rank [01]"):
                 group.run(group.calls.barrier())
-        smaller = group.shrink(timeout=5.0)
+        smaller = group.shrink(timeout=PATIENCE)
         size = smaller.size
         smaller.close()
         part.close()
@@ -323,11 +343,11 @@ def test_shrinking_again_under_one_name() -> None:
     for left in ([0, 1], [1, 2], [0, 2]):
 
         def run(rank: int, left: list[int] = left) -> list[int]:
-            with Group.join(store, "world", rank, 3, RendezvousOptions(timeout=20.0), timeout=20.0) as group:
+            with Group.join(store, "world", rank, 3, RendezvousOptions(timeout=PATIENCE), timeout=PATIENCE) as group:
                 group.run(group.calls.barrier())
                 if rank not in left:
                     return []
-                with group.shrink(timeout=0.5) as smaller:
+                with group.shrink(timeout=1.0) as smaller:
                     return [int(row[0]) for row in smaller.run(smaller.calls.all_gather(np.array([rank])))]
 
         assert [members for members in succeed(3, run) if members] == [left, left]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,10 @@ from lowerkit.runtimes.collective.mpi.group import MpiGroup
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore
 from lowerkit.runtimes.collective.work import Plan
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
-from tests.support.processes import run_processes
+from tests.support.processes import await_files, run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
@@ -60,8 +60,8 @@ def same(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
 
 def as_native(rank: int, size: int, folder: str, seed: int) -> None:
     """Every dtype and reduction, on any bits: as the native engine has it. Two ranks leave no choice of order."""
-    ours = Group.join(DirectoryStore(f"{folder}/native"), "native", rank, size, timeout=20.0)
-    theirs = Group.join(DirectoryStore(f"{folder}/mpi"), "mpi", rank, size, timeout=20.0, engine="mpi")
+    ours = Group.join(DirectoryStore(f"{folder}/native"), "native", rank, size, timeout=PATIENCE)
+    theirs = Group.join(DirectoryStore(f"{folder}/mpi"), "mpi", rank, size, timeout=PATIENCE, engine="mpi")
     assert isinstance(theirs.native, MpiGroup) and theirs.local_ranks == (0, 1)
     for name in DTYPES:
         for reduction in REDUCTIONS:
@@ -96,7 +96,7 @@ def as_native(rank: int, size: int, folder: str, seed: int) -> None:
 
 def arrays(rank: int, size: int, folder: str, seed: int) -> None:
     """What torch's functions leave out: parts of different lengths, shared memory of what is sent and received."""
-    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=20.0, engine="mpi")
+    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=PATIENCE, engine="mpi")
     calls = group.calls
     whole = np.zeros(sum(range(1, size + 1)), np.int32)
     begins = [sum(range(1, one + 1)) for one in range(size)]
@@ -133,7 +133,7 @@ def arrays(rank: int, size: int, folder: str, seed: int) -> None:
     assert halves.run(calls.all_reduce(np.array([rank]))).tolist() == [sum(members)]
     assert halves.rank == members.index(rank)
     halves.close()
-    shrunk = group.shrink(timeout=5.0)
+    shrunk = group.shrink(timeout=PATIENCE)
     assert shrunk.size == size and shrunk.run(shrunk.calls.all_reduce(np.ones(1))).tolist() == [size]
     records = shrunk.native.records()
     assert [record["finished"] != 0 for record in records] == [True]
@@ -173,16 +173,14 @@ def desync(rank: int, size: int, folder: str, seed: int) -> None:
                     lambda g: g.calls.all_to_all([np.ones(4 if one else 2)] * 2)),
     }  # fmt: skip
     for name, (words, call) in cases.items():
-        group = Group.join(DirectoryStore(folder), name, rank, size, timeout=20.0, engine="mpi")
-        begun = time.monotonic()
+        group = Group.join(DirectoryStore(folder), name, rank, size, timeout=PATIENCE, engine="mpi")
         with pytest.raises(LowerkitError, match=f"(?s)LK8010.*rank {rank}.*({words})"):
             group.run(call(group))
-        assert time.monotonic() - begun < 10
         with pytest.raises(LowerkitError, match="LK8011"):
             group.run(group.calls.barrier())
         group.close()
     for sent, expected in ((3, 5), (5, 3)):
-        group = Group.join(DirectoryStore(folder), f"message {sent}", rank, size, timeout=20.0, engine="mpi")
+        group = Group.join(DirectoryStore(folder), f"message {sent}", rank, size, timeout=PATIENCE, engine="mpi")
         if one:
             group.run(group.calls.send(np.ones(sent), 1))
         else:
@@ -193,7 +191,7 @@ def desync(rank: int, size: int, folder: str, seed: int) -> None:
 
 def late(rank: int, size: int, folder: str, seed: int) -> None:
     """A rank that does not come: the deadline ends the operation, and processes end in order."""
-    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=20.0, engine="mpi")
+    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=PATIENCE, engine="mpi")
     group.run(group.calls.barrier())
     if rank == 0:
         work = group.start(group.calls.all_reduce(np.ones(3)), timeout=1.0)
@@ -203,8 +201,9 @@ def late(rank: int, size: int, folder: str, seed: int) -> None:
         with pytest.raises(LowerkitError, match="LK8008.*all_reduce #2 of group 'world', rank 0"):
             work.wait()
         assert group.aborted is not None and group.native.records()[-1]["status"] == 2
+        (Path(folder) / "told").touch()
     else:
-        time.sleep(1.5)
+        await_files(Path(folder) / "told")
     group.close()
 
 
@@ -245,6 +244,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], 
 
 
 @needs_mpirun
+@pytest.mark.every_combination  # one mpirun for each size has run them all
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", [*OF_TORCH, "arrays"])
 def test_operations(name: str, size: int, verdicts: dict[tuple[int, str], list[str]]) -> None:
@@ -281,7 +281,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
         "from lowerkit.runtimes.collective.rendezvous.store import MemoryStore\n"
         "Group.join(MemoryStore(), 'world', 1, 3, RendezvousOptions(timeout=0.3), engine='mpi')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "LK8007" in done.stderr and "ranks 0, 2 did not come within 0.3 s" in done.stderr, done.stderr
 
 
@@ -300,7 +300,7 @@ def test_what_is_not_installed_is_named(setting: str, words: str) -> None:
         "try: load_mpi()\n"
         "except LowerkitError as error: print(error.render())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert re.search(words, done.stdout), done.stdout
 
 

@@ -18,7 +18,7 @@ from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOption
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.collective.simulation.simulation import simulate
 from tests.support.randomness import RANDOM
-from tests.support.ranks import succeed
+from tests.support.ranks import PATIENCE, succeed
 
 SIZE = 4
 COUNTS = (0, 1, 7, 4099, 70_003)
@@ -42,11 +42,11 @@ def over(transport: str, monkeypatch: pytest.MonkeyPatch, function: Callable[[Gr
     names, store, identity = threading.local(), MemoryStore(), rendezvous.host_identity()
     # Two "hosts" that loopback reaches: ranks 0 and 2 share memory, and so do 1 and 3.
     monkeypatch.setattr(rendezvous, "host_identity", lambda: identity + names.suffix)
-    options = RendezvousOptions(b"t" * 32, shared_memory=transport != "tcp", timeout=30.0)
+    options = RendezvousOptions(b"t" * 32, shared_memory=transport != "tcp", timeout=PATIENCE)
 
     def run(rank: int) -> None:
         names.suffix = f"#{rank % 2}" if transport == "hosts" else ""
-        with Group.join(store, "world", rank, size, options, timeout=30.0) as group:
+        with Group.join(store, "world", rank, size, options, timeout=PATIENCE) as group:
             local = {"memory": tuple(range(size)), "tcp": (rank,), "hosts": tuple(range(rank % 2, size, 2))}
             assert group.local_ranks == local[transport]
             function(group)

@@ -21,9 +21,9 @@ from lowerkit.runtimes.collective.tracing.chrome_trace import chrome_trace
 from lowerkit.runtimes.collective.tracing.flight_record_file import FlightRecord, read_flight_record, to_flight_record
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.tracing.trace import Trace, group_records
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
 
-OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
+OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 
 
 def entry(
@@ -220,7 +220,7 @@ def test_a_real_group_names_who_was_slow(tmp_path: Path) -> None:
     store = MemoryStore()
 
     def run(rank: int) -> Path:
-        group = Group.join(store, "world", rank, 3, OPTIONS, timeout=30.0)
+        group = Group.join(store, "world", rank, 3, OPTIONS, timeout=PATIENCE)
         for step in range(4):
             if (rank, step) == (1, 2):
                 time.sleep(1.0)  # longer than a busy machine holds another rank up
@@ -262,7 +262,7 @@ def test_a_failure_leaves_its_records(tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.WARNING)
 
     def run(rank: int) -> None:
-        group = Group.join(store, "my/world", rank, 2, OPTIONS, timeout=30.0, record_folder=tmp_path)
+        group = Group.join(store, "my/world", rank, 2, OPTIONS, timeout=PATIENCE, record_folder=tmp_path)
         group.run(group.calls.barrier())
         try:
             if rank:

@@ -22,9 +22,9 @@ from lowerkit.runtimes.collective.tuning.measure import measure_here
 from lowerkit.runtimes.collective.tuning.search import ALL_SIZES, SWEEPS, Measure, search
 from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable, processor_name, processors
 from tests.support.randomness import RANDOM
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
 
-OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=20.0)
+OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 
 
 def machine(best: Tuning, gain: float) -> Measure:
@@ -144,7 +144,7 @@ def test_tuned_groups_compute_the_same(one: Tuning, caplog: pytest.LogCaptureFix
     inputs = {size: rng.integers(-99, 99, (3, size)).astype(np.float32) for size in (3, 5_001, 300_007)}
 
     def run(rank: int) -> None:
-        group = Group.join(store, "world", rank, 3, OPTIONS, timeout=30.0, tuning=table)
+        group = Group.join(store, "world", rank, 3, OPTIONS, timeout=PATIENCE, tuning=table)
         for size, rows in inputs.items():
             total = group.run(group.calls.all_reduce(rows[rank]))
             assert np.array_equal(total, rows.sum(0)), size

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 
 
 def main(folder: str, rank: int, fatal_step: int) -> None:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.support import torch_groups
+from tests.support.ranks import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUN = shutil.which("mpirun")
@@ -33,7 +33,8 @@ def run_with_mpi(size: int, folder: Path, functions: list[str], *, engine: str =
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
     done = subprocess.run(
         [*command, sys.executable, "-m", "tests.support.mpi_rank", engine, str(folder), *functions],
-        capture_output=True, text=True, timeout=150, cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"}, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False,
+        env={**environment, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     results = {name: [row["raised"] for row in rows if row["function"] == name] for name in functions}
@@ -44,16 +45,18 @@ def run_with_mpi(size: int, folder: Path, functions: list[str], *, engine: str =
 
 
 def main(engine: Any, folder: str, functions: list[str]) -> None:
-    faulthandler.dump_traceback_later(140, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE - 10, exit=True)
     rank, size = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(os.environ["OMPI_COMM_WORLD_SIZE"])
-    torch_groups.default_engine[0] = engine
+    modules = {name: import_module(name.partition(":")[0]) for name in functions}
+    if torch_groups := sys.modules.get("tests.support.torch_groups"):  # loads torch, and not all functions need that
+        torch_groups.default_engine[0] = engine
     for name in functions:
-        module, _, function = name.partition(":")
+        function = name.partition(":")[2]
         own = Path(folder) / function
         own.mkdir(mode=0o700, exist_ok=True)
         raised = ""
         try:
-            getattr(import_module(module), function)(rank, size, str(own), 4711)
+            getattr(modules[name], function)(rank, size, str(own), 4711)
         except BaseException:
             raised = traceback.format_exc()[-3000:]
         sys.stdout.write(json.dumps({"function": name, "rank": rank, "raised": raised}) + "\n")

@@ -1,5 +1,6 @@
 """Imports what ranks of tests need, once, in the process that they are forked from."""
 
+import gc
 from importlib import import_module
 
 for name in (
@@ -12,3 +13,7 @@ for name in (
     "lowerkit.distributed.creation",
 ):
     import_module(name)
+
+# No collection in a rank looks at all that again, nor copies its pages.
+gc.collect()
+gc.freeze()

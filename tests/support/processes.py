@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.ranks import PATIENCE
 from tests.support.recording import continue_test, current_test
 
 # Forked from one server that has imported what is slow to import.
@@ -48,7 +49,7 @@ def collect(ranks: list[tuple[Any, Any]], timeout: float) -> list[Any]:
             try:
                 results.append(connection.recv())
             except EOFError:
-                process.join(5)
+                process.join(PATIENCE)
                 results.append(process.exitcode)
     finally:
         for process, connection in ranks:
@@ -60,7 +61,9 @@ def collect(ranks: list[tuple[Any, Any]], timeout: float) -> list[Any]:
     return results
 
 
-def run_processes(function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 120.0) -> list[Any]:
+def run_processes(
+    function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 1.5 * PATIENCE
+) -> list[Any]:
     """Runs ranks as processes; fails with the tracebacks of those that raised."""
     results = collect(start_ranks(function, size, *arguments), timeout)
     failures = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, Failure | int)]
@@ -68,7 +71,7 @@ def run_processes(function: Callable[..., Any], size: int, *arguments: Any, time
     return results
 
 
-def await_files(*paths: Path, timeout: float = 60.0) -> None:
+def await_files(*paths: Path, timeout: float = PATIENCE) -> None:
     """Waits until other ranks have made these files: for what they do, not for a time that it may take them."""
     deadline = time.monotonic() + timeout
     while missing := [path.name for path in paths if not path.exists()]:

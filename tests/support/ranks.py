@@ -8,8 +8,13 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
+PATIENCE = 240.0
+"""Seconds after which a wait counts as a hang. Nothing that works takes as long, on however busy a machine."""
 
-def run_ranks(size: int, rank_function: Callable[[int], Result], timeout: float = 60.0) -> list[Result | BaseException]:
+
+def run_ranks(
+    size: int, rank_function: Callable[[int], Result], timeout: float = PATIENCE
+) -> list[Result | BaseException]:
     """Runs ``rank_function(rank)`` in a thread for each rank; returns results, or what was raised, by rank."""
     results: list[Result | BaseException] = [TimeoutError(f"rank {rank} hangs") for rank in range(size)]
 
@@ -27,7 +32,7 @@ def run_ranks(size: int, rank_function: Callable[[int], Result], timeout: float 
     return results
 
 
-def succeed(size: int, rank_function: Callable[[int], Result], timeout: float = 60.0) -> list[Result]:
+def succeed(size: int, rank_function: Callable[[int], Result], timeout: float = PATIENCE) -> list[Result]:
     """Runs ranks as :func:`run_ranks` does; raises what the first failing one raised."""
     results: list[Result] = []
     for result in run_ranks(size, rank_function, timeout):

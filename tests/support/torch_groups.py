@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from lowerkit.distributed import Options
 from lowerkit.distributed.options import Engine
+from tests.support.ranks import PATIENCE
 
 # Who carries operations out in groups of this process that choose nobody; tests of other engines set it.
 default_engine: list[Engine] = ["lowerkit"]
@@ -20,7 +21,7 @@ default_engine: list[Engine] = ["lowerkit"]
 
 @contextmanager
 def process_group(
-    rank: int, size: int, folder: str, *, backend: str = "lowerkit", timeout: float = 60.0, options: Any = None
+    rank: int, size: int, folder: str, *, backend: str = "lowerkit", timeout: float = PATIENCE, options: Any = None
 ) -> Generator[None]:
     """Joins the default group of ``size`` ranks that meet in ``folder``."""
     torch.set_num_threads(1)

@@ -20,9 +20,10 @@ from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOption
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore
 from lowerkit.runtimes.collective.work import Plan
 from tests.support.processes import await_files, run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
-TIMEOUT = 200.0
+TIMEOUT = 2 * PATIENCE
 SMALL = np.ones(3, np.float32)
 LARGE = np.ones(1 << 20, np.float32)
 
@@ -66,8 +67,8 @@ def closed(rank: int, size: int, folder: str, shared_memory: bool) -> None:
             start = time.monotonic()
             groups[name].close()
             for thread in threads:
-                thread.join(60.0)
-            assert time.monotonic() - start < 60.0 and len(errors) == 3, name
+                thread.join(PATIENCE)
+            assert time.monotonic() - start < PATIENCE and len(errors) == 3, name
             assert all(isinstance(error, LowerkitError) for error in errors), (name, errors)
         done.touch()
     for group in groups.values():
@@ -108,7 +109,7 @@ def destroyed(rank: int, size: int, folder: str) -> None:
                 dist.all_reduce(torch.ones(3))
             await_files(done, timeout=TIMEOUT)
     if rank == 0:
-        thread.join(60.0)
+        thread.join(PATIENCE)
         assert isinstance(errors[0], dist.DistBackendError | ValueError), errors  # torch's: there is no default group
         done.touch()
 

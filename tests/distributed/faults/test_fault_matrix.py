@@ -39,7 +39,7 @@ def quick() -> list[Cell]:
             preferred = [cell for cell in possible if cell.operation == operation] or possible
             found += preferred[:1] if transport == "both" else preferred[-1:]
     # What is killed among ranks of both kinds stands in the whole matrix: each such cell starts processes of its own.
-    return [cell for cell in found if cell.transport in ("shm", "tcp") or not cell.fault.startswith("killed")]
+    return [cell.patient() for cell in found if cell.transport in ("shm", "tcp") or not cell.fault.startswith("killed")]
 
 
 @pytest.mark.parametrize("together", process_sets(quick()), ids=lambda cells: "+".join(cell.name for cell in cells))

@@ -18,6 +18,7 @@ import pytest
 from tests.support.faults import namespaces
 from tests.support.faults.cells import FAULTS, TRANSPORTS, Cell, cells
 from tests.support.faults.driver import Outcome
+from tests.support.ranks import PATIENCE
 
 TOOL = Path(__file__).resolve().parents[3] / "tools/fault_matrix.py"
 NAME = "desync/all_gather/shm"
@@ -34,7 +35,7 @@ def tool() -> ModuleType:
 
 def run_tool(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TOOL), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 def test_cells_that_passed_are_not_run_again(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_nothing_is_left_when_it_is_ended(how: signal.Signals, tmp_path: Path) -
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, str(TOOL), "--filter", "stopped/all_gather/both"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + PATIENCE
         spaces: set[str] = set()
         # Two namespaces, a holder in each, and the three ranks.
         while len(spaces) < 2 or len(in_namespaces(spaces)) < 5:
@@ -104,8 +105,8 @@ def test_nothing_is_left_when_it_is_ended(how: signal.Signals, tmp_path: Path) -
             time.sleep(0.02)
             spaces = spaces_of_children(process.pid)
         process.send_signal(how)
-        assert process.wait(20.0) == (-how if how == signal.SIGKILL else 128 + how)
-    end = time.monotonic() + 10.0
+        assert process.wait(PATIENCE) == (-how if how == signal.SIGKILL else 128 + how)
+    end = time.monotonic() + PATIENCE
     while left := in_namespaces(spaces):
         assert time.monotonic() < end, f"processes {left} are left"
         time.sleep(0.02)

@@ -24,9 +24,10 @@ from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOption
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
 from lowerkit.runtimes.collective.work import Plan
 from tests.support.processes import await_files, collect, run_processes, start_ranks
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
-TIMEOUT = 200.0
+TIMEOUT = 2 * PATIENCE
 SMALL = np.ones(3, np.float32)
 
 
@@ -89,7 +90,7 @@ def forks(rank: int, size: int, folder: str, shared_memory: bool) -> None:
         group.close()
 
     for turn in range(3):
-        assert ends_within(in_child(child if turn else lambda: None), 60.0) == 0
+        assert ends_within(in_child(child if turn else lambda: None), PATIENCE) == 0
     # The parent's group is as it was.
     group.run(group.calls.send(SMALL, 1 - rank, 5))
     assert unfinished.wait().tolist() == [1, 1, 1]
@@ -113,8 +114,8 @@ def torch_forks(rank: int, size: int, folder: str) -> None:
                 dist.all_reduce(tensor)
             dist.destroy_process_group()
 
-        assert ends_within(in_child(child), 60.0) == 0
-        assert ends_within(in_child(lambda: None), 60.0) == 0
+        assert ends_within(in_child(child), PATIENCE) == 0
+        assert ends_within(in_child(lambda: None), PATIENCE) == 0
         dist.all_reduce(tensor)
         assert tensor.tolist() == [4, 4, 4]
 
@@ -139,7 +140,7 @@ def leaves_a_child(rank: int, size: int, folder: str, shared_memory: bool) -> st
     try:
         with pytest.raises(LowerkitError, match="LK8009|ended") as error:
             group.run(group.calls.all_reduce(SMALL))
-        assert time.monotonic() - start < 60.0
+        assert time.monotonic() - start < PATIENCE
     finally:
         os.kill(int((Path(folder) / "child").read_text()), signal.SIGKILL)
     group.close()

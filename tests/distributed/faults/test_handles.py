@@ -19,6 +19,7 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 LENGTH = 300_000
@@ -55,7 +56,7 @@ def test_work_that_nobody_holds_goes_on(tmp_path: Path) -> None:
 
 
 def dropped_arrays(rank: int, size: int, folder: str) -> None:
-    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=20.0)
+    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=PATIENCE)
     for turn in range(TURNS):
         group.start(group.calls.all_reduce(np.full(LENGTH, float(turn + rank))))
     reused = [np.full(LENGTH, -1.0) for _ in range(TURNS)]
@@ -117,11 +118,11 @@ def in_callbacks(rank: int, size: int, folder: str) -> None:
 
 
 def test_callbacks_wait_for_what_they_start(tmp_path: Path) -> None:
-    run_processes(in_callbacks, 2, str(tmp_path), timeout=30.0)
+    run_processes(in_callbacks, 2, str(tmp_path), timeout=PATIENCE)
 
 
 def late_arrays(rank: int, size: int, folder: str) -> str:
-    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=20.0)
+    group = Group.join(DirectoryStore(folder), "world", rank, size, timeout=PATIENCE)
     done = group.start(group.calls.all_reduce(np.ones(5)))
     never = group.start(group.calls.receive(np.ones(3), 1 - rank))
     group.run(group.calls.barrier())

@@ -13,7 +13,7 @@ from lowerkit.runtimes.collective.failures import CollectiveFault
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.mesh import agreement as agreement_module
 from lowerkit.runtimes.mesh.agreement import RankStart, agreement
-from tests.support.ranks import run_ranks
+from tests.support.ranks import PATIENCE, run_ranks
 
 OWN = RankStart("a.lk", "0123456789abcdef" * 4, "main", "cpu:x86-64-v3", "tp=3", 3, "0.1.0")
 
@@ -33,7 +33,7 @@ def meet(starts: list[RankStart], seconds: float = 20.0, present: tuple[int, ...
         if present is not None and rank not in present:
             return
         with agreement(store, "mesh", rank, starts[rank], seconds):
-            together.wait(20.0)
+            together.wait(PATIENCE)
 
     outcomes = run_ranks(len(starts), run)
     assert store.keys() == []
@@ -95,9 +95,9 @@ def test_a_line_of_a_dead_rank_gives_way_to_that_of_a_new_one() -> None:
 
     def run(rank: int) -> None:
         if rank == 1:
-            late.wait(20.0)
+            late.wait(PATIENCE)
         with agreement(store, "mesh", rank, replace(OWN, size=2), 20.0):
-            met.wait(20.0)
+            met.wait(PATIENCE)
 
     late = threading.Event()
     timer = threading.Timer(0.3, late.set)

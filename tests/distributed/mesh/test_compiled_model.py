@@ -19,6 +19,7 @@ from tests.support.mesh.processes import finished
 from tests.support.models import benchmark_models
 from tests.support.processes import run_processes
 from tests.support.randomness import RANDOM
+from tests.support.ranks import PATIENCE
 
 PLAN = {
     "*.[qkv]_proj": "column",
@@ -35,12 +36,12 @@ LENGTHS = (3, 20, 7, 32, 2)
 
 def serve(rank: int, size: int, path: str, folder: str, shared: bool, rows: list[np.ndarray[Any, Any]]) -> Any:
     reach = RendezvousOptions(shared_memory=shared)
-    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=60.0, reach=reach, threads=1)
+    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=PATIENCE, reach=reach, threads=1)
     return [session.run(row)[0] for row in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_llama(ranks: int, tmp_path: Path) -> None:
     module, (ids,) = benchmark_models().tiny("llama")
     sizes = ({1: torch.export.Dim("length", min=2, max=32)},)

@@ -16,15 +16,18 @@ from lowerkit.runtimes.mesh.ranks import join_mesh
 from tests.support.mesh.artifacts import COLUMNS, expected, write_mesh, write_one_rank
 from tests.support.processes import run_processes
 from tests.support.randomness import RANDOM
+from tests.support.ranks import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 
 def serve(rank: int, size: int, paths: list[str], folder: str, x: np.ndarray[Any, Any]) -> Any:
-    session = join_mesh(paths[rank], DirectoryStore(folder), rank, size, deadline=60.0)
+    session = join_mesh(paths[rank], DirectoryStore(folder), rank, size, deadline=PATIENCE)
     results = [session.run(x + turn)[0] for turn in range(3)]
     return session.threads, results, [path.name for path in Path(folder).iterdir()]
 
 
-def refused(rank: int, size: int, paths: list[str], folder: str, deadline: float = 60.0, told: int = 0) -> str:
+def refused(rank: int, size: int, paths: list[str], folder: str, deadline: float = PATIENCE, told: int = 0) -> str:
     with pytest.raises(LowerkitError) as caught:
         join_mesh(paths[rank], DirectoryStore(folder), rank, told or size, deadline=deadline)
     return caught.value.render()

@@ -34,17 +34,19 @@ from tests.support.mesh.collective_programs import (
     write_programs,
 )
 from tests.support.randomness import RANDOM
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
+
+pytestmark = pytest.mark.usefixtures("few_objects")
 
 TOKEN = b"t" * 32
 
 
 def with_groups(function: Callable[[Group], Any], ranks: int, *, shared_memory: bool = True) -> list[Any]:
     """Runs a function of a group on each rank."""
-    store, options = MemoryStore(), RendezvousOptions(TOKEN, shared_memory=shared_memory, timeout=20.0)
+    store, options = MemoryStore(), RendezvousOptions(TOKEN, shared_memory=shared_memory, timeout=PATIENCE)
 
     def run(rank: int) -> Any:
-        with Group.join(store, "world", rank, ranks, options, timeout=20.0) as group:
+        with Group.join(store, "world", rank, ranks, options, timeout=PATIENCE) as group:
             return function(group)
 
     return succeed(ranks, run)
@@ -147,10 +149,10 @@ def test_a_group_has_an_arena_of_its_user_or_of_its_sessions(tmp_path: Path) -> 
 def test_a_group_that_is_closed_by_another_thread_while_its_session_runs(tmp_path: Path) -> None:
     """The run ends by itself, and its memory is there until it has."""
     path = write_programs(tmp_path / "model.lk", [one_collective("all_reduce", "sum", "f32", 2, behind=True)])
-    store, options = MemoryStore(), RendezvousOptions(TOKEN, timeout=20.0)
+    store, options = MemoryStore(), RendezvousOptions(TOKEN, timeout=PATIENCE)
 
     def run(rank: int) -> int:
-        group = Group.join(store, "world", rank, 2, options, timeout=20.0)
+        group = Group.join(store, "world", rank, 2, options, timeout=PATIENCE)
         session = load(path, threads=1, group=group)
         x = np.ones(50_000, np.float32)
         session.run(x)

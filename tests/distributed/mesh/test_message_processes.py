@@ -20,14 +20,14 @@ from tests.support.mesh.collective_programs import write_programs
 from tests.support.mesh.messages import endless, one_message, ring
 from tests.support.mesh.processes import SECONDS, await_end, await_steps, left_behind, rank_process, started
 from tests.support.randomness import RANDOM
-from tests.support.ranks import run_ranks
+from tests.support.ranks import PATIENCE, run_ranks
 
 MESH = {"pp": 3, "tp": 2}
 
 
-def in_ranks(ranks: int, function: Callable[[Group], Any], shared_memory: bool, timeout: float = 60.0) -> list[Any]:
+def in_ranks(ranks: int, function: Callable[[Group], Any], shared_memory: bool, timeout: float = PATIENCE) -> list[Any]:
     """Runs a function of a group on each rank; returns what it returned or raised."""
-    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=20.0)
+    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=PATIENCE)
 
     def run(rank: int) -> Any:
         with Group.join(store, "world", rank, ranks, options, timeout=timeout) as group:

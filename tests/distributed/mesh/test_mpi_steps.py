@@ -7,38 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lowerkit
-from lowerkit.errors import LowerkitError
 from tests.distributed.scale_out.test_mpirun import RANK, mpirun
 from tests.support.mesh.artifacts import expected, write_mesh
 from tests.support.mesh.engine_artifacts import write_all, write_model
-from tests.support.mesh.engine_ranks import FUNCTIONS, Ranks, X, verdicts
+from tests.support.mesh.engine_ranks import FUNCTIONS, X
 from tests.support.mesh.processes import finished, left_behind
 from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
 
 pytestmark = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
-HERE = "tests.distributed.mesh.test_mpi_steps"
-
-
-def programs(rank: int, size: int, folder: str, seed: int) -> None:
-    """Writes what each function raised: the ranks of one mpirun run all of them."""
-    from mpi4py import MPI
-
-    found = verdicts(Ranks(rank, size, Path(folder), MPI.COMM_WORLD, tells_sizes=False), FUNCTIONS[size])
-    for name, text in found.items():
-        (Path(folder) / f"verdict.{name}.{rank}").write_text(text)
-
-
-def parts(rank: int, size: int, folder: str, seed: int) -> None:
-    """A communicator of some ranks in another order, and one that goes beyond the job."""
-    from mpi4py import MPI
-
-    pair = MPI.COMM_WORLD.Split(rank % 2, key=-rank)
-    session = lowerkit.load(Path(folder) / "sum.lk", group=pair, threads=1, deadline=20.0)
-    assert session.group is not None and session.group.rank == 1 - rank // 2
-    np.testing.assert_allclose(session.run(X)[0], expected(X), rtol=1e-6)
-    with pytest.raises(LowerkitError, match="LK8021.*for a mesh tp=2, and the group 'mesh' has 4 ranks"):
-        lowerkit.load(Path(folder) / "sum.lk", group=MPI.COMM_WORLD, deadline=20.0)
+RANKS = "tests.support.mesh.mpi_programs"
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +29,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], l
             (folder / name / "native").mkdir(mode=0o700)
             write_all(folder / name, ranks)
         write_model(folder / "programs", size)
-        raised = run_with_mpi(size, folder, [f"{HERE}:programs", *([f"{HERE}:parts"] if size == 4 else [])])
+        raised = run_with_mpi(size, folder, [f"{RANKS}:programs", *([f"{RANKS}:parts"] if size == 4 else [])])
         for function in functions:
             files = [folder / "programs" / f"verdict.{function.__name__}.{rank}" for rank in range(size)]
             found[size, function.__name__] = [
                 file.read_text() if file.exists() else f"was not reached: {raised}" for file in files
             ]
-        found[size, "parts"] = raised.get(f"{HERE}:parts", [])
+        found[size, "parts"] = raised.get(f"{RANKS}:parts", [])
     return found
 
 

@@ -31,7 +31,7 @@ from tests.support.mesh.several_axes import (
 )
 from tests.support.processes import run_processes
 from tests.support.randomness import RANDOM
-from tests.support.ranks import succeed
+from tests.support.ranks import PATIENCE, succeed
 
 MESH = {"dp": 2, "tp": 2}
 BOTH = ("tp", "dp")
@@ -41,10 +41,10 @@ BOTH = ("tp", "dp")
 def test_ranks_that_share_memory_or_connections(shared_memory: bool, tmp_path: Path) -> None:
     mesh = {"dp": 2, "pp": 1, "tp": 3}
     path = write_gathered(tmp_path / "model.lk", mesh, BOTH)
-    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=20.0)
+    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=PATIENCE)
 
     def run(rank: int) -> Any:
-        with Group.join(store, "world", rank, 6, options, timeout=20.0) as group:
+        with Group.join(store, "world", rank, 6, options, timeout=PATIENCE) as group:
             session = load(path, threads=1, group=group)
             return [session.run(np.ones(1, np.float32))[0] for _ in range(3)]
 
@@ -60,12 +60,12 @@ def test_sums_along_all_axes_in_an_arena_that_grows(shared_memory: bool, tmp_pat
     columns = {"small": 7, "main": 300_000, "large": 500_003}
     programs = [at_once(mesh, count, name=name) for name, count in columns.items()]
     path = write_axes(tmp_path / "model.lk", programs)
-    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=20.0)
+    store, options = MemoryStore(), RendezvousOptions(b"t" * 32, shared_memory=shared_memory, timeout=PATIENCE)
     x = {name: RANDOM.integers(0, 99, (2, 2, count)).astype(np.float32) for name, count in columns.items()}
 
     def run(rank: int) -> list[int]:
         own = divmod(rank, 2)
-        with Group.join(store, "world", rank, 4, options, timeout=20.0) as group:
+        with Group.join(store, "world", rank, 4, options, timeout=PATIENCE) as group:
             sessions = {name: load(path, threads=1, group=group, program=name) for name in columns}
             sizes: list[int] = []
             for name in ("small", "main", "small", "large", "main", "large"):
@@ -80,7 +80,7 @@ def test_sums_along_all_axes_in_an_arena_that_grows(shared_memory: bool, tmp_pat
 
 
 def serve(rank: int, size: int, path: str, folder: str) -> Any:
-    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=60.0)
+    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=PATIENCE)
     x = np.ones(COLUMNS if len(session.signature.inputs[0].shape) and path.endswith("places.lk") else 1, np.float32)
     return session.program.place, session.run(x)[0], [entry.name for entry in Path(folder).iterdir()]
 

@@ -24,6 +24,7 @@ from lowerkit.runtimes.collective.rendezvous.authentication import (
 )
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.listener import Listener
+from tests.support.ranks import PATIENCE
 
 TOKEN = b"t" * 32
 MEETING = b"m" * 32
@@ -43,7 +44,7 @@ def connect(listener: Listener) -> socket.socket:
 
 
 def closed_by_peer(stream: socket.socket) -> bool:
-    stream.settimeout(10.0)
+    stream.settimeout(PATIENCE)
     try:
         while stream.recv(4096):
             pass
@@ -54,15 +55,15 @@ def closed_by_peer(stream: socket.socket) -> bool:
 
 def enters(listener: Listener, rank: int = 1) -> bool:
     with connect(listener) as stream:
-        introduce(CREDENTIALS, MEETING, rank, 0, stream, Deadline(10.0))
+        introduce(CREDENTIALS, MEETING, rank, 0, stream, Deadline(PATIENCE))
     return rank not in listener.missing()
 
 
 def test_ranks_enter_by_tcp_and_by_unix_socket(listener: Listener) -> None:
     with connect(listener) as first, socket.socket(socket.AF_UNIX) as second:
-        introduce(CREDENTIALS, MEETING, 1, 0, first, Deadline(10.0))
+        introduce(CREDENTIALS, MEETING, 1, 0, first, Deadline(PATIENCE))
         second.connect("\0" + listener.unix_name)
-        introduce(CREDENTIALS, MEETING, 2, 0, second, Deadline(10.0))
+        introduce(CREDENTIALS, MEETING, 2, 0, second, Deadline(PATIENCE))
         assert listener.missing() == [3]
         assert not listener.wait(0.05)
         streams = listener.take()
@@ -90,7 +91,7 @@ def test_strangers_are_refused_and_logged(
     with caplog.at_level(logging.WARNING, "lowerkit.collective"), connect(listener) as stream:
         refusal = pytest.raises((HandshakeRefused, ConnectionError))
         with refusal:
-            introduce(credentials, meeting, rank, peer, stream, Deadline(10.0))
+            introduce(credentials, meeting, rank, peer, stream, Deadline(PATIENCE))
     assert listener.missing() == [1, 2, 3]
     assert "rank 0 refused a connection from 127.0.0.1" in caplog.text
     assert enters(listener)
@@ -129,7 +130,7 @@ def test_a_replayed_hello_is_refused(listener: Listener) -> None:
 
     with Recorder(socket.AF_INET) as stream:
         stream.connect((listener.address, listener.port))
-        introduce(CREDENTIALS, MEETING, 3, 0, stream, Deadline(10.0))
+        introduce(CREDENTIALS, MEETING, 3, 0, stream, Deadline(PATIENCE))
         recorded = stream.sent
     assert len(recorded) == HELLO_BYTES
     for old in listener.take().values():
@@ -145,7 +146,7 @@ def test_a_listener_without_the_token_is_refused() -> None:
     with ours, theirs:
         theirs.sendall(secrets.token_bytes(NONCE_BYTES) + secrets.token_bytes(MAC_BYTES))
         with pytest.raises(HandshakeRefused, match="does not know the job token"):
-            introduce(CREDENTIALS, MEETING, 1, 0, ours, Deadline(10.0))
+            introduce(CREDENTIALS, MEETING, 1, 0, ours, Deadline(PATIENCE))
 
 
 def test_a_reflected_mac_is_refused() -> None:
@@ -163,7 +164,7 @@ def test_a_reflected_mac_is_refused() -> None:
         thread = threading.Thread(target=reflect)
         thread.start()
         with pytest.raises(HandshakeRefused):
-            introduce(CREDENTIALS, MEETING, 1, 0, ours, Deadline(10.0))
+            introduce(CREDENTIALS, MEETING, 1, 0, ours, Deadline(PATIENCE))
         thread.join()
 
 
@@ -173,7 +174,7 @@ def test_a_silent_listener_costs_no_more_than_the_deadline() -> None:
         start = time.monotonic()
         with pytest.raises(TimeoutError):
             introduce(CREDENTIALS, MEETING, 1, 0, ours, Deadline(0.2))
-        assert time.monotonic() - start < 2.0
+        assert time.monotonic() - start < PATIENCE
 
 
 def test_many_silent_strangers_do_not_keep_a_rank_out(listener: Listener) -> None:
@@ -192,7 +193,7 @@ def hello_of(credentials: Credentials, nonce: bytes, rank: int, peer: int) -> by
         theirs.sendall(nonce)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(HandshakeRefused):
-            introduce(credentials, MEETING, rank, peer, ours, Deadline(10.0))
+            introduce(credentials, MEETING, rank, peer, ours, Deadline(PATIENCE))
         return theirs.recv(HELLO_BYTES, socket.MSG_WAITALL)
 
 

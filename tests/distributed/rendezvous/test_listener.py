@@ -12,8 +12,9 @@ from lowerkit.runtimes.collective.rendezvous.authentication import Credentials, 
 from lowerkit.runtimes.collective.rendezvous.deadline import Deadline
 from lowerkit.runtimes.collective.rendezvous.listener import Listener
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 
-SECONDS = 1.0
+SECONDS = 0.5
 
 
 def starved(rank: int, size: int) -> float:
@@ -37,8 +38,8 @@ def starved(rank: int, size: int) -> float:
     for descriptor in taken:
         os.close(descriptor)
     for rank, stream in enumerate(streams, 1):
-        introduce(credentials, meeting, rank, 0, stream, Deadline(60.0))
-    assert listener.wait(60.0)
+        introduce(credentials, meeting, rank, 0, stream, Deadline(PATIENCE))
+    assert listener.wait(PATIENCE)
     for stream in (*listener.take().values(), *streams):
         stream.close()
     listener.close()

@@ -10,7 +10,7 @@ import pytest
 
 from lowerkit.errors import UsageError
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore, MemoryStore, Store
-from tests.support.ranks import succeed
+from tests.support.ranks import PATIENCE, succeed
 
 
 @pytest.fixture(params=["memory", "directory"])
@@ -31,7 +31,7 @@ def test_values_are_set_over_and_deleted(store: Store) -> None:
 def test_get_waits_for_another_rank(store: Store) -> None:
     timer = threading.Timer(0.1, store.set, ("late", b"here"))
     timer.start()
-    assert store.get("late", 10.0) == b"here"
+    assert store.get("late", PATIENCE) == b"here"
     timer.join()
 
 
@@ -39,7 +39,7 @@ def test_get_ends_at_its_deadline(store: Store) -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         store.get("never", 0.2)
-    assert 0.2 <= time.monotonic() - start < 2.0
+    assert 0.2 <= time.monotonic() - start < PATIENCE
 
 
 def test_compare_set_returns_what_stands(store: Store) -> None:

@@ -14,7 +14,7 @@ from lowerkit.runtimes.collective.rendezvous.job_token import shared_token
 from lowerkit.runtimes.collective.rendezvous.rendezvous import meet
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.collective.shrink import agree_on_survivors
-from tests.support.ranks import run_ranks
+from tests.support.ranks import PATIENCE, run_ranks
 
 LINE = RankAddress(2, "boot/1:2", "lowerkit-0123", "127.0.0.1", 4711, "ab", False)
 DEEP = b"[" * 3000
@@ -60,7 +60,7 @@ def test_lists_of_ranks_that_are_none_are_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("token", [b"t" * 32, None], ids=["given", "drawn"])
 def test_nothing_stays_in_the_store(token: bytes | None) -> None:
-    store, options = MemoryStore(), RendezvousOptions(token, timeout=60.0)
+    store, options = MemoryStore(), RendezvousOptions(token, timeout=PATIENCE)
     for _ in range(3):  # a name may be used again
         all_connections = run_ranks(3, lambda rank: meet(store, "world", rank, 3, options, lambda _: 4096))
         for connections in all_connections:

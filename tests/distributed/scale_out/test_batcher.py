@@ -16,6 +16,7 @@ from lowerkit.runtimes.session import load
 from lowerkit.serving.batcher import Answer, Batcher
 from lowerkit.serving.model import ModelReplica
 from lowerkit.serving.version import ModelVersion, Runner, load_session
+from tests.support.ranks import PATIENCE
 from tests.support.scale_out.artifacts import numbers, write_counter, write_fixed, write_rows
 
 
@@ -43,7 +44,7 @@ def version_of(path: Path) -> tuple[ModelVersion, Recording]:
 
 def together(batcher: Batcher, *requests: Coroutine[Any, Any, Answer]) -> list[Any]:
     async def main() -> list[Any]:
-        return await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 30)
+        return await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), PATIENCE)
 
     try:
         return asyncio.run(main())
@@ -117,7 +118,7 @@ def test_a_client_that_goes_does_not_take_others_along(tmp_path: Path) -> None:
         stays = asyncio.create_task(batcher.run(version, [x, x]))
         await asyncio.sleep(0)
         gone.cancel()
-        return await asyncio.wait_for(stays, 30)
+        return await asyncio.wait_for(stays, PATIENCE)
 
     assert np.array_equal(asyncio.run(main()).outputs[0], 2 * numbers(1)) and recording.runs == [(1, 4)]
     batcher.close()
@@ -168,7 +169,7 @@ def test_a_replica_goes_from_one_version_to_the_next(tmp_path: Path) -> None:
         wrong = await replica.infer(body(x, numbers(3)), None)
         assert wrong.status == 400 and json.loads(wrong.body)["code"] == "LK8004"
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_models_with_states_are_refused(tmp_path: Path) -> None:

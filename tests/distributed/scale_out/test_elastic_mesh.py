@@ -17,6 +17,7 @@ import pytest
 from tests.support.faults.namespaces import missing, wire
 from tests.support.mesh.artifacts import COLUMNS, expected, write_mesh
 from tests.support.mesh.processes import await_end, await_value, finished, running, started
+from tests.support.ranks import PATIENCE
 
 pytestmark = pytest.mark.slow
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -91,7 +92,7 @@ def test_nodes_come_and_go_between_two_namespaces(tmp_path: Path) -> None:
                 os.kill(process, signal.SIGKILL)
         (folder / "beyond1").touch()
         (folder / "beyond2").touch()
-        _, err = first.communicate(timeout=90)
+        _, err = first.communicate(timeout=PATIENCE)
         assert first.returncode == 0, err
         for mark in marks:
             await_end(mark)
@@ -115,11 +116,12 @@ def test_ranks_of_two_nodes_run_one_artifact(tmp_path: Path) -> None:
         )
         with started(others, *given, command=far) as other:
             code, _, err = finished(tmp_path, *given, command=near)
-            _, other_err = other.communicate(timeout=60)
+            _, other_err = other.communicate(timeout=PATIENCE)
             assert code == 0 and other.returncode == 0, err + other_err
     np.testing.assert_allclose(np.load(out / "y.npy"), expected(x), rtol=1e-6)
 
 
+@pytest.mark.exhaustive  # the same agents as between two namespaces
 def test_nodes_of_loopback_need_no_namespaces(tmp_path: Path) -> None:
     """The same agents on one host, as in the examples of the documentation."""
     requests = make_folder(folder := tmp_path / "work")
@@ -130,7 +132,7 @@ def test_nodes_of_loopback_need_no_namespaces(tmp_path: Path) -> None:
     near, far = ((*node(endpoint, "127.0.0.1", [], keeps=keeps, nodes="2"), script) for keeps in (True, False))
     with started(others, folder, command=far) as other:
         code, out, err = finished(tmp_path, folder, command=near)
-        more, other_err = other.communicate(timeout=60)
+        more, other_err = other.communicate(timeout=PATIENCE)
         assert code == 0 and other.returncode == 0, err + other_err
     assert sorted((out + more).splitlines()) == [f"rank {rank} of 2: {REQUESTS} requests" for rank in (0, 1)]
     assert ranks_of_results(folder, requests) == [2] * REQUESTS

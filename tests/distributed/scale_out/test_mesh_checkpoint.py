@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lowerkit.runtimes.mesh.simulated import run_simulated
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 from tests.support.mesh.processes import ROOT, finished
 
 SCRIPT = str(ROOT / "docs/distributed/mesh_checkpoint.py")

@@ -24,6 +24,7 @@ from tests.support.mesh.artifacts import COLUMNS, expected, write_endless, write
 from tests.support.mesh.processes import ROOT, await_value, finished, left_behind, running, started
 from tests.support.mpi_rank import MISSING, MPIRUN
 from tests.support.randomness import RANDOM
+from tests.support.ranks import PATIENCE
 
 needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
 RANK = (sys.executable, "-m", "lowerkit")
@@ -77,7 +78,7 @@ def test_a_rank_that_is_killed_ends_all(tmp_path: Path) -> None:
     with started(tmp_path, "run", path, *GIVEN, command=mpirun(2, *RANK)) as process:
         ranks = await_value(lambda: _mapping(tmp_path, path, 2), "ranks did not load the artifact")
         os.kill(ranks[0], signal.SIGKILL)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=PATIENCE)
         await_value(lambda: not running(tmp_path), "processes are left")
     assert process.returncode and out == ""
 
@@ -97,6 +98,7 @@ def _mapping(mark: Path, path: Path, count: int) -> list[int] | None:
 
 @needs_mpirun
 @pytest.mark.slow
+@pytest.mark.exhaustive  # test_page.py runs the same script under both
 def test_one_script_under_both_launchers(tmp_path: Path) -> None:
     path, script = write_mesh(tmp_path / "two.lk"), str(ROOT / "docs/distributed/mesh_rank.py")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -177,7 +179,7 @@ def test_ranks_meet_on_one_host_and_on_several(hosts: int, monkeypatch: pytest.M
         store, invitation = meet(World(2, rank, shared), 20.0, ["192.0.2.254", "127.0.0.1"])
         monkeypatch.undo()  # the rendezvous asks for the identity, too
         token = invitation["token"].encode()
-        group = Group.join(store, "world", rank, 2, RendezvousOptions(token=token, timeout=20.0), timeout=20.0)
+        group = Group.join(store, "world", rank, 2, RendezvousOptions(token=token, timeout=PATIENCE), timeout=PATIENCE)
         results[rank] = (group.run(group.calls.all_reduce(np.full(1, rank + 1.0)))[0], set(invitation))
         group.close()
 
@@ -185,7 +187,7 @@ def test_ranks_meet_on_one_host_and_on_several(hosts: int, monkeypatch: pytest.M
     for one in ranks:
         one.start()
     for one in ranks:
-        one.join(60)
+        one.join(PATIENCE)
     keys = {"folder", "token"} if hosts == 1 else {"host", "hosts", "port", "nonce", "token"}
     assert results == {0: (3.0, keys), 1: (3.0, keys)}
 

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator
@@ -17,11 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from lowerkit.cli.main import cli
 from lowerkit.errors import ArtifactError, UnsupportedError, UsageError
 from lowerkit.runtimes.session import load
 from lowerkit.serving import LowerkitPredictor, deployment
 from tests.support.mesh.processes import await_value
+from tests.support.ranks import PATIENCE
 from tests.support.scale_out.artifacts import numbers, write_counter, write_fixed, write_rows
 from tests.support.scale_out.cluster import Answer, Cluster, cluster
 from tests.support.scale_out.page import ON_RAY, block, write_files
@@ -157,7 +158,7 @@ def test_a_replica_dies_and_the_model_is_replaced_under_load(rows: Cluster, arti
         finally:
             stop.set()
         for one in running:
-            one.result(60)
+            one.result(PATIENCE)
     versions = [version for version, _ in answers]
     assert {first, second} == set(versions)
     assert max(count for _, count in answers) > 4, "no requests ran together"
@@ -178,9 +179,9 @@ def test_what_is_too_much_is_sent_away(served: Cluster, tmp_path: Path) -> None:
             asked: list[Future[Answer]] = []
             for _ in range(12):
                 asked.append(clients.submit(served.ask, "/v2gated/v2/models/gated/infer", inference(x, x)))
-                time.sleep(0.2)  # a request that a replica is about to take counts as one that waits
+                time.sleep(0.1)  # a request that a replica is about to take counts as one that waits
             path.with_suffix(".go").touch()
-            answers = [one.result(60) for one in asked]
+            answers = [one.result(PATIENCE) for one in asked]
         refused = [answer for answer in answers if answer.status == 503]
         assert 6 <= len(refused) < 12  # at most four are with the replica, and two wait
         for answer in refused:
@@ -224,8 +225,8 @@ def test_blocks_of_the_page(served: Cluster, tmp_path: Path, monkeypatch: pytest
     serve.delete("rows")  # the page deploys where it was
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    compiling = [sys.executable, "-m", *block("compile").splitlines()[0].split()]
-    subprocess.run(compiling, check=True, capture_output=True, timeout=120)
+    compiling = block("compile").splitlines()[0].split()[1:]
+    assert CliRunner().invoke(cli, compiling, catch_exceptions=False).exit_code == 0
     for name in ON_RAY:
         text = block(name).replace("127.0.0.1:8000", f"127.0.0.1:{served.port}").replace('"model.lk"', "str(ARTIFACT)")
         exec(compile(text, name, "exec"), {"ARTIFACT": tmp_path / "model.lk"})

@@ -21,6 +21,7 @@ from lowerkit.runtimes.replicas.batch import Batch
 from tests.support.handmade_code import f32
 from tests.support.mesh.artifacts import expected, write_mesh
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.scale_out.artifacts import numbers, rows_manifest, write_counter, write_fixed, write_rows
 
 
@@ -42,7 +43,7 @@ def test_shares_differ_by_one_row_and_run_at_the_same_time(tmp_path: Path, monke
     shares: dict[Any, int] = {}
 
     def run(session: Any, *inputs: Any) -> list[Any]:
-        together.wait(20.0)  # broken unless all replicas are within their runs
+        together.wait(PATIENCE)  # broken unless all replicas are within their runs
         shares[session] = len(inputs[0])
         return [inputs[0] + inputs[1]]
 
@@ -151,7 +152,7 @@ def test_the_child_of_a_fork_goes_on(tmp_path: Path) -> None:
 
 
 def of_a_group(rank: int, size: int, folder: str) -> None:
-    group = Group.join(DirectoryStore(f"{folder}/store"), "world", rank, size, timeout=30.0)
+    group = Group.join(DirectoryStore(f"{folder}/store"), "world", rank, size, timeout=PATIENCE)
     path = f"{folder}/two.lk"
     with pytest.raises(UsageError, match="replicas=2 and a group exclude each other"):
         lowerkit.load(path, replicas=2, group=group)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -19,6 +19,7 @@ from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.distributed.torch_store import TorchStore, interface_towards
 from lowerkit.runtimes.collective.rendezvous.job_token import ENVIRONMENT_VARIABLE, draw_token
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 
@@ -32,7 +33,7 @@ def test_registration_is_light_and_can_be_repeated() -> None:
         "import sys, lowerkit.distributed\n"
         "assert not {'lowerkit.runtimes._collective', 'lowerkit.distributed.process_group'} & set(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 def reduces(rank: int, size: int, folder: str, options: Any) -> str:
@@ -81,7 +82,7 @@ def with_token(rank: int, size: int, folder: str, tokens: list[str]) -> str:
 
 
 def fails(rank: int, size: int, folder: str) -> str:
-    with pytest.raises(dist.DistBackendError) as error, process_group(rank, size, folder, timeout=4.0):
+    with pytest.raises(dist.DistBackendError) as error, process_group(rank, size, folder, timeout=3.0):
         pass
     return str(error.value)
 

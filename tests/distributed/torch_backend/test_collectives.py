@@ -229,7 +229,7 @@ def sparse(rank: int, size: int, folder: str, seed: int) -> None:
     "worker", [reductions, movements, scatters, layouts, sparse], ids=lambda worker: worker.__name__
 )
 def test_collectives(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
-    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)), timeout=120.0)
+    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)))
 
 
 def asynchronous(rank: int, size: int, folder: str, seed: int) -> None:
@@ -343,4 +343,4 @@ def subgroups(rank: int, size: int, folder: str, seed: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("worker", [asynchronous, messages, objects, subgroups], ids=lambda worker: worker.__name__)
 def test_functions(worker: Callable[..., None], size: int, tmp_path: Path) -> None:
-    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)), timeout=120.0)
+    run_processes(worker, size, str(tmp_path), int(RANDOM.integers(1 << 24)))

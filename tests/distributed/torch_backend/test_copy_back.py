@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from lowerkit.distributed.copy_back import Pending, copy_back, shares_elements
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 SIZE = 2
@@ -134,7 +135,7 @@ def returned(rank: int, size: int, folder: str) -> None:
             for call, (out, expected) in every.items():
                 check(name, f"{call}, then work", out, expected)
             every = {call: one[1:] for call, one in begun(collectives(name, rank)).items()}
-            deadline = time.monotonic() + 60.0
+            deadline = time.monotonic() + PATIENCE
             for call, (out, expected) in every.items():  # nobody calls the group
                 while not all(torch.equal(a, b) for a, b in zip(out, expected, strict=True)):
                     assert time.monotonic() < deadline, (name, call)
@@ -143,7 +144,7 @@ def returned(rank: int, size: int, folder: str) -> None:
 
 
 def test_results_come_back_although_the_handle_was_dropped(tmp_path: Path) -> None:
-    run_processes(returned, SIZE, str(tmp_path), timeout=200.0)
+    run_processes(returned, SIZE, str(tmp_path))
 
 
 def ordered(rank: int, size: int, folder: str) -> None:
@@ -162,7 +163,7 @@ def ordered(rank: int, size: int, folder: str) -> None:
         received = torch.zeros(COLUMNS, ROWS)
         dist.irecv(received.t(), 1 - rank)
         dist.send(torch.arange(12.0).reshape(ROWS, COLUMNS), 1 - rank)
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + PATIENCE
         while not torch.equal(received.t(), torch.arange(12.0).reshape(ROWS, COLUMNS)):
             assert time.monotonic() < deadline, received
             time.sleep(0.001)
@@ -191,7 +192,7 @@ def read_during_a_copy(rank: int, size: int, folder: str) -> None:
             storage, copies = torch.ones(COLUMNS, ROWS), SlowCopies()
             patch.setattr("lowerkit.distributed.copy_back.copy_back", copies)
             dist.all_reduce(storage.t(), async_op=True)
-            assert copies.begun.wait(60.0)  # by the thread that looks after dropped handles
+            assert copies.begun.wait(PATIENCE)  # by the thread that looks after dropped handles
             dist.all_reduce(view(storage))
             assert torch.equal(storage, torch.full_like(storage, 4.0)), storage
             dist.barrier()

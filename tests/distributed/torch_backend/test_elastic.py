@@ -19,8 +19,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 from tests.support.processes import collect, run_processes, start_ranks
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,7 +50,7 @@ def running(mark: str) -> list[int]:
 
 def await_end(mark: str) -> None:
     """Waits until none is left: the kernel may still be at their ends."""
-    end = time.monotonic() + 20.0
+    end = time.monotonic() + PATIENCE
     while left := running(mark):
         assert time.monotonic() < end, f"processes {left} are left"
         time.sleep(0.05)
@@ -67,7 +68,7 @@ def undisturbed(rank: int, size: int, folder: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_worker_that_dies_is_replaced(rank: int, tmp_path: Path) -> None:
     shared = {path.name for path in Path("/dev/shm").iterdir()}
     (plain := tmp_path / "plain").mkdir()
@@ -80,7 +81,7 @@ def test_a_worker_that_dies_is_replaced(rank: int, tmp_path: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=marked(mark),
     )  # fmt: skip
     try:
-        output, errors = agent.communicate(timeout=240)
+        output, errors = agent.communicate(timeout=PATIENCE)
         assert agent.returncode == 0, errors
         rows = sorted(LOSS.findall(output))
         assert rows == [("0", "2", "1", repr(expected)), ("1", "2", "1", repr(expected))], (output, errors)
@@ -107,7 +108,7 @@ def node(folder: Path, port: int, mark: str, *, hosts_store: bool) -> subprocess
     )  # fmt: skip
 
 
-def wait_for(path: Path, seconds: float = 150.0) -> None:
+def wait_for(path: Path, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < deadline, f"no {path.name} within {seconds} s"
@@ -131,7 +132,7 @@ def test_a_node_joins_and_is_lost(tmp_path: Path) -> None:
         kill(second)  # agent and worker, as a host is lost
         (folder / "beyond6").touch()
         (folder / "beyond3").touch()
-        _, errors = nodes[0].communicate(timeout=240)
+        _, errors = nodes[0].communicate(timeout=PATIENCE)
         assert nodes[0].returncode == 0, errors
         await_end(first)
     finally:
@@ -167,7 +168,7 @@ def future_of(work: Any) -> Any:
 
 
 def test_those_who_train_on_learn_who_died(tmp_path: Path) -> None:
-    results = collect(start_ranks(survivor, 3, str(tmp_path)), 120.0)
+    results = collect(start_ranks(survivor, 3, str(tmp_path)), PATIENCE)
     assert results[1] == 0
     for rank in (0, 2):
         assert isinstance(results[rank], list), results[rank]  # a crash would be a number

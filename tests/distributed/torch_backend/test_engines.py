@@ -19,7 +19,7 @@ from lowerkit.distributed import Options
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.runtimes.collective.tuning.table import TuningTable
 from tests.distributed.torch_backend.test_functions import of_functions
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 from tests.support.processes import run_processes
 from tests.support.torch_groups import process_group
 
@@ -80,7 +80,7 @@ def everything(rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_gloo_carries_every_operation_out(size: int, tmp_path: Path) -> None:
-    run_processes(everything, size, str(tmp_path), timeout=100.0)
+    run_processes(everything, size, str(tmp_path))
 
 
 @pytest.mark.parametrize("engine", ["gloo", "nccl"])

@@ -24,6 +24,7 @@ from torch.distributed.nn import functional as differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 
@@ -49,7 +50,7 @@ def questions(rank: int, folder: str) -> None:
     assert str(dist.get_backend_config()) == f"cpu:{dist.get_backend()},cuda:{dist.get_backend()}"
     with pytest.raises(NotImplementedError), dist._time_estimator(device=torch.device("cpu")):  # pyright: ignore
         pass
-    dist.monitored_barrier(wait_all_ranks=True, timeout=timedelta(seconds=10))
+    dist.monitored_barrier(wait_all_ranks=True, timeout=timedelta(seconds=PATIENCE))
 
 
 def async_checkpoint(rank: int, folder: str) -> None:
@@ -68,7 +69,7 @@ def subgroups(rank: int, folder: str) -> None:
         dist.all_reduce(tensor := ones(2), group=group)
         assert torch.equal(tensor, ones(2))
     if "sort_ranks" in inspect.signature(dist.new_group).parameters:  # torch 2.10 always sorts them
-        turned = dist.new_group([1, 0], sort_ranks=False, group_desc="turned", timeout=timedelta(seconds=9))
+        turned = dist.new_group([1, 0], sort_ranks=False, group_desc="turned", timeout=timedelta(seconds=PATIENCE))
         assert isinstance(turned, dist.ProcessGroup) and turned.rank() == 1 - rank and turned.group_desc == "turned"
         dist.broadcast(tensor := ones(1) * rank, group_src=0, group=turned)
         assert tensor.item() == 1
@@ -168,7 +169,7 @@ def splitting(rank: int, folder: str) -> None:
     dist.new_group([0])  # ranks that are in different numbers of groups find each other all the same
     parent: Any
     for parent in (None, dist.new_group(list(range(dist.get_world_size())))):
-        split = dist.split_group(parent, parts, group_desc="split", timeout=timedelta(seconds=9))
+        split = dist.split_group(parent, parts, group_desc="split", timeout=timedelta(seconds=PATIENCE))
         members = next((part for part in parts if rank in part), [])
         assert (split is not None) == bool(members)
         if split is not None:
@@ -193,11 +194,11 @@ def worker(rank: int, size: int, folder: str, function: Callable[[int, str], Non
         function(rank, folder)
 
 
-@pytest.mark.parametrize("backend", ["lowerkit", "gloo"])
+@pytest.mark.parametrize("backend", ["lowerkit", pytest.param("gloo", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "function",
     [questions, async_checkpoint, subgroups, of_functions, compiled, compiled_training],
     ids=lambda function: function.__name__,
 )
 def test_functions(function: Callable[[int, str], None], backend: str, tmp_path: Path) -> None:
-    run_processes(worker, 2, str(tmp_path), function, backend, timeout=100.0)
+    run_processes(worker, 2, str(tmp_path), function, backend)

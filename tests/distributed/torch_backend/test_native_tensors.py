@@ -101,7 +101,7 @@ def every_operation(rank: int, size: int, folder: str, seed: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_layouts_meet(size: int, tmp_path: Path) -> None:
     seed = int(RANDOM.integers(1 << 24))
-    run_processes(every_operation, size, str(tmp_path), seed, timeout=120)
+    run_processes(every_operation, size, str(tmp_path), seed)
 
 
 def what_is_plain(rank: int, size: int, folder: str) -> None:
@@ -136,7 +136,7 @@ def what_is_plain(rank: int, size: int, folder: str) -> None:
 
 
 def test_what_goes_the_long_way(tmp_path: Path) -> None:
-    run_processes(what_is_plain, 2, str(tmp_path), timeout=60)
+    run_processes(what_is_plain, 2, str(tmp_path))
 
 
 def into_expanded(rank: int, size: int, folder: str) -> None:

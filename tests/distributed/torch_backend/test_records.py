@@ -26,7 +26,7 @@ def part(rank: int, size: int, folder: str) -> None:
 
 
 def test_a_failure_leaves_its_records(tmp_path: Path) -> None:
-    run_processes(part, 2, str(tmp_path), timeout=120.0)
+    run_processes(part, 2, str(tmp_path))
     trace = Trace.of(map(read_flight_record, sorted(tmp_path.glob("*.json"))))
     assert trace.first_mismatch is not None and trace.size == 2
     assert any("barrier" in call for call in trace.first_mismatch.mismatch)

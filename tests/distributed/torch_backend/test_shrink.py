@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lowerkit.distributed import Options, monitored_barrier, shrink_group
 from lowerkit.errors import UsageError
 from tests.support.processes import collect, run_processes, start_ranks
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 
@@ -39,14 +40,14 @@ def survivor(rank: int, size: int, folder: str, dead: int) -> list[float]:
         assert group is dist.group.WORLD and group.options == Options(shared_memory=False)
         model = DistributedDataParallel(nn.Linear(3, 2))
         model(torch.ones(4, 3)).sum().backward()
-        monitored_barrier(timeout=timedelta(seconds=9))
+        monitored_barrier(timeout=timedelta(seconds=PATIENCE))
         again = dist.new_group([1, 0])
         return [dist.get_rank(), dist.get_world_size(), summed(), summed(again)]
 
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_the_default_group_goes_on_without_a_dead_rank(dead: int, tmp_path: Path) -> None:
-    results = collect(start_ranks(survivor, 3, str(tmp_path), dead), 60.0)
+    results = collect(start_ranks(survivor, 3, str(tmp_path), dead), PATIENCE)
     assert results.pop(dead) == 3, results
     assert results == [[0, 2, 3.0, 3.0], [1, 2, 3.0, 3.0]]
 
@@ -100,7 +101,9 @@ def again(rank: int, size: int, folder: str) -> None:
     """Two groups, one after the other, of one name in one store."""
     store = dist.FileStore(f"{folder}/store", -1)
     for missing in (None, 1):
-        dist.init_process_group("lowerkit", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=20))
+        dist.init_process_group(
+            "lowerkit", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE)
+        )
         if missing is None:
             monitored_barrier()
         elif rank != missing:

@@ -17,10 +17,10 @@ from lowerkit.errors import LowerkitError
 from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from tests.support.processes import run_processes
-from tests.support.ranks import run_ranks, succeed
+from tests.support.ranks import PATIENCE, run_ranks, succeed
 from tests.support.torch_groups import process_group
 
-TIMEOUT = 100.0
+TIMEOUT = 2 * PATIENCE
 
 
 @pytest.fixture(params=["tcp", "tcp without libuv", "file", "hash"])
@@ -45,11 +45,11 @@ def test_a_store_of_torch_is_a_store(store_of: Callable[[int], dist.Store]) -> N
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         stores[1].get("key", 0.05)
-    assert time.monotonic() - start < 20.0
+    assert time.monotonic() - start < PATIENCE
     # Often: a value that is still under way when ``set`` returns is seldom overtaken.
     for value in (b"", b"\xff\0", b"text") * 100:
         stores[0].set("key", value)
-        assert stores[1].get("key", 20.0) == value
+        assert stores[1].get("key", PATIENCE) == value
     assert stores[1].delete("key")
     with pytest.raises(TimeoutError):
         stores[0].get("key", 0.0)
@@ -85,7 +85,7 @@ def test_a_token_for_one_rank_alone_is_told_to_both(store_of: Callable[[int], di
     for result in run_ranks(2, join, timeout=TIMEOUT):
         assert isinstance(result, LowerkitError) and result.code == "LK8007", result
         assert f"ranks [{with_token}] were given a job token and ranks [{1 - with_token}] were not" in str(result)
-    assert time.monotonic() - start < 60.0
+    assert time.monotonic() - start < PATIENCE
 
 
 def groups(rank: int, size: int, folder: str) -> None:

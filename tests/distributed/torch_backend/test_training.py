@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.examples import EXAMPLES, example
 from tests.support.processes import run_processes
+from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
-
-ROOT = Path(__file__).resolve().parents[3]
-EXAMPLES = ROOT / "docs/distributed"
-
-
-def example(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"distributed_{name}", EXAMPLES / f"{name}.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def train(rank: int, size: int, folder: str, name: str, backend: str) -> list[Any]:
@@ -35,13 +24,14 @@ def train(rank: int, size: int, folder: str, name: str, backend: str) -> list[An
         return [one.numpy() for one in ([trained] if isinstance(trained, torch.Tensor) else trained)]
 
 
+@pytest.mark.variants("size")
 @pytest.mark.parametrize(("name", "size"), [("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("sgd", 3)])
 def test_training_gives_what_gloo_gives(name: str, size: int, tmp_path: Path) -> None:
     results: dict[str, list[Any]] = {}
     for backend in ("lowerkit", "gloo"):
         folder = tmp_path / backend
         folder.mkdir()
-        results[backend] = run_processes(train, size, str(folder), name, backend, timeout=120.0)
+        results[backend] = run_processes(train, size, str(folder), name, backend, timeout=PATIENCE)
     first = results["lowerkit"][0]
     for rank in range(size):
         for ours, same, theirs in zip(results["lowerkit"][rank], first, results["gloo"][rank], strict=True):
@@ -65,14 +55,19 @@ def checkpoint(rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.parametrize("worker", [tensor_parallel, checkpoint], ids=lambda worker: worker.__name__)
 def test_sharded_models(worker: Callable[..., None], tmp_path: Path) -> None:
-    run_processes(worker, 2, str(tmp_path), timeout=120.0)
+    run_processes(worker, 2, str(tmp_path), timeout=PATIENCE)
 
 
 @pytest.mark.slow
 def test_torchrun_starts_an_example(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     result = subprocess.run(
-        [*command, str(EXAMPLES / "sgd.py")], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+        [*command, str(EXAMPLES / "sgd.py")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     weights = re.findall(r"rank (\d): weights (\[[^]]*\])", result.stdout)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+from tests.support.ranks import PATIENCE
 
 Transport = Literal["shm", "tcp", "both", "inside"]
 Fault = Literal[
@@ -33,9 +35,12 @@ VICTIM = 1
 STEPS = 6
 FAULTY_STEP = 3  # the sequence number at which the fault strikes: before it the group works
 SLOW_SECONDS = 0.4
-# How long after its fault a cell may take on a machine with more to do than processors.
+# How long after its fault a cell may take.
 GRACE_SECONDS = 4.0
-JOIN_SECONDS = 60.0
+# The same on a machine with much else to do, and what a rank must be late by there to stand out.
+BUSY_GRACE_SECONDS = 60.0
+BUSY_SLOW_SECONDS = 1.0
+JOIN_SECONDS = PATIENCE
 
 # Faults after which the victim's process goes on, or can be made to.
 _SURVIVED: frozenset[Fault] = frozenset({"desync", "shape", "dtype", "slow", "no memory", "loss"})
@@ -54,12 +59,16 @@ class Cell:
         transport: ``tcp``: shared memory is forbidden; ``both``: the victim is on another host than the others;
             ``inside``: as well shared memory and TCP, but the victim shares a host with rank 0.
         root: of operations that have one.
+        grace: seconds that a rank may take to notice the fault.
+        slow: seconds that a slow rank is late.
     """
 
     fault: Fault
     operation: str
     transport: Transport
     root: int = 0
+    grace: float = GRACE_SECONDS
+    slow: float = SLOW_SECONDS
 
     @property
     def name(self) -> str:
@@ -94,19 +103,23 @@ class Cell:
     @property
     def timeout(self) -> float:
         """Seconds that an operation may take: short where time itself reveals the fault, else far beyond the cell."""
-        return 1.0 if self.fault in ("stopped", "partition") else 30.0
+        return 1.0 if self.fault in ("stopped", "partition") else 8 * self.grace
 
     @property
     def deadline(self) -> float:
         """Seconds within which each rank must have its error (or its results), from the first operation on."""
         waited = self.timeout if self.fault in ("stopped", "partition") else 0.0
-        return waited + GRACE_SECONDS
+        return waited + self.grace
 
     @property
     def survivors(self) -> tuple[int, ...]:
         """Ranks that go on in a smaller group (or in one of the same size, where nobody died)."""
         everybody = range(SIZE)
         return tuple(rank for rank in everybody if self.fault in _SURVIVED or rank != VICTIM)
+
+    def patient(self) -> Cell:
+        """Returns the cell for a machine that has much else to do."""
+        return replace(self, grace=BUSY_GRACE_SECONDS, slow=BUSY_SLOW_SECONDS)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields, for the ranks' command line."""

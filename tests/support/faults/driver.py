@@ -27,21 +27,20 @@ from lowerkit.runtimes.collective.tracing.flight_record_file import to_flight_re
 from lowerkit.runtimes.collective.tracing.trace import Trace
 from tests.support.faults.cells import (
     FAULTY_STEP,
-    GRACE_SECONDS,
     JOIN_SECONDS,
     MESSAGE,
     ROOTED,
     SIZE,
-    SLOW_SECONDS,
     STEPS,
     SUBGROUP,
     VICTIM,
     Cell,
 )
 from tests.support.faults.namespaces import Wire, wire
+from tests.support.ranks import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
-_START_SECONDS = 60.0
+_START_SECONDS = PATIENCE
 _MOST_GROWN = 24 << 20
 
 
@@ -124,7 +123,7 @@ class _Ranks:
         """Follows all cells to their ends."""
         outcomes: list[Outcome] = []
         for number, cell in enumerate(self._cells):
-            limit = cell.deadline + 2 * GRACE_SECONDS + (_START_SECONDS if number == 0 else GRACE_SECONDS)
+            limit = cell.deadline + 2 * cell.grace + (_START_SECONDS if number == 0 else cell.grace)
             outcome = Outcome(cell)
             outcomes.append(outcome)
             lines = self._await(set(cell.survivors), "cell", limit)
@@ -142,11 +141,12 @@ class _Ranks:
                 return outcomes
         killed = self._cells[0].fault in ("killed", "killed within")
         left = {rank for rank in range(SIZE) if not (killed and rank == VICTIM)}
-        ends = self._await(left, "end", 2 * GRACE_SECONDS)
+        grace = self._cells[0].grace
+        ends = self._await(left, "end", 2 * grace)
         outcomes[-1].problems.extend(leaks(ends))
         for rank, process in enumerate(self._processes):
             try:
-                code = process.wait(GRACE_SECONDS)
+                code = process.wait(grace)
             except subprocess.TimeoutExpired:
                 outcomes[-1].problems.append(f"the process of rank {rank} does not end")
                 continue
@@ -284,7 +284,7 @@ def _blamed(cell: Cell, lines: dict[int, dict[str, Any]]) -> Iterator[str]:
     group = lines[VICTIM]["record"]["group"]  # a rank may be in another subgroup
     records = [line["record"] for line in lines.values() if line["record"]["group"] == group]
     caused = {row.rank: row.caused for row in Trace.of(map(to_flight_record, records)).ranks}
-    least = SLOW_SECONDS / 2 * 1e9
+    least = cell.slow / 2 * 1e9
     if caused[VICTIM] < least or any(blame >= least for rank, blame in caused.items() if rank != VICTIM):
         yield f"the flight records blame {caused} (nanoseconds by rank)"
 

@@ -27,7 +27,7 @@ from lowerkit.runtimes.collective.rendezvous.rendezvous import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record
 from tests.support.faults import cells, operations
-from tests.support.faults.cells import FAULTY_STEP, SIZE, STEPS, SUBGROUP, VICTIM, Cell, Fault
+from tests.support.faults.cells import FAULTY_STEP, SIZE, STEPS, SUBGROUP, VICTIM, Cell
 
 _PR_SET_PDEATHSIG = 1
 _LARGE = 1 << 18  # elements: some milliseconds, so that a rank can die within
@@ -131,7 +131,7 @@ def run_step(group: Group, cell: Cell, number: int, command: list[str] | None) -
     elif cell.fault == "loss":
         elements = _BURST
     if command is not None:
-        strike(operations.Step(group, number, cell.root, elements), operation, cell.fault, command)
+        strike(operations.Step(group, number, cell.root, elements), operation, cell, command)
         elements += cell.fault == "shape"
         dtype = "float64" if cell.fault == "dtype" else "int64"
         if cell.fault == "desync":
@@ -139,9 +139,9 @@ def run_step(group: Group, cell: Cell, number: int, command: list[str] | None) -
     operations.run(operations.Step(group, number, cell.root, elements, dtype), operation)
 
 
-def strike(step: operations.Step, operation: str, fault: Fault, command: list[str]) -> None:
+def strike(step: operations.Step, operation: str, cell: Cell, command: list[str]) -> None:
     """Does to this process what the cell is about; ``command`` cuts the wire."""
-    match fault:
+    match cell.fault:
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         case "killed within":
@@ -152,7 +152,7 @@ def strike(step: operations.Step, operation: str, fault: Fault, command: list[st
         case "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "slow":
-            time.sleep(cells.SLOW_SECONDS)
+            time.sleep(cell.slow)
         case "partition":
             subprocess.run(command, check=True)
         case _:
@@ -164,7 +164,7 @@ def go_on(group: Group, cell: Cell, rank: int) -> dict[str, Any]:
     if cell.fault == "partition" and rank not in cell.survivors:
         return {"error": "cut off"}  # from the store too, if that were not a folder
     try:
-        smaller = group.shrink(1.0 if cell.fault in ("stopped", "partition") else 10.0)
+        smaller = group.shrink(cell.timeout)
         left = compute(smaller)
         smaller.close()
         return left

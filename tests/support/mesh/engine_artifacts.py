@@ -11,11 +11,9 @@ import torch
 import lowerkit
 from tests.support.mesh.artifacts import write_mesh, write_one_rank
 from tests.support.mesh.collective_programs import CALLS, one_collective, write_collectives, write_programs
+from tests.support.mesh.engine_ranks import LONG
 from tests.support.mesh.messages import one_message, ring
 from tests.support.mesh.several_axes import at_once, looked_up, write_axes, write_gathered
-
-LONG = 200_003
-"""Elements of a message that is not sent in one piece."""
 
 
 def write_all(folder: Path, size: int) -> None:

@@ -1,6 +1,7 @@
 """What ranks whose collectives are carried out by another library's engine must do, as functions of a rank.
 
-They run in processes that the tests of gloo and MPI start; what they load is that of ``engine_artifacts.py``.
+They run in processes that the tests of gloo and MPI start; what they load is that of ``engine_artifacts.py``. Nothing
+here loads torch, which each rank that mpirun starts would take seconds for.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from tests.support.mesh.collective_programs import (
     program_name,
     same_bits,
 )
-from tests.support.mesh.engine_artifacts import LONG
 from tests.support.mesh.several_axes import expected as expected_parts
+from tests.support.ranks import PATIENCE
 
-SECONDS = 20.0
+LONG = 200_003
+"""Elements of a message that is not sent in one piece."""
 X = np.arange(COLUMNS, dtype=np.float32)
 
 
@@ -58,13 +60,13 @@ class Ranks:
     tells_sizes: bool = True
 
     def load(self, name: str, **options: Any) -> Session:
-        given: dict[str, Any] = {"deadline": SECONDS, **options}
+        given: dict[str, Any] = {"deadline": PATIENCE, **options}
         return lowerkit.load(self.folder / name, group=self.group, threads=1, **given)
 
     def meet(self, name: str) -> None:
         """Returns when all ranks are here, by files: the groups may be of no use any more."""
         (self.folder / f"{name}.{self.rank}").touch()
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + PATIENCE
         while not all((self.folder / f"{name}.{rank}").exists() for rank in range(self.size)):
             assert time.monotonic() < end, name
             time.sleep(0.01)
@@ -194,10 +196,8 @@ def late(ranks: Ranks) -> None:
         run.run_step(0)
         ranks.meet("later")
     else:
-        begun = time.monotonic()
         with pytest.raises(LowerkitError) as caught:
             session.run(X)
-        assert time.monotonic() - begun < 15.0
         text = caught.value.render()
         (ranks.folder / f"late.text.{ranks.rank}").write_text(text)
         assert re.search(r"LK80(08|11)", text) and "all_reduce failed in step 'sum_over_ranks' at rank" in text, text

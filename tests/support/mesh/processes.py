@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.ranks import PATIENCE
+
 Value = TypeVar("Value")
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = 60.0
+SECONDS = PATIENCE
 """Until what a test waits for must have happened, on whatever machine."""
 
 _MARK = "PROCESS_OF_THE_TEST"
@@ -70,7 +72,7 @@ def await_steps(mark: Path, ranks: int) -> None:
     await_value(lambda: store.is_dir() and not list(store.iterdir()), "ranks have not met")
     before = [_processor_time(process) for process in processes]
     await_value(
-        lambda: all(_processor_time(one) > was + 50 for one, was in zip(processes, before, strict=True)),
+        lambda: all(_processor_time(one) > was + 25 for one, was in zip(processes, before, strict=True)),
         "ranks do not compute",
     )
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.mesh.processes import await_end, running
+from tests.support.ranks import PATIENCE
 
 MARK = "PROCESS_OF_THE_TEST"
-SECONDS = 60.0
 _OBJECT_STORE = 100 << 20
 # What Ray and its processes are told; nothing of it may stay in this process.
 _VARIABLES = {
@@ -61,7 +61,7 @@ class Cluster:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, dict(headers or {}))
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
                 return Answer(response.status, response.headers, response.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.distributed.torch_backend.test_training import example
+from tests.support.examples import example
 from tests.support.mesh.processes import await_value
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from tests.support.faults.cells import BUSY_GRACE_SECONDS, BUSY_SLOW_SECONDS
+from tests.support.ranks import PATIENCE
 
 Fault = Literal["SIGKILL", "SIGSTOP", "slow", "another artifact", "another shape", "another mesh"]
 Transport = Literal["shm", "tcp"]
@@ -16,9 +19,9 @@ MESHES = {"tp=3": 3, "dp=2,tp=2": 4}
 """By mesh, how many ranks it has. In the second one the victim shares a group with ranks 0 and 3, none with rank 2."""
 VICTIM = 1
 SLOW_SECONDS = 0.4
-# How long after its fault a cell may take on a machine with more to do than processors.
+# How long after its fault a cell may take.
 GRACE_SECONDS = 4.0
-JOIN_SECONDS = 60.0
+JOIN_SECONDS = PATIENCE
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,15 @@ class Cell:
             artifact`` or ``another mesh`` it starts, with ``another shape`` it makes a run.
         transport: ``tcp``: shared memory is forbidden.
         mesh: of the model.
+        grace: seconds that a rank may take to notice the fault.
+        slow: seconds that a slow rank is late.
     """
 
     fault: Fault
     transport: Transport
     mesh: str = "tp=3"
+    grace: float = GRACE_SECONDS
+    slow: float = SLOW_SECONDS
 
     @property
     def name(self) -> str:
@@ -54,12 +61,12 @@ class Cell:
     @property
     def timeout(self) -> float:
         """Seconds that ranks wait for each other in a collective: short where time alone reveals the fault."""
-        return 1.0 if self.fault == "SIGSTOP" else 30.0
+        return 1.0 if self.fault == "SIGSTOP" else 8 * self.grace
 
     @property
     def deadline(self) -> float:
         """Seconds within which each rank that is left has its error, or its results, from the fault on."""
-        return GRACE_SECONDS + (self.timeout if self.fault == "SIGSTOP" else 0.0)
+        return self.grace + (self.timeout if self.fault == "SIGSTOP" else 0.0)
 
     @property
     def survivors(self) -> tuple[int, ...]:
@@ -73,6 +80,10 @@ class Cell:
         return {"SIGKILL": "LK8009", "SIGSTOP": "LK8008", "another shape": "LK8010"}.get(
             self.fault, "LK8022" if self.starts else None
         )
+
+    def patient(self) -> Cell:
+        """Returns the cell for a machine that has much else to do."""
+        return replace(self, grace=BUSY_GRACE_SECONDS, slow=BUSY_SLOW_SECONDS)
 
 
 def cells() -> Iterator[Cell]:

@@ -18,7 +18,7 @@ from lowerkit.runtimes.collective.tracing.flight_record_file import to_flight_re
 from lowerkit.runtimes.collective.tracing.trace import Trace
 from lowerkit.runtimes.mesh.places import rank_name
 from lowerkit.runtimes.mesh.structs import MeshAxis
-from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
+from tests.support.mesh.faults.cells import JOIN_SECONDS, VICTIM, Cell
 from tests.support.mesh.faults.network import OTHER_MESH, Artifacts
 from tests.support.mesh.faults.rank import Line, run_cell
 from tests.support.processes import collect, start_ranks
@@ -70,7 +70,7 @@ def judge(cell: Cell, lines: Mapping[int, Line]) -> list[str]:
     for rank, line in lines.items():
         problems += [f"rank {rank}: {text}" for text in _of_rank(cell, rank, line)]
     if cell.fault == "slow" and not problems:
-        problems += _blame(lines)
+        problems += _blame(cell, lines)
     return problems
 
 
@@ -118,11 +118,11 @@ def _axes(mesh: str) -> list[MeshAxis]:
     return [MeshAxis(name, int(size)) for name, _, size in (axis.partition("=") for axis in mesh.split(","))]
 
 
-def _blame(lines: Mapping[int, Line]) -> Iterator[str]:
+def _blame(cell: Cell, lines: Mapping[int, Line]) -> Iterator[str]:
     group = lines[VICTIM].record["group"]  # a rank may be in another one
     records = [line.record for line in lines.values() if line.record["group"] == group]
     caused = {row.rank: row.caused for row in Trace.of(map(to_flight_record, records)).ranks}
-    least = SLOW_SECONDS / 2 * 1e9
+    least = cell.slow / 2 * 1e9
     if caused[VICTIM] < least or any(blame >= least for rank, blame in caused.items() if rank != VICTIM):
         yield f"the flight records blame {caused} (nanoseconds by rank)"
 

@@ -22,7 +22,7 @@ from lowerkit.runtimes.mesh.groups import axis_groups
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from lowerkit.runtimes.session import Session, load
 from tests.support.faults.rank import holdings
-from tests.support.mesh.faults.cells import JOIN_SECONDS, SLOW_SECONDS, VICTIM, Cell
+from tests.support.mesh.faults.cells import JOIN_SECONDS, VICTIM, Cell
 from tests.support.mesh.faults.network import LEFT, OTHER_MESH, Artifacts
 from tests.support.processes import await_files
 
@@ -134,7 +134,7 @@ def _suffer(session: Session, rank: int, cell: Cell, made: Artifacts, folder: Pa
         session.run(made.x[:, : 3 if victim else 4])
     elif cell.fault == "slow":
         if victim:
-            time.sleep(SLOW_SECONDS)
+            time.sleep(cell.slow)
     else:
         if victim:
             (folder / "victim").write_text(str(os.getpid()))
@@ -147,7 +147,7 @@ def _suffer(session: Session, rank: int, cell: Cell, made: Artifacts, folder: Pa
 def _go_on(group: Group, cell: Cell, made: Artifacts) -> dict[str, Any]:
     """Shrinks the group and runs the model in what is left."""
     try:
-        smaller = group.shrink(1.0 if cell.fault == "SIGSTOP" else 10.0)
+        smaller = group.shrink(cell.timeout)
     except LowerkitError as error:
         return {"error": error.render()}
     session = load(made.of_mesh[LEFT[smaller.size]], threads=1, group=smaller)

@@ -51,6 +51,7 @@ from tests.support.mesh.collective_programs import (
     write_programs,
 )
 from tests.support.randomness import RANDOM
+from tests.support.ranks import PATIENCE
 
 SUM = CollectiveCall("all_reduce", "tp", "f32")
 
@@ -308,7 +309,7 @@ def test_a_session_of_one_rank_loads_nothing_of_groups(tmp_path: Path) -> None:
         "lowerkit.load(sys.argv[1]).run(numpy.ones((2, 4), numpy.float32)); verify_artifact(sys.argv[1])\n"
         "assert not [name for name in sys.modules if 'collective' in name], sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=PATIENCE)
 
 
 def test_meshes_are_not_emitted_as_c(tmp_path: Path) -> None:

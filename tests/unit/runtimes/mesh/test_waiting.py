@@ -10,6 +10,7 @@ import pytest
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.mesh import waiting
 from lowerkit.runtimes.mesh.waiting import follow, waited_for
+from tests.support.ranks import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_the_last_rank_that_a_group_waits_for(message: str, rank: int | None) ->
 
 def test_waits_are_followed_to_the_rank_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 2 waits for 0, that one for 3, and 3, which says so a little later, for 1."""
-    monkeypatch.setattr(waiting, "GRACE", 0.3)
+    monkeypatch.setattr(waiting, "GRACE", 1.0)
     store, found = MemoryStore(), dict[int, list[int]]()
 
     def fail(rank: int, other: int, late: float) -> None:
@@ -40,7 +41,7 @@ def test_waits_are_followed_to_the_rank_that_says_nothing(monkeypatch: pytest.Mo
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(PATIENCE)
     assert found == {2: [0, 3, 1], 0: [3, 1], 3: [1]}
 
 

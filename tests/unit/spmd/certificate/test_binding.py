@@ -23,6 +23,7 @@ from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.manifest import JUMP_KERNEL, Manifest, ProgramSpec, Step
 from lowerkit.spmd.certificate.binding import certificate_bytes, check_artifact, check_certificate, read_certificate
 from lowerkit.spmd.certificate.certificate import Certificate
+from tests.support.ranks import PATIENCE
 
 
 class Twice(nn.Module):
@@ -210,6 +211,6 @@ def test_neither_the_compiler_nor_the_weights_are_needed(artifact: Path) -> None
         "heavy = {'torch', 'torch_mlir', 'onnx', 'llvmlite', 'lowerkit.passes', 'lowerkit.mlir'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert result.returncode == 0, result.stderr
     assert "3 collectives in one order" in result.stdout

@@ -128,16 +128,16 @@ def test_the_proof_does_not_hang_on_the_number_of_ranks() -> None:
     certificates = {ranks: deep(ranks) for ranks in (4, 4096)}
     seconds: dict[int, float] = {}
     for ranks, certificate in certificates.items():
-        started = time.perf_counter()
+        started = time.process_time()
         again(certificate)
-        seconds[ranks] = time.perf_counter() - started
+        seconds[ranks] = time.process_time() - started
     few, many = certificates[4], certificates[4096]
     assert few.axes[0].lemmas == many.axes[0].lemmas
     assert "look-up" in few.axes[0].lemmas
     kinds = [[meeting.kind for meeting in each.meetings[0].meetings] for each in (few, many)]
     assert kinds[0] == kinds[1] == ["all_reduce", "all_gather", "all_gather"]
     assert many.meetings[0].meetings[0].given == 5 * 4 * 4
-    assert max(seconds.values()) < 5, seconds  # a second is more than it takes; the machine may be busy
+    assert max(seconds.values()) < 5, seconds  # of the processor; a second is more than it takes
 
 
 @pytest.mark.parametrize(("rows", "ranks"), [(2, 2), (3, 3), (2, 1), (5, 4)])
