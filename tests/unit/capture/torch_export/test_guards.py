@@ -111,7 +111,7 @@ def accepts(call: Callable[[], Any]) -> bool:
     return True
 
 
-def offered(case: Case) -> Iterator[list[tuple[int, int]]]:
+def offered(case: Case) -> Iterator[Sequence[tuple[int, int]]]:
     """Yields shapes for the tensors of a case: all rows with each other, and beside a second tensor few columns."""
     several = len(case.shapes) > 1
     rows, columns = EXTENTS, FEW_EXTENTS if several else EXTENTS
