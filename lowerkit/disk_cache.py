@@ -9,6 +9,9 @@ Its checksum is verified at each read, so a cut, altered or renamed entry is dro
 an entry refreshes its time; when the folder outgrows its limit, the entries unused for longest go first. A cache that
 cannot be written slows compilation down and is reported, it does not stop it. Entries of other users are not read, nor
 any in a folder that everybody may write to.
+
+Looking at thousands of entries takes longer than compiling a kernel. So a process does it after its first write, and
+again once it has written enough to fill the folder, or a sixteenth of the limit, because other processes write too.
 """
 
 from __future__ import annotations
@@ -26,6 +29,10 @@ import platformdirs
 
 _MAGIC = b"lk-object-2\n"
 _DIGEST_BYTES = 32
+_LOOKS_PER_LIMIT = 16
+
+_room: dict[tuple[Path, int], int] = {}
+"""For a folder and its limit: how many bytes this process may write before it looks at all entries again."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class DiskCache:
             try:
                 temporary.write_bytes(_MAGIC + _digest(key, payload) + payload)
                 temporary.replace(path)
+                _room[self._place] = _room.get(self._place, 0) - len(payload)
             except BaseException:
                 with suppress(OSError):
                     temporary.unlink()
@@ -99,17 +107,26 @@ class DiskCache:
         except OSError as error:
             self.problem = f"the {self.name} cache {self.folder} cannot be written: {error.strerror or error}"
 
+    def trim_if_due(self) -> None:
+        """Trims the folder where what this process wrote since the last time may have filled it."""
+        if _room.get(self._place, -1) < 0:
+            self.trim()
+
     def trim(self) -> int:
         """Removes the entries unused for longest until the limit holds; returns how many."""
         found = sorted(self._entries(), key=lambda entry: entry[1].st_mtime_ns, reverse=True)
+        total = 0
         kept = 0
         removed = 0
         for path, status in found:
-            kept += status.st_size
-            if kept > self.limit:
+            total += status.st_size
+            if total <= self.limit:
+                kept = total
+            else:
                 with suppress(OSError):
                     path.unlink()
                     removed += 1
+        _room[self._place] = min(self.limit - kept, self.limit // _LOOKS_PER_LIMIT)
         return removed
 
     def clear(self) -> int:
@@ -135,6 +152,10 @@ class DiskCache:
                 continue
             with suppress(OSError):
                 yield path, path.stat()
+
+    @property
+    def _place(self) -> tuple[Path, int]:
+        return self.folder, self.limit
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / key

@@ -16,13 +16,15 @@ import torch
 from torch import fx
 from torch.export import exported_program
 
+from lowerkit.capture.torch_export.graph.decomposing import overridden_composites
+
 
 def whole_ops(graph: fx.GraphModule, inputs: Sequence[Any]) -> AbstractContextManager[None]:
     """Keeps ops whole while it lasts, unless ``graph`` may record gradients of ``inputs``."""
     if _may_record(graph, inputs):
         return nullcontext()
     kept, _ = exported_program._split_decomp_table_to_cia_and_python_decomp({})
-    return exported_program._override_composite_implicit_decomp(kept)
+    return overridden_composites(kept)
 
 
 def _may_record(graph: fx.GraphModule, inputs: Sequence[Any]) -> bool:

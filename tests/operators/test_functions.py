@@ -1,19 +1,41 @@
-"""Every small function of ``torch_cases`` compiled as an artifact would be, against eager by gate A.
+"""Every small function of ``torch_cases`` against eager: interpreted after raising, and compiled.
 
-``tests/unit/passes/test_raise_parity.py`` interprets the same functions right after raising; here their kernels run.
+A function is captured once: both tests take copies of the captured program.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import lowerkit
+from lowerkit.capture.torch_export.capture import capture_module
+from lowerkit.dialect.interpreter.interpreter import interpret
+from lowerkit.parity.check import check_program
+from lowerkit.passes.base import PassContext
+from lowerkit.pipeline import stage_passes
+from lowerkit.program.dtypes import to_numpy
+from lowerkit.program.program import Program
 from tests.support.torch_cases import Case, cases
+
+_TOLERANCES: dict[Any, tuple[float, float]] = {
+    np.dtype(np.float64): (1e-7, 1e-7),
+    np.dtype(np.float32): (1.3e-6, 1e-5),
+    np.dtype(np.float16): (1e-3, 1e-5),
+    np.dtype(ml_dtypes.bfloat16): (1.6e-2, 1e-5),
+}
+"""rtol and atol of gate A per op; integers and bools are equal."""
+
+_FLOAT64_ATTRIBUTES = re.compile(r"(epsilon|scale|fill) = [^,}]* : f64|scales = array<f64[^>]*>")
+_FORBIDDEN = ("torch.", "torch_c.", "tm_tensor.", "cf.assert", "tensor.cast", "scf.")
 
 
 class Function(torch.nn.Module):
@@ -25,9 +47,51 @@ class Function(torch.nn.Module):
         return self.function(*arguments)
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_compiled_function_computes_what_eager_does(case: Case) -> None:
-    report = lowerkit.check(Function(case.function).eval(), case.arguments, per_op=False)
+@dataclass(frozen=True)
+class Captured:
+    """A function and its captured program, which is not to be lowered itself."""
+
+    case: Case
+    program: Program
+
+
+@pytest.fixture(scope="module", params=cases(), ids=lambda case: case.name)
+def captured(request: pytest.FixtureRequest) -> Captured:
+    case: Case = request.param
+    return Captured(case, capture_module(Function(case.function).eval(), case.arguments))
+
+
+def _flat(outputs: Any) -> list[torch.Tensor]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def test_raised_function_computes_what_eager_does(captured: Captured) -> None:
+    case, program = captured.case, captured.program.copy()
+    before = program.text()
+    context = PassContext(weights=program.weights)
+    for one_pass in stage_passes("raised"):
+        one_pass.run(program.module, context)
+        assert program.module.operation.verify(), one_pass.name
+    text = _FLOAT64_ATTRIBUTES.sub("", program.text())
+    assert not [word for word in _FORBIDDEN if word in text]
+    assert "f64" not in text or ",f64>" in before, "float64 that the model does not have"
+    found = Counter(re.findall(r'"lk\.(\w+)"', text))
+    assert not Counter(case.expects) - found, f"expected {case.expects}, found {dict(found)}"
+
+    expected = [to_numpy(output) for output in _flat(case.function(*case.arguments))]
+    results = interpret(program.module, [to_numpy(argument) for argument in case.arguments], program.weights.get)
+    assert len(results) == len(expected)
+    for one, other in zip(results, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if other.dtype in _TOLERANCES:
+            rtol, atol = _TOLERANCES[other.dtype]
+            np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=rtol, atol=atol)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+def test_compiled_function_computes_what_eager_does(captured: Captured) -> None:
+    report = check_program(captured.program.copy(), per_op=False)
     assert report.outputs
     assert report.passed, [row.verdict.reason for row in report.outputs if not row.verdict.passed]
 

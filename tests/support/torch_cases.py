@@ -1,6 +1,6 @@
 """Small PyTorch functions with odd shapes: what a captured model may hold, one op or idiom each.
 
-``CASES`` is read by ``tests/unit/passes/test_raise_parity.py``. ``expects`` names the lk ops that must come out.
+``tests/operators/test_functions.py`` raises and compiles them. ``expects`` names the lk ops that must come out.
 """
 
 from __future__ import annotations

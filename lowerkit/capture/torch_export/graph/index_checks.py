@@ -25,6 +25,7 @@ from lowerkit.capture.contracts.table import contract_of
 from lowerkit.capture.contracts.vocabulary import Lookup
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
+from lowerkit.capture.torch_export.graph.decomposing import run_decompositions
 from lowerkit.capture.torch_export.lifted_states import with_graph
 from lowerkit.capture.torch_export.node_schemas import operator_name
 from lowerkit.capture.torch_export.operators import aten
@@ -43,7 +44,7 @@ def with_index_checks(exported: ExportedProgram) -> ExportedProgram:
     if not any(map(_looks_up, nodes)):
         return exported
     if any(map(_is_batched, nodes)):
-        exported = exported.run_decompositions({})
+        exported = run_decompositions(exported, {})
     module = _copied(exported.graph_module)
     for node in [node for graph in body_graphs(module.graph) for node in graph.nodes]:
         _check_node(node)

@@ -37,6 +37,7 @@ from lowerkit.capture.torch_export.decompositions.symbolic_sizes import OF_SIZES
 from lowerkit.capture.torch_export.decompositions.table import decomposition_of, is_spelled_out, left_to
 from lowerkit.capture.torch_export.graph.checked_indices import CHECKED_INDICES, all_in_range
 from lowerkit.capture.torch_export.graph.control_flow import body_graphs
+from lowerkit.capture.torch_export.graph.decomposing import run_decompositions
 from lowerkit.capture.torch_export.graph.functionalize import callable_of, pure_form, rewritten
 from lowerkit.capture.torch_export.graph.preserved_strides import with_known_layouts
 from lowerkit.capture.torch_export.graph.subgraph_locations import watched_lines
@@ -76,7 +77,7 @@ def prepare(exported: ExportedProgram) -> FunctionalProgram:
             return program
     table = _missing_at_first(exported)
     with watched_lines() as lines, left_to(table):
-        traced = _with_own_constants(with_known_layouts(exported)).run_decompositions(table)
+        traced = run_decompositions(_with_own_constants(with_known_layouts(exported)), table)
         lines.restore(traced.graph_module)
     tried = set(table)
     while True:
@@ -95,7 +96,7 @@ def prepare(exported: ExportedProgram) -> FunctionalProgram:
             return program
         tried |= table.keys()
         with watched_lines() as lines, left_to(table):
-            traced = traced.run_decompositions(table)
+            traced = run_decompositions(traced, table)
             lines.restore(traced.graph_module)
 
 

@@ -115,7 +115,7 @@ def compile_kernels(
     else:
         _compile_in_workers(requests, count, on_reply)
     if cache is not None and missing:
-        cache.trim()
+        cache.trim_if_due()
     return [objects[key] for key in keys]
 
 

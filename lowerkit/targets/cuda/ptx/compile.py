@@ -118,7 +118,7 @@ def compile_kernels(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         if cache is not None:
-            cache.trim()
+            cache.trim_if_due()
     return found
 
 

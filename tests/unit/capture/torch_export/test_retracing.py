@@ -8,6 +8,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from lowerkit.capture.capture import capture
+from lowerkit.capture.torch_export.graph.decomposing import run_decompositions
 
 
 class Powers(nn.Module):
@@ -54,3 +55,21 @@ def test_powers_of_integers_take_no_round(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_state_that_changes_in_place_takes_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rounds(monkeypatch, Cache(), (torch.ones(1, 3), torch.tensor([2]))) == 1
+
+
+class Composites(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.linear(x, x).std(1).unsqueeze(0)
+        return torch.einsum("ij,jk->ik", y, x)
+
+
+def test_decomposing_gives_what_pytorch_gives_and_restores_its_operators() -> None:
+    exported = torch.export.export(Composites(), (torch.randn(3, 3),))
+    aten = torch.ops.aten
+    operators = (aten.linear.default, aten.einsum.default, aten.std.dim)
+    for table in ({}, {aten.linear.default: lambda x, y: x @ y.t()}):
+        wanted = exported.run_decompositions(table)
+        before = [dict(operator.py_kernels) for operator in operators]
+        assert str(run_decompositions(exported, table).graph) == str(wanted.graph)
+        assert [dict(operator.py_kernels) for operator in operators] == before
+        assert ("aten.linear" in str(wanted.graph)) == (not table)
