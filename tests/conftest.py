@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.randomness import SEED, restart
-from tests.support.recording import Recorder
-from tests.support.tiers import MARKS, split_tier
+from tests.support.suite.recording import Recorder
+from tests.support.suite.tiers import MARKS, split_tier
 
 # How long an example takes is the machine's affair: one that has much else to do must not fail a test by it.
 settings.register_profile("lowerkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="default: every value of every parameter of a test is in some case; all: every combination",
     )
-    parser.addoption("--record", type=Path, metavar="FOLDER", help="see tests/support/recording.py")
+    parser.addoption("--record", type=Path, metavar="FOLDER", help="see tests/support/suite/recording.py")
     parser.addoption("--seed", type=int, help="seed of all random numbers (0 draws one)")
 
 

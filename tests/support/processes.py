@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ranks import PATIENCE
-from tests.support.recording import continue_test, current_test
+from tests.support.suite.recording import continue_test, current_test
 
 # Forked from one server that has imported what is slow to import.
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from tests.support.tiers import choose_cases
+from tests.support.suite.tiers import choose_cases
 
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
 import pytest
-from tests.support.tiers import MARKS, split_tier
+from tests.support.suite.tiers import MARKS, split_tier
 
 def pytest_configure(config):
     for mark in MARKS:

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OF_WORKERS = ("test_worker_process.py", "test_compile_pool.py", "test_hostile_packages.py")
 """Tests of the worker processes themselves, which need real ones."""
 

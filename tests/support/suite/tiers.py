@@ -12,7 +12,7 @@ the nightly tier (``--all``) runs every combination. These marks change that:
     variants(names)    the named parameters, set together with others by one ``parametrize``, are axes of their own.
     exhaustive         the test, or the case of a ``pytest.param``, is left to the nightly tier.
 
-``tools/suite/coverage.py`` proves from a recorded run that no line is reached only by the nightly tier.
+``tools/suite/record.py`` proves from a recorded run that no line is reached only by the nightly tier.
 """
 
 from __future__ import annotations
