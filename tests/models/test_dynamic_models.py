@@ -17,7 +17,7 @@ from lowerkit.compiler import Compiled, compile_program
 from lowerkit.errors import RuntimeFault
 from lowerkit.parity.gates import judge_model
 from lowerkit.runtimes.memory_plan import arena_bytes
-from tests.support.models import benchmark_models, symbolic_program
+from tests.support.models import symbolic_program
 
 TOKENS = ("bert_base", "gpt2", "llama")
 IMAGES = ("resnet50", "mobilenet_v2", "vit_b16")
@@ -70,9 +70,7 @@ def test_batch(name: str) -> None:
 
 
 def test_height_and_width() -> None:
-    module, (example,) = benchmark_models().tiny("resnet50")
-    dims = {0: Dim("batch", min=1, max=4), 2: Dim("height", min=32, max=128), 3: Dim("width", min=32, max=128)}
-    compiled = lowerkit.compile(module, (example,), dynamic_shapes=(dims,))
+    compiled, module = compiled_symbolic("resnet50")
     for shape in ((1, 3, 33, 65), (3, 3, 64, 40), (2, 3, 128, 32)):
         assert_as_eager(compiled, module, torch.randn(shape))
 

@@ -66,7 +66,7 @@ def decoder_program(name: str, tokens: int = 1, *, any_number: bool = False) -> 
 def symbolic_program(name: str) -> Program:
     """Returns a copy of the captured program of a small model of any batch, and of token ids of any length.
 
-    Batches are of 1 to 8, lengths of 2 to 32.
+    Batches are of 1 to 8, lengths of 2 to 32; images of ResNet-50 have any height and width from 32 to 128.
     """
     return fresh(_symbolic(name))
 
@@ -81,6 +81,8 @@ def _tiny(name: str, dtype: torch.dtype) -> Program:
 def _symbolic(name: str) -> Program:
     module, (value,) = benchmark_models().tiny(name)
     dims = {0: torch.export.Dim("batch", min=1, max=8)}
+    if name == "resnet50":
+        dims |= {2: torch.export.Dim("height", min=32, max=128), 3: torch.export.Dim("width", min=32, max=128)}
     if not value.is_floating_point():
         dims[1] = torch.export.Dim("length", min=2, max=32)
     return capture(module, (value,), dynamic_shapes=(dims,))
