@@ -64,9 +64,10 @@ def test_ragged_lengths_in_one_artifact() -> None:
 @pytest.mark.parametrize("name", IMAGES)
 def test_batch(name: str) -> None:
     compiled, module = compiled_symbolic(name)
-    (example,) = compiled.program.example_inputs or ()
+    examples = compiled.program.example_inputs
+    assert examples is not None
     for batch in (1, 2, 7):
-        assert_as_eager(compiled, module, torch.randn(batch, *example.shape[1:]))
+        assert_as_eager(compiled, module, torch.randn(batch, *examples[0].shape[1:]))
 
 
 def test_height_and_width() -> None:

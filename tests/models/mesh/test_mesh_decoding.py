@@ -104,6 +104,6 @@ def serve(rank: int, size: int, path: str, folder: str) -> tuple[Decoded, int]:
 def test_ranks_that_are_processes_give_these_tokens_too(tmp_path: Path, folder: Path) -> None:
     path = compiled(folder, "llama", "tp=2")
     wanted = eager_tokens("llama", PROMPT)
-    for found, held in run_processes(serve, 2, str(path), str(tmp_path / "store")):
+    for found, held in run_processes(serve, 2, str(path), str(tmp_path / "store"), timeout=400.0):
         require_tokens(found, wanted)
         assert held == CACHE_BYTES["llama"] // 2

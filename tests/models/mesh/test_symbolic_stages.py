@@ -50,7 +50,7 @@ def test_ends_of_the_range_one_after_the_other(compiled: tuple[torch.nn.Module, 
     module, path = compiled
     assert verify_artifact(path).passed
     rows = [RANDOM.integers(0, 100, size) for size in ((1, 2), (8, 32), (3, 5), (1, 2))]
-    first, second = run_processes(serve, 2, str(path), str(tmp_path / "store"), rows)
+    first, second = run_processes(serve, 2, str(path), str(tmp_path / "store"), rows, timeout=400.0)
     for row, one, other in zip(rows, first, second, strict=True):
         with torch.no_grad():
             np.testing.assert_allclose(one, module(torch.from_numpy(row)).numpy(), rtol=1e-4, atol=1e-5)
