@@ -170,7 +170,7 @@ class GroupedUpsampling(nn.Module):
         return self.lines(x[:, :, 0]), self.areas(x)
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.exhaustive)])
 def test_grouped_transposed_convolutions_of_half_types(kind: torch.dtype) -> None:
     module = GroupedUpsampling().to(kind)
     dims: Any = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
