@@ -23,15 +23,15 @@ from lowerkit.spmd.cost.machine import DeviceModel
 from lowerkit.spmd.mesh import Mesh
 from lowerkit.spmd.plan_file import entries_of, make_plan
 from tests.support.mesh.experts import mixture
-from tests.support.models import benchmark_models, decoders
+from tests.support.models import decoder_program, symbolic_program, tiny_program
 
 
 @cache
 def program(name: str) -> Program:
-    module, inputs = mixture() if name == "mixture" else benchmark_models().tiny(name)
-    return capture(module, inputs)
+    return capture(*mixture()) if name == "mixture" else tiny_program(name)
 
 
+@cache
 def passed(name: str, mesh: str) -> AutoChoice:
     choice = choose_plan(program(name), Mesh.parse(mesh))
     report = check_program(program(name).copy(), sharding=choice.plan, per_op=False)
@@ -48,15 +48,17 @@ def test_weights_split(name: str) -> None:
     assert set(choice.entries["tp"].values()) <= {"column", "row", "vocabulary", "replicate"}
 
 
-@pytest.mark.parametrize("mesh", ["tp=4", "dp=2", "pp=2", "sp=2", "tp=2,dp=2", "dp=2,pp=2,tp=2"])
-def test_a_decoder_on_meshes(mesh: str) -> None:
-    choice = passed("llama", mesh)
+MESHES = [
+    *(("llama", mesh) for mesh in ("tp=4", "dp=2", "pp=2", "sp=2", "tp=2,dp=2", "dp=2,pp=2,tp=2")),
+    *(("resnet50", "dp=2,tp=2"), ("bert_base", "dp=2"), ("vit_b16", "pp=2")),
+]
+
+
+@pytest.mark.variants("mesh")
+@pytest.mark.parametrize(("name", "mesh"), MESHES)
+def test_models_on_meshes(name: str, mesh: str) -> None:
+    choice = passed(name, mesh)
     assert list(choice.entries) == [axis.name for axis in Mesh.parse(mesh).axes]
-
-
-@pytest.mark.parametrize(("name", "mesh"), [("resnet50", "dp=2,tp=2"), ("bert_base", "dp=2"), ("vit_b16", "pp=2")])
-def test_others_on_meshes(name: str, mesh: str) -> None:
-    passed(name, mesh)
 
 
 def test_micro_batches_keep_stages_busy() -> None:
@@ -97,16 +99,14 @@ def test_the_written_plan_compiles_to_the_same_program(tmp_path: Path) -> None:
 
 
 def test_symbolic_sizes() -> None:
-    module, inputs = benchmark_models().tiny("llama")
-    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
-    captured = capture(module, inputs, dynamic_shapes=(sizes,))
+    captured = symbolic_program("llama")
     choice = choose_plan(captured, Mesh.parse("tp=2"))
     assert choice.entries["tp"]["*.o_proj"] == "row"
     assert check_program(captured, sharding=choice.plan, per_op=False).passed
 
 
 def test_caches_as_states() -> None:
-    captured = capture(decoders().decoder("llama", tiny=True), (), kwargs=decoders().example(5))
+    captured = decoder_program("llama", 5)
     choice = choose_plan(captured, Mesh.parse("tp=2"))
     assert check_program(captured, sharding=choice.plan, per_op=False).passed
 

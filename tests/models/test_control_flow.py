@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.errors import UnsupportedError
+from lowerkit.parity.check import check_program
+from tests.support.models import fresh
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -230,8 +233,9 @@ def test_the_interpreter_agrees(kind: type[nn.Module]) -> None:
 
 @pytest.mark.parametrize("kind", [Branch, Loop, BranchInLoop], ids=lambda kind: kind.__name__)
 def test_check_passes(kind: type[nn.Module]) -> None:
+    program = capture(kind().eval(), (EXAMPLES[0],))
     for x in EXAMPLES[::3]:
-        report = lowerkit.check(kind().eval(), (x,))
+        report = check_program(replace(fresh(program), example_inputs=[x.numpy()]))
         assert report.passed, report.first_failure
 
 

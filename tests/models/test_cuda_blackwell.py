@@ -9,15 +9,14 @@ from torch import nn
 from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.parity.check import check_program
-from tests.support.models import benchmark_models
+from lowerkit.program.program import Program
+from tests.support.models import fresh, tiny_program
 
 TARGET, SIMULATED = "cuda:sm_100", "cuda-sim"
 
 
-def holds(module: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype) -> None:
-    module = module.eval().to(dtype)
-    inputs = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
-    report = check_program(capture(module, inputs), target=TARGET, device=SIMULATED, per_op=True)
+def holds(program: Program) -> None:
+    report = check_program(program, target=TARGET, device=SIMULATED, per_op=True)
     failing = [(row.name, row.verdict.reason) for row in (*report.ops, *report.outputs) if not row.verdict.passed]
     assert report.outputs and not failing, failing
 
@@ -27,8 +26,7 @@ def holds(module: nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtyp
 )
 def test_small_models(name: str, dtype: torch.dtype) -> None:
     """Products of these sizes go to mma.sync; pairs of f32 and extremes of a warp are those of sm_100."""
-    module, inputs = benchmark_models().tiny(name)
-    holds(module, inputs, dtype)
+    holds(tiny_program(name, dtype))
 
 
 class Block(nn.Module):
@@ -47,10 +45,9 @@ class Block(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_model_that_multiplies_in_tensor_memory(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    module, x = Block().eval(), torch.randn(1, 150, 64)
-    program = capture(module.to(dtype), (x.to(dtype),))
-    made = compile_program(program, CompileOptions(TARGET, golden=False, device=SIMULATED))
+    program = capture(Block().eval().to(dtype), (torch.randn(1, 150, 64).to(dtype),))
+    made = compile_program(fresh(program), CompileOptions(TARGET, golden=False, device=SIMULATED))
     (summary,) = made.offload
     assert summary.ops == summary.all_ops
     assert any(b"tcgen05.mma" in code for code in made.parts.code.values())
-    holds(Block().eval(), (x,), dtype)
+    holds(program)

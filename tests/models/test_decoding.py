@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import lowerkit
-from tests.support.models import decoders
+from lowerkit.capture.capture import capture
+from lowerkit.compiler import compile_program, plan_program
+from tests.support.models import decoder_program, decoders
 
 STEPS = 64
 PROMPT = torch.tensor([[5, 17, 3, 88, 41]])
@@ -48,9 +50,7 @@ def greedy(session: Any, prompt: torch.Tensor) -> tuple[list[int], list[Any]]:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_one_artifact_for_the_prompt_and_every_token(name: str) -> None:
-    module = decoders().decoder(name, tiny=True)
-    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1)
-    compiled = lowerkit.compile(module, (), kwargs=decoders().example(5), dynamic_shapes=shapes)
+    compiled = compile_program(decoder_program(name, 5, any_number=True))
     expected, expected_logits = eager_tokens(name, PROMPT)
     for _ in range(2):
         tokens, logits = greedy(compiled.session, PROMPT)
@@ -62,15 +62,14 @@ def test_one_artifact_for_the_prompt_and_every_token(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_no_token_moves_a_cache(name: str) -> None:
     """Every write to a cache is in place: what a step reads and writes beside the attention does not grow with it."""
-    steps = {}
-    for cache in (64, 128):
-        module = decoders().decoder(name, tiny=True, cache=cache)
-        compiled = lowerkit.compile(module, (), kwargs=decoders().example())
-        steps[cache] = [
-            (step.name, step.bytes) for step in compiled.parts.program.steps if step.kind in ("scatter", "copy")
-        ]
-    assert steps[64] == steps[128]
-    assert sum(step.kind == "scatter" for step in compiled.parts.program.steps) == 4
+    longer = decoders().decoder(name, tiny=True, cache=2 * decoders().TINY_CACHE)
+    programs = decoder_program(name), capture(longer, (), kwargs=decoders().example())
+    short, long = (
+        [step for step in plan_program(program).program.steps if step.kind in ("scatter", "copy")]
+        for program in programs
+    )
+    assert [(step.name, step.bytes) for step in short] == [(step.name, step.bytes) for step in long]
+    assert sum(step.kind == "scatter" for step in long) == 4
 
 
 def test_check_compares_the_caches() -> None:

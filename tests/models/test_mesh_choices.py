@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from lowerkit.capture.capture import capture
 from lowerkit.errors import UsageError
 from lowerkit.parity.check import check_program
 from lowerkit.spmd.sharding import sharding_of
-from tests.support.models import benchmark_models
+from tests.support.models import tiny_program
 
 BERT = {
     "*.query": "column",
@@ -55,7 +54,7 @@ RESNET = {
     ],
 )
 def test_choices(name: str, mesh: str, plan: dict[str, Any], collectives: list[dict[str, int]]) -> None:
-    program = capture(*benchmark_models().tiny(name))
+    program = tiny_program(name)
     if "pixel_values" in plan:
         plan = {program.signature.inputs[0].name: "batch"}
     sharding = sharding_of(mesh, plan)
@@ -68,7 +67,7 @@ def test_choices(name: str, mesh: str, plan: dict[str, Any], collectives: list[d
 
 
 def test_an_input_that_there_is_not() -> None:
-    program = capture(*benchmark_models().tiny("vit_b16"))
+    program = tiny_program("vit_b16")
     with pytest.raises(UsageError, match="'pixles' names no input of the model; there are:") as caught:
         check_program(program, sharding=sharding_of("dp=2", {"pixles": "batch"}))
     assert caught.value.code == "LK1011"

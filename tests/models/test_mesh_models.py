@@ -20,7 +20,7 @@ from lowerkit.program.program import Program
 from lowerkit.runtimes.mesh.simulated import run_simulated
 from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
-from tests.support.models import benchmark_models, decoders
+from tests.support.models import benchmark_models, decoder_program, symbolic_program, tiny_program
 
 
 class Mlp(nn.Module):
@@ -63,6 +63,13 @@ def make(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return benchmark_models().tiny(name)
 
 
+def captured(name: str, dtype: torch.dtype = torch.float32) -> Program:
+    if name != "mlp":
+        return tiny_program(name, dtype)
+    module, (x,) = make(name)
+    return capture(module.to(dtype), (x.to(dtype),))
+
+
 def checked(program: Program, name: str, mesh: str = "tp=2") -> Report:
     plan = sharding_of(mesh, PLANS[name])
     report = check_program(program, sharding=plan)
@@ -77,32 +84,34 @@ def checked(program: Program, name: str, mesh: str = "tp=2") -> Report:
 @pytest.mark.parametrize("mesh", ["tp=2", "tp=4"])
 @pytest.mark.parametrize("name", PLANS)
 def test_torch_export(name: str, mesh: str) -> None:
-    report = checked(capture(*make(name)), name, mesh)
+    report = checked(captured(name), name, mesh)
     assert mesh in report.mesh
     assert (
         any(row.kind == "all_reduce" for row in report.ops) or name != "llama"
     )  # a sum is compared where no bias follows
 
 
+@pytest.mark.parametrize("form", ["bf16", "torchscript", "onnx"])
 @pytest.mark.parametrize("name", PLANS)
-def test_bf16(name: str) -> None:
-    module, inputs = make(name)
-    inputs = tuple(value.bfloat16() if value.is_floating_point() else value for value in inputs)
-    checked(capture(module.bfloat16(), inputs), name)
+def test_forms(name: str, form: str, tmp_path: Path) -> None:
+    programs = {
+        "bf16": lambda: captured(name, torch.bfloat16),
+        "torchscript": lambda: through_torchscript(name, tmp_path),
+        "onnx": lambda: through_onnx(name, tmp_path),
+    }
+    checked(programs[form](), name)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_torchscript(name: str, tmp_path: Path) -> None:
+def through_torchscript(name: str, tmp_path: Path) -> Program:
     module, inputs = make(name)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module, inputs, check_trace=False)
     torch.jit.save(traced, str(tmp_path / "m.pt"))
-    checked(capture_path(str(tmp_path / "m.pt"), example_inputs=inputs), name)
+    return capture_path(str(tmp_path / "m.pt"), example_inputs=inputs)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_onnx(name: str, tmp_path: Path) -> None:
+def through_onnx(name: str, tmp_path: Path) -> Program:
     module, inputs = make(name)
     path, array = tmp_path / "m.onnx", tmp_path / "x.npy"
     with warnings.catch_warnings(), torch.no_grad():
@@ -110,24 +119,23 @@ def test_onnx(name: str, tmp_path: Path) -> None:
         torch.onnx.export(module, inputs, str(path), dynamo=True, verbose=False, opset_version=22)
     np.save(array, inputs[0].numpy())
     given = f"{'x' if name == 'mlp' else 'input_ids'}=@{array}"
-    checked(capture_path(str(path), [given], []), name)  # torch's exporter states the module of each node
+    return capture_path(str(path), [given], [])  # torch's exporter states the module of each node
 
 
 @pytest.mark.parametrize("name", ["mlp", "llama"])
 def test_symbolic_batch_and_length(name: str) -> None:
-    module, inputs = make(name)
-    sizes = {0: torch.export.Dim("batch", max=8)}
-    if name != "mlp":
-        sizes[1] = torch.export.Dim("length", min=2, max=32)
-    report = checked(capture(module, inputs, dynamic_shapes=(sizes,)), name)
+    if name == "mlp":
+        module, inputs = make(name)
+        program = capture(module, inputs, dynamic_shapes=({0: torch.export.Dim("batch", max=8)},))
+    else:
+        program = symbolic_program(name)
+    report = checked(program, name)
     assert len(report.sizes) > 1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_caches_as_states(name: str) -> None:
-    module = decoders().decoder(name, tiny=True)
-    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1) if name == "llama" else None
-    report = checked(capture(module, (), kwargs=decoders().example(5), dynamic_shapes=shapes), name)
+    report = checked(decoder_program(name, 5, any_number=name == "llama"), name)
     assert [row.kind for row in report.outputs].count("state") >= 5
 
 

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from lowerkit.capture.capture import capture
 from lowerkit.capture.load_model import capture_path
 from lowerkit.parity.check import check_program
 from lowerkit.parity.metrics import compare
 from lowerkit.parity.report.report import Report
 from lowerkit.program.dtypes import to_numpy
 from lowerkit.program.program import Program
-from tests.support.models import benchmark_models
+from tests.support.models import benchmark_models, tiny_program
 
 MODELS = ("resnet50", "mobilenet_v2", "bert_base", "vit_b16", "gpt2", "llama")
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -42,14 +41,22 @@ def require_pass(report: Report) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", MODELS)
 def test_torch_export(name: str, dtype: str) -> None:
-    module, inputs = make(name, dtype)
-    report = check_program(capture(module, inputs))
+    report = check_program(tiny_program(name, DTYPES[dtype]))
     require_pass(report)
     assert len(report.ops) > 3, "per-op comparison found next to nothing to compare"
 
 
+@pytest.mark.parametrize("form", ["torchscript", "onnx", "onnx in bf16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_torchscript_trace(name: str, tmp_path: Path) -> None:
+def test_files(name: str, form: str, tmp_path: Path) -> None:
+    """What a model becomes in a file is captured as well as the module in memory."""
+    if form == "torchscript":
+        check_torchscript_trace(name, tmp_path)
+    else:
+        check_onnx_export(name, "bf16" if form == "onnx in bf16" else "f32", tmp_path)
+
+
+def check_torchscript_trace(name: str, tmp_path: Path) -> None:
     module, inputs = make(name, "f32")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -71,9 +78,7 @@ def quiet() -> Generator[None]:
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", MODELS)
-def test_onnx_export(name: str, dtype: str, tmp_path: Path) -> None:
+def check_onnx_export(name: str, dtype: str, tmp_path: Path) -> None:
     module, inputs = make(name, dtype)
     path = tmp_path / "model.onnx"
     with quiet(), torch.no_grad():

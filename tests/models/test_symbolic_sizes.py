@@ -12,6 +12,7 @@ from torch.export import Dim
 from torch.nn import functional
 
 import lowerkit
+from lowerkit.compiled import Compiled
 from lowerkit.errors import LowerkitError, RuntimeFault, UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
@@ -169,7 +170,7 @@ class GroupedUpsampling(nn.Module):
         return self.lines(x[:, :, 0]), self.areas(x)
 
 
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.exhaustive)])
 def test_grouped_transposed_convolutions_of_half_types(kind: torch.dtype) -> None:
     module = GroupedUpsampling().to(kind)
     dims: Any = {0: Dim.AUTO, 2: Dim.AUTO, 3: Dim.AUTO}
@@ -276,20 +277,22 @@ class Specials(nn.Module):
         return torch.argmax(x), torch.argmin(x, keepdim=True), torch.argmax(x, 1), torch.max(x, 0)[1], attended
 
 
+@pytest.fixture(scope="module")
+def specials() -> Compiled:
+    every = {0: Dim.AUTO, 1: Dim.AUTO, 2: Dim.AUTO}
+    return lowerkit.compile(Specials(), (torch.ones(2, 3, 4),), dynamic_shapes=(every,))
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_special_values_where_every_extent_is_open(special: float) -> None:
+def test_special_values_where_every_extent_is_open(special: float, specials: Compiled) -> None:
     """Among the keys too: a row whose scores are all -inf is zeros times its values.
 
     Eager's kernel takes a row of NaN for such a one, and is not followed.
     """
-    module = Specials()
-    compiled = lowerkit.compile(
-        module, (torch.ones(2, 3, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO, 2: Dim.AUTO},)
-    )
     for shape in ((2, 3, 4), (3, 5, 2), (4, 2, 7)):
         x = torch.rand(shape) + 1
         x[1, :, 1] = special
-        *positions, attended = zip(compiled(x), module(x), strict=True)
+        *positions, attended = zip(specials(x), Specials()(x), strict=True)
         for have, want in positions:
             np.testing.assert_array_equal(have, want.numpy())
         if not np.isnan(special):

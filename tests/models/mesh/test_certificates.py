@@ -14,7 +14,8 @@ from torch import nn
 import lowerkit
 from lowerkit.artifact.writer import CERTIFICATE_ENTRY
 from lowerkit.capture.capture import capture
-from lowerkit.compiled import Compiled
+from lowerkit.compiled import Compiled, CompileOptions
+from lowerkit.compiler import compile_program
 from lowerkit.errors import ParityError
 from lowerkit.parity.check import check_program
 from lowerkit.runtimes.artifact_reader import open_artifact
@@ -24,7 +25,7 @@ from lowerkit.spmd.certificate.facts import Cut
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.certified import changed
 from tests.support.mesh.quantized import QUANTIZED, quantized
-from tests.support.models import benchmark_models
+from tests.support.models import symbolic_program, tiny_program
 
 
 class Mlp(nn.Module):
@@ -65,8 +66,10 @@ STAGES = {"*.layers.0*": 0, "*.layers.1*": 1, "*.lm_head": 1}
 def compiled(name: str, mesh: str, plan: Any, **options: Any) -> Compiled:
     if name == "mlp":
         return lowerkit.compile(Mlp().eval(), (torch.randn(4, 16),), mesh=mesh, shard=plan, **options)
-    module, inputs = quantized() if name == "int8" else benchmark_models().tiny(name)
-    return lowerkit.compile(module, inputs, mesh=mesh, shard=plan, **options)
+    if name == "int8":
+        return lowerkit.compile(*quantized(), mesh=mesh, shard=plan, **options)
+    program = tiny_program(name)
+    return compile_program(program, CompileOptions(sharding=sharding_of(mesh, plan, program, **options)))
 
 
 def proved(made: Compiled, path: Path) -> tuple[CertificateReport, Certificate]:
@@ -137,10 +140,9 @@ def test_micro_batches_are_proved(tmp_path: Path) -> None:
 
 def test_micro_batches_of_a_weight_as_long_as_the_batch_are_proved(tmp_path: Path) -> None:
     """ViT's class token and its mask are constants with a row for each image: each micro-batch reads its rows."""
-    module, inputs = benchmark_models().tiny("vit_b16")
     stages = {"*.embeddings*": 0, "*.layers.0*": 0, "*.layers.1*": 1, "*.layernorm": 1, "*.classifier": 1}
     plan = {"pp": {**stages, "micro-batches": 2}}
-    checked = check_program(capture(module, inputs), per_op=False, sharding=sharding_of("pp=2", plan))
+    checked = check_program(tiny_program("vit_b16"), per_op=False, sharding=sharding_of("pp=2", plan))
     assert checked.passed, [row.verdict.reason for row in checked.outputs]
     _, certificate = proved(compiled("vit_b16", "pp=2", plan), tmp_path / "m.lk")
     (step,) = certificate.axes
@@ -216,9 +218,7 @@ def test_sums_in_one_order_are_proved(tmp_path: Path) -> None:
 
 def test_a_symbolic_batch_and_length_are_proved(tmp_path: Path) -> None:
     """The bytes of collectives are compared with the steps for all sizes."""
-    module, inputs = benchmark_models().tiny("llama")
-    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
-    made = lowerkit.compile(module, inputs, mesh="tp=2", shard=LLAMA, dynamic_shapes=(sizes,))
+    made = compile_program(symbolic_program("llama"), CompileOptions(sharding=sharding_of("tp=2", LLAMA)))
     report, certificate = proved(made, tmp_path / "m.lk")
     assert report.collectives == 6
     first = certificate.meetings[0].meetings[0]

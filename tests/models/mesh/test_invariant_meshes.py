@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from lowerkit.compiled import Compiled, CompileOptions
 from lowerkit.compiler import compile_program
 from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.parity.check import check_program
+from lowerkit.program.program import Program
 from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.mesh.processes import finished
-from tests.support.models import benchmark_models, decoders
+from tests.support.models import benchmark_models, decoder_program, decoders, fresh
 
 Plan = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
@@ -57,8 +59,14 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def make(name: str, batch: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.Tensor]:
-    """A model and an input of which each element of the batch is another one."""
+@cache
+def make(name: str, batch: int, dtype: torch.dtype = torch.float32) -> tuple[Program, torch.Tensor]:
+    """A captured model and an input of which each element of the batch is another one."""
+    module, x = module_of(name, batch, dtype)
+    return capture(module, (x,)), x
+
+
+def module_of(name: str, batch: int, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     if name == "mlp":
         return Mlp().eval().to(dtype), torch.randn(3, 24)[:batch].to(dtype)
@@ -67,8 +75,8 @@ def make(name: str, batch: int, dtype: torch.dtype = torch.float32) -> tuple[nn.
     return module.to(dtype), stacked.to(dtype) if x.is_floating_point() else stacked
 
 
-def compiled(module: nn.Module, x: torch.Tensor, mesh: str, plan: Plan, *, invariant: bool = True) -> Compiled:
-    program = capture(module, (x,))
+def compiled(captured: Program, mesh: str, plan: Plan | str, *, invariant: bool = True) -> Compiled:
+    program = fresh(captured)
     sharding = sharding_of(mesh, plan, program, invariant=invariant)
     return compile_program(program, CompileOptions(golden=False, sharding=sharding))
 
@@ -85,21 +93,22 @@ def float_sums(made: Compiled) -> list[str]:
     return [call.operation for call in calls if call.operation in ("all_reduce", "reduce_scatter", "reduce")]
 
 
+@pytest.mark.variants("dtype")
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, torch.float32) for name in PLANS), ("mlp", torch.bfloat16), ("llama", torch.bfloat16)]
 )
 def test_the_same_bits_on_one_rank_and_on_several(name: str, dtype: torch.dtype) -> None:
-    module, x = make(name, 3, dtype)
+    program, x = make(name, 3, dtype)
     meshes = ("tp=1", "tp=2", "tp=4", "tp=8") if name in ("mlp", "llama") else ("tp=1", "tp=4")
     found: dict[str, Array] = {}
     for mesh in meshes:
-        made = compiled(module, x, mesh, PLANS[name])
+        made = compiled(program, mesh, PLANS[name])
         found[mesh] = run(made, x)
         look_ups = int(mesh != "tp=1" and any(choice == "vocabulary" for choice in PLANS[name].values()))
         assert len(float_sums(made)) == look_ups, "only what other ranks give zeros for is summed"
     assert len({array.tobytes() for array in found.values()}) == 1
     with torch.no_grad():
-        expected = module(x).float().numpy()
+        expected = program.eager_module(x).float().numpy()
     bound = 1e-5 if dtype == torch.float32 else 3e-2
     np.testing.assert_allclose(found["tp=1"].astype(np.float32), expected, rtol=bound, atol=bound)
 
@@ -123,23 +132,21 @@ def test_a_convolution_whose_channels_do_not_divide(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     module, x = Inverted().eval().to(dtype), torch.randn(2, 4, 6, 6).to(dtype)
     plan: Plan = {"expand": "column", "depthwise": "column", "reduce": "row"}
-    found = {run(compiled(module, x, mesh, plan), x).tobytes() for mesh in ("tp=1", "tp=2", "tp=4")}
-    found.add(run(compiled(module, x, "tp=8", {"reduce": "row"}), x).tobytes())
-    assert len(found) == 1
     program = capture(module, (x,))
+    found = {run(compiled(program, mesh, plan), x).tobytes() for mesh in ("tp=1", "tp=2", "tp=4")}
+    found.add(run(compiled(program, "tp=8", {"reduce": "row"}), x).tobytes())
+    assert len(found) == 1
     checked = check_program(program, sharding=sharding_of("tp=2", plan, program, invariant=True), per_op=True)
     assert checked.passed, [row.verdict.reason for row in checked.outputs]
 
 
 def test_plans_that_are_chosen_sum_the_same_on_every_mesh() -> None:
     """Where no axis sums over ranks what two ranks would, each rank makes the same tree by itself."""
-    module, x = make("resnet50", 4)
+    program, x = make("resnet50", 4)
     bits: dict[str, bytes] = {}
     trees: set[int] = set()
     for mesh in ("tp=2", "dp=2,tp=2", "dp=2,sp=2"):
-        program = capture(module, (x,))
-        sharding = sharding_of(mesh, "auto", program, invariant=True)
-        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        made = compiled(program, mesh, "auto")
         bits[mesh] = run(made, x).tobytes()
         trees.add(sum(len(step.trees) for step in made.program.certificate.axes))
     assert len(set(bits.values())) == 1
@@ -148,39 +155,37 @@ def test_plans_that_are_chosen_sum_the_same_on_every_mesh() -> None:
 
 
 def test_without_it_the_ranks_show_in_the_bits() -> None:
-    module, x = make("llama", 1)
-    found = [run(compiled(module, x, mesh, PLANS["llama"], invariant=False), x) for mesh in ("tp=1", "tp=4")]
+    program, x = make("llama", 1)
+    found = [run(compiled(program, mesh, PLANS["llama"], invariant=False), x) for mesh in ("tp=1", "tp=4")]
     assert found[0].tobytes() != found[1].tobytes()
 
 
 @pytest.mark.parametrize("name", ["mlp", "llama"])
 def test_an_element_of_a_batch_has_the_bits_that_it_has_alone(name: str) -> None:
-    module, x = make(name, 3)
-    together = run(compiled(module, x, "tp=2", PLANS[name]), x)
+    program, x = make(name, 3)
+    together = run(compiled(program, "tp=2", PLANS[name]), x)
+    single = compiled(make(name, 1)[0], "tp=2", PLANS[name])
     for number in (0, 2):
-        alone = run(compiled(module, x[number : number + 1], "tp=2", PLANS[name]), x[number : number + 1])
+        alone = run(single, x[number : number + 1])
         assert alone.tobytes() == np.ascontiguousarray(together[number : number + 1]).tobytes()
 
 
 def test_batches_may_be_split_as_well() -> None:
-    module, x = make("llama", 2)
+    program, x = make("llama", 2)
     both: Plan = {"dp": {"input_ids": "batch"}, "tp": PLANS["llama"]}
     meshes = ("dp=2,tp=2", "tp=2,dp=2", "dp=2,tp=1", "dp=2")
-    outputs = {run(compiled(module, x, mesh, both), x).tobytes() for mesh in meshes}
-    outputs.add(run(compiled(module, x, "tp=1", PLANS["llama"]), x).tobytes())
+    outputs = {run(compiled(program, mesh, both), x).tobytes() for mesh in meshes}
+    outputs.add(run(compiled(program, "tp=1", PLANS["llama"]), x).tobytes())
     assert len(outputs) == 1
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_step_of_decoding(name: str) -> None:
     """One token, with the caches as states: they hold the same bits too."""
-    module = decoders().decoder(name, tiny=True)
     example = decoders().example()
     found: set[bytes] = set()
     for mesh in ("tp=1", "tp=2"):
-        program = capture(module, (), kwargs=example)
-        sharding = sharding_of(mesh, PLANS[name], program, invariant=True)
-        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        made = compiled(decoder_program(name), mesh, PLANS[name])
         outputs = made.runner.run(**{key: value.numpy() for key, value in example.items()})
         states = [np.asarray(made.runner.state[key]) for key in sorted(made.runner.state)]
         assert len(states) >= 4
@@ -202,7 +207,8 @@ class Branches(nn.Module):
 def test_products_in_branches() -> None:
     torch.manual_seed(0)
     module, x = Branches().eval(), torch.randn(3, 16)
-    made = [compiled(module, x, mesh, {"one": "row", "other": "row"}) for mesh in ("tp=1", "tp=2")]
+    program = capture(module, (x,))
+    made = [compiled(program, mesh, {"one": "row", "other": "row"}) for mesh in ("tp=1", "tp=2")]
     for sign in (1, -1):
         values = torch.cat([sign * x[:1].abs(), x[1:]])
         first, second = (run(each, values) for each in made)
@@ -211,23 +217,20 @@ def test_products_in_branches() -> None:
 
 
 def test_rows_that_are_known_at_run_time() -> None:
-    module, x = make("mlp", 3)
-    sizes = {0: torch.export.Dim("rows", max=64)}
+    module, x = module_of("mlp", 3)
+    symbolic = capture(module, (x,), dynamic_shapes=({0: torch.export.Dim("rows", max=64)},))
     found: set[bytes] = set()
     for mesh in ("tp=1", "tp=2"):
-        program = capture(module, (x,), dynamic_shapes=(sizes,))
-        sharding = sharding_of(mesh, PLANS["mlp"], program, invariant=True)
-        made = compile_program(program, CompileOptions(golden=False, sharding=sharding))
+        made = compiled(symbolic, mesh, PLANS["mlp"])
         families = {entry.family for entry in made.parts.ledger if entry.kind == "matmul"}
         assert families == {"matmul"}, "the tree's products are register-tiled also where rows are unknown"
         found.add(run(made, x).tobytes())
-    found.add(run(compiled(module, x, "tp=4", PLANS["mlp"]), x).tobytes())
+    found.add(run(compiled(capture(module, (x,)), "tp=4", PLANS["mlp"]), x).tobytes())
     assert len(found) == 1
 
 
 def test_what_cannot_be_so_is_refused() -> None:
-    module, x = make("mlp", 3)
-    program = capture(module, (x,))
+    program = fresh(make("mlp", 3)[0])
     sharding = sharding_of("tp=2", PLANS["mlp"], program, invariant=True)
     with pytest.raises(UnsupportedError, match="kernels of cuda") as caught:
         compile_program(program, CompileOptions("cuda:sm_90", device="cuda-sim", sharding=sharding))
@@ -235,26 +238,26 @@ def test_what_cannot_be_so_is_refused() -> None:
 
 
 def test_an_axis_that_the_mesh_lacks_may_not_name_what_is_not_there() -> None:
-    module, x = make("mlp", 2)
+    program, _ = make("mlp", 2)
     plan: Plan = {"dp": {"x": "batch"}, "tp": {"up": "column", "dwon": "row"}}
     with pytest.raises(UsageError, match="'dwon' names no module of the model; near: .*down"):
-        compiled(module, x, "dp=2", plan)
+        compiled(program, "dp=2", plan)
 
 
 def test_the_line_of_a_compilation_names_the_price() -> None:
-    module, x = make("mlp", 3)
+    program, _ = make("mlp", 3)
     for invariant in (False, True):
-        summary = compiled(module, x, "tp=2", PLANS["mlp"], invariant=invariant).sharding
+        summary = compiled(program, "tp=2", PLANS["mlp"], invariant=invariant).sharding
         assert summary is not None
         assert ("the same bits on every mesh, for about" in summary.render()) == invariant
         assert (summary.to_json()["invariant_price"] is not None) == invariant
 
 
 def test_ranks_as_processes(tmp_path: Path) -> None:
-    module, x = make("llama", 1)
+    captured, x = make("llama", 1)
     np.save(tmp_path / "ids.npy", x.numpy())
-    single = run(compiled(module, x, "tp=1", PLANS["llama"]), x)
-    program = capture(module, (x,))
+    single = run(compiled(captured, "tp=1", PLANS["llama"]), x)
+    program = fresh(captured)
     sharding = sharding_of("tp=2", PLANS["llama"], program, invariant=True)
     compile_program(program, CompileOptions(sharding=sharding)).save(tmp_path / "two.lk")
     assert verify_artifact(tmp_path / "two.lk").passed

@@ -5,6 +5,7 @@ Each rank has its part of the caches and no more: along heads, those of its stag
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.runtimes.collective.rendezvous.store import DirectoryStore
@@ -22,7 +22,7 @@ from lowerkit.runtimes.session import Session
 from lowerkit.spmd.sharding import sharding_of
 from tests.models.test_decoding import PROMPT, STEPS, eager_tokens, greedy
 from tests.models.test_mesh_models import PLANS
-from tests.support.models import decoders
+from tests.support.models import decoder_program
 from tests.support.processes import run_processes
 
 CACHE_BYTES = {"gpt2": 4 * 4 * 80 * 8 * 4, "llama": 4 * 2 * 80 * 8 * 4}
@@ -31,11 +31,17 @@ CACHE_BYTES = {"gpt2": 4 * 4 * 80 * 8 * 4, "llama": 4 * 2 * 80 * 8 * 4}
 Decoded = tuple[list[int], list[Any]]
 
 
-def compiled(path: Path, name: str, mesh: str, *, tokens: int | None = None) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this module's artifacts lie: tests share them."""
+    return tmp_path_factory.mktemp("decoders")
+
+
+@cache
+def compiled(folder: Path, name: str, mesh: str, tokens: int | None = None) -> Path:
     """Compiles a decoder for a mesh: of any number of tokens, or for ``tokens`` at a time."""
-    module = decoders().decoder(name, tiny=True)
-    shapes = decoders().dynamic_shapes(decoders().TINY_CACHE - 1) if tokens is None else None
-    program = capture(module, (), kwargs=decoders().example(tokens or 5), dynamic_shapes=shapes)
+    path = folder / f"{name}-{mesh}.lk"
+    program = decoder_program(name, tokens or 5, any_number=tokens is None)
     sharding = sharding_of(mesh, PLANS[name] if mesh.startswith("tp") else "auto", program)
     compile_program(program, CompileOptions(golden=False, sharding=sharding)).save(path)
     return path
@@ -75,9 +81,9 @@ def cache_bytes(session: Session) -> int:
         ("llama", "pp=2,tp=2", 4),
     ],
 )
-def test_every_rank_gives_the_tokens_of_one_device(name: str, mesh: str, parts: int, tmp_path: Path) -> None:
+def test_every_rank_gives_the_tokens_of_one_device(name: str, mesh: str, parts: int, folder: Path) -> None:
     static = mesh.startswith("pp")
-    path = compiled(tmp_path / "m.lk", name, mesh, tokens=1 if static else None)
+    path = compiled(folder, name, mesh, 1 if static else None)
     decode = one_by_one if static else greedy
     wanted = eager_tokens(name, PROMPT)
     artifact = open_artifact(path)
@@ -91,13 +97,13 @@ def test_every_rank_gives_the_tokens_of_one_device(name: str, mesh: str, parts: 
 
 
 def serve(rank: int, size: int, path: str, folder: str) -> tuple[Decoded, int]:
-    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=60.0, threads=1)
+    session = join_mesh(path, DirectoryStore(folder), rank, size, deadline=300.0, threads=1)
     return greedy(session, PROMPT), cache_bytes(session)
 
 
-def test_ranks_that_are_processes_give_these_tokens_too(tmp_path: Path) -> None:
-    path = compiled(tmp_path / "m.lk", "llama", "tp=2")
+def test_ranks_that_are_processes_give_these_tokens_too(tmp_path: Path, folder: Path) -> None:
+    path = compiled(folder, "llama", "tp=2")
     wanted = eager_tokens("llama", PROMPT)
-    for found, held in run_processes(serve, 2, str(path), str(tmp_path / "store")):
+    for found, held in run_processes(serve, 2, str(path), str(tmp_path / "store"), timeout=400.0):
         require_tokens(found, wanted)
         assert held == CACHE_BYTES["llama"] // 2

@@ -15,11 +15,12 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions, compile_program
 from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.parity.check import check_program
+from lowerkit.program.program import Program
 from lowerkit.runtimes.mesh.simulated import run_simulated
 from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
 from tests.models.test_mesh_models import PLANS
-from tests.support.models import benchmark_models
+from tests.support.models import benchmark_models, fresh, tiny_program
 
 
 class Deep(nn.Module):
@@ -115,22 +116,26 @@ def test_a_body_reads_what_the_micro_batches_give_together(mesh: str, chosen: bo
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("mesh", ["pp=2", "pp=2,tp=2", "tp=2,pp=2"])
 def test_decoders(name: str, mesh: str) -> None:
-    module, inputs = benchmark_models().tiny(name)
     layers = "layers" if name == "llama" else "h"
     ends = {"*.embed_tokens": 0, "*.lm_head": 1, "*.norm": 1} if name == "llama" else {"*.wte": 0, "*.ln_f": 1}
     stages = {f"*.{layers}.0*": 0, f"*.{layers}.1*": 1, **ends}
     plan = {"pp": stages, "tp": PLANS[name]} if "tp" in mesh else stages
-    report = check_program(capture(module, inputs), sharding=sharding_of(mesh, plan))
+    report = check_program(tiny_program(name), sharding=sharding_of(mesh, plan))
     assert report.passed, [row.verdict.reason for row in report.outputs]
 
 
-@pytest.mark.parametrize(("mesh", "parts"), [("pp=2", 0), ("pp=2", 2), ("tp=2,pp=2", 1)])
-def test_stages_of_symbolic_sizes(mesh: str, parts: int) -> None:
-    """Every stage knows all extents from the inputs; 0 parts: everything is chosen. Compared at several sizes."""
+@pytest.fixture(scope="module")
+def symbolic_llama() -> Program:
+    """Llama of two sequences of any length."""
     module, (ids,) = benchmark_models().tiny("llama")
-    length = torch.export.Dim("length", min=2, max=32)
-    shapes = {"input_ids": {1: length}}
-    program = capture(module, (ids.expand(2, -1).contiguous(),), dynamic_shapes=shapes)
+    shapes = {"input_ids": {1: torch.export.Dim("length", min=2, max=32)}}
+    return capture(module, (ids.expand(2, -1).contiguous(),), dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize(("mesh", "parts"), [("pp=2", 0), ("pp=2", 2), ("tp=2,pp=2", 1)])
+def test_stages_of_symbolic_sizes(mesh: str, parts: int, symbolic_llama: Program) -> None:
+    """Every stage knows all extents from the inputs; 0 parts: everything is chosen. Compared at several sizes."""
+    program = fresh(symbolic_llama)
     axes: dict[str, Any] = {"pp": {"*.embed_tokens": 0, "*.layers.0": 0, "*.layers.1": 1, "*.lm_head": 1}}
     axes["pp"]["micro-batches"] = max(parts, 1)
     if "tp" in mesh:
@@ -179,7 +184,6 @@ def test_a_batch_that_does_not_divide_and_an_op_that_needs_all_of_it() -> None:
 
 
 def test_token_ids_are_checked_in_each_micro_batch() -> None:
-    module, (ids,) = benchmark_models().tiny("llama")
     stages = {"*.layers.0*": 0, "*.embed_tokens": 0, "*.layers.1*": 1, "*.lm_head": 1, "*.norm": 1, "micro-batches": 2}
-    report = check_program(capture(module, (ids,)), sharding=sharding_of("pp=2", stages))
+    report = check_program(tiny_program("llama"), sharding=sharding_of("pp=2", stages))
     assert report.passed, [row.verdict.reason for row in report.outputs]

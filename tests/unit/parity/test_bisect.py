@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def bisected(bug: PlantedBug) -> Bisection:
     return bisect_program(capture(bug.module().eval(), bug.inputs()))
 
 
+@cache
+def bisected_with_bug(name: str) -> Bisection:
+    with pytest.MonkeyPatch.context() as patch:
+        PLANTED_BUGS[name].plant(patch)
+        return bisected(PLANTED_BUGS[name])
+
+
 def exit_code(folder: Path) -> int:
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(folder / "reproduce.py"))
@@ -36,10 +44,8 @@ def exit_code(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("name", PLANTED_BUGS)
-def test_planted_bugs_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug = PLANTED_BUGS[name]
-    bug.plant(monkeypatch)
-    result = bisected(bug)
+def test_planted_bugs_are_named(name: str) -> None:
+    bug, result = PLANTED_BUGS[name], bisected_with_bug(name)
     found = result.finding
     assert found is not None
     assert [row.stage for row in result.stages] == STAGES
@@ -55,10 +61,9 @@ def test_planted_bugs_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     "name", [name for name, bug in PLANTED_BUGS.items() if bug.stage not in ("exported", "captured")]
 )
 def test_reproducers_fail_while_the_bug_is_there(name: str, tmp_path: Path) -> None:
+    write_reproducer(bisected_with_bug(name).reproducer, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         PLANTED_BUGS[name].plant(patch)
-        result = bisected(PLANTED_BUGS[name])
-        write_reproducer(result.reproducer, tmp_path)
         assert exit_code(tmp_path) == 1
     assert exit_code(tmp_path) == 0
     # The reproducer starts from a part of the model (all of it for a memory plan), not from its capture.

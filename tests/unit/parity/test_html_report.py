@@ -80,5 +80,5 @@ def test_a_browser_renders_it(failing: Report, tmp_path: Path) -> None:
 def _browse(*arguments: str, folder: Path) -> str:
     offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking", "--no-first-run"]
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run([*command, *offline, *arguments], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([*command, *offline, *arguments], capture_output=True, text=True, timeout=600, check=True)
     return done.stdout
