@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.randomness import SEED, restart
+from tests.support.suite.randomness import SEED, restart
 from tests.support.suite.recording import Recorder
 from tests.support.suite.tiers import MARKS, split_tier
 

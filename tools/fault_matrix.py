@@ -102,7 +102,7 @@ def page(outcomes: dict[str, driver.Outcome]) -> str:
     lines = [
         "# Fault matrix",
         "",
-        "Written by `python tools/fault_matrix.py --write`; [faults.md](../faults.md) says what it means.",
+        "Written by `python tools/fault_matrix.py --write`; [faults.md](../distributed/faults.md) says what it means.",
         f"{len(outcomes)} of {len(_all())} cells were run, {failed} failed.",
         "A cell is the seconds from the first operation until the last rank had its error (or its results, where the",
         "operations succeed in spite of the fault): the slower one where the victim was also taken as the root.",

@@ -55,7 +55,8 @@ def page(outcomes: Mapping[str, Sequence[driver.Outcome]]) -> str:
     lines = [
         "# Fault matrix of compiled models",
         "",
-        "Written by `python tools/fault_matrix_models.py --write`; [faults.md](../faults.md) says what it means.",
+        "Written by `python tools/fault_matrix_models.py --write`; "
+        "[faults.md](../distributed/faults.md) says what it means.",
         "A cell is the seconds from the fault until the last rank that is left had its error (or its results, where a",
         "rank was slow): the longest of its runs. **FAIL**: a demand is not met.",
         "",

@@ -72,8 +72,7 @@ class Group:
         self._recorded = self._closed = False
         self._failure = ""
         self._parent: Group | None = None
-        self._parts: list[Group] = []
-        self._members: tuple[int, ...] = ()  # of a part: the ranks of its parent
+        self._parts: list[tuple[Group, Sequence[int]]] = []  # with the ranks here of each one's members
         self.companions: dict[Hashable, Any] = {}
 
     @staticmethod
@@ -107,8 +106,7 @@ class Group:
         Raises:
             LowerkitError: see :meth:`GroupSettings.connect`.
         """
-        settings = GroupSettings.given(options, timeout, tuning, record_folder, engine)
-        return Group(store, name, rank, size, settings)
+        return Group(store, name, rank, size, GroupSettings.given(options, timeout, tuning, record_folder, engine))
 
     def run(self, call: Call[Result], timeout: float = 0.0) -> Result:
         """Runs an operation to its end, after this group's earlier ones; returns its result.
@@ -189,9 +187,7 @@ class Group:
         members = sorted(alike, key=lambda rank: (int(rows[rank][1]), rank))
         if color < 0:
             return None
-        subgroup = self._subgroup(f"{self.name}/{self._children}.{color}", members)
-        subgroup._parent = self
-        return subgroup
+        return self._subgroup(f"{self.name}/{self._children}.{color}", members, self)
 
     def subgroup(self, name: str, members: Sequence[int]) -> Group:
         """Makes a group of ranks that know who they are; they alone call it. It is aborted and closed with this one.
@@ -200,10 +196,8 @@ class Group:
             name: unique in the store, as that of :meth:`join`.
             members: their ranks here, this one among them; the new group numbers them in this order.
         """
-        part = self._subgroup(name, members)
-        part._parent = self
-        part._members = tuple(members)
-        self._parts.append(part)
+        part = self._subgroup(name, members, self)
+        self._parts.append((part, tuple(members)))
         return part
 
     def shrink(self, timeout: float = 10.0) -> Group:
@@ -224,15 +218,13 @@ class Group:
         # Ranks that have not failed yet learn from this why they do.
         self.abort(f"rank {self.rank} shrinks the group" + (f" after: {self._failure}" if self._failure else ""))
         self._children += 1
-        key, dead = f"{self.name}/{self.identity}/left.{self._children}", self._dead()
-        return agree_on_survivors(self.store, key, self.rank, self.size, dead, timeout, self._settings.seconds)
+        key = f"{self.name}/{self.identity}/left.{self._children}"
+        return agree_on_survivors(self.store, key, self.rank, self.size, self.dead, timeout, self._settings.seconds)
 
-    def _dead(self) -> set[int]:
-        """Returns the ranks that this one knows to be dead, from the groups that end with this one as well."""
-        dead = set(self.native.dead())
-        for part in self._parts:
-            dead.update(part._members[rank] for rank in part._dead())
-        return dead
+    @property
+    def dead(self) -> set[int]:
+        """The ranks that this one knows to be dead, those that died in its subgroups included."""
+        return {*self.native.dead(), *(members[rank] for part, members in self._parts for rank in part.dead)}
 
     def arena(self, size: int) -> Arena:
         """Makes the group's arena: memory that local ranks reach, so that operations on it need no copies.
@@ -258,14 +250,13 @@ class Group:
             raise usage(f"group {self.name!r} has an arena: compiled programs need a group without one, see split()")
         self._workspaces += 1
         place = f"{self.name}/workspace.{self._workspaces}.{self.local_ranks[0]}"
-        own, count = self.local_ranks.index(self.rank), len(self.local_ranks)
-        native = native_group(self.native, "arenas")
-        return share_memory(native, self.store, place, own, count, self._settings.reach, size)
+        native, own = native_group(self.native, "arenas"), self.local_ranks.index(self.rank)
+        return share_memory(native, self.store, place, own, len(self.local_ranks), self._settings.reach, size)
 
     def abort(self, reason: str) -> None:
         """Fails all that runs or will run in the group and its subgroups, on all ranks. Any thread may call it."""
         self.native.abort(reason)
-        for part in list(self._parts):
+        for part, _ in list(self._parts):
             part.abort(reason)
 
     @property
@@ -283,7 +274,7 @@ class Group:
             return
         if self._arena is not None:
             self._arena.close()
-        for part in self._parts:
+        for part, _ in self._parts:
             part.close()
         self.keep_record()
         self._closed = True
@@ -313,8 +304,7 @@ class Group:
 
     def flight_record(self) -> dict[str, Any]:
         """Returns this rank's last operations, as ``flight_recorder.py`` describes the document."""
-        written = self._settings.wall_nanoseconds()
-        return flight_record(self.native, self.name, self.rank, self.size, written)
+        return flight_record(self.native, self.name, self.rank, self.size, self._settings.wall_nanoseconds())
 
     def keep_record(self) -> None:
         """Writes the flight record into ``record_folder``, once, if there is one and the group was aborted."""
@@ -324,6 +314,7 @@ class Group:
         self._recorded = True
         keep_flight_record(folder, self.flight_record())
 
-    def _subgroup(self, name: str, members: Sequence[int]) -> Group:
-        rank, size = members.index(self.rank), len(members)
-        return Group(self.store, name, rank, size, self._settings.among(members))
+    def _subgroup(self, name: str, members: Sequence[int], parent: Group | None = None) -> Group:
+        group = Group(self.store, name, members.index(self.rank), len(members), self._settings.among(members))
+        group._parent = parent
+        return group

@@ -22,8 +22,8 @@ from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.collective.shrink import agree_on_survivors
 from lowerkit.runtimes.collective.tracing.flight_recorder import flight_record, write_flight_record
 from lowerkit.runtimes.collective.work import Plan
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks, succeed
+from tests.support.suite.randomness import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 

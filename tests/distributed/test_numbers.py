@@ -17,8 +17,8 @@ from lowerkit.runtimes.collective.rendezvous import rendezvous
 from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOptions
 from lowerkit.runtimes.collective.rendezvous.store import MemoryStore
 from lowerkit.runtimes.collective.simulation.simulation import simulate
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, succeed
+from tests.support.suite.randomness import RANDOM
 
 SIZE = 4
 COUNTS = (0, 1, 7, 4099, 70_003)

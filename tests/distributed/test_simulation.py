@@ -20,8 +20,8 @@ from lowerkit.runtimes.collective.group import Group
 from lowerkit.runtimes.collective.simulation.simulation import Simulation, simulate
 from lowerkit.runtimes.collective.tracing.flight_record_file import read_flight_record
 from lowerkit.runtimes.collective.work import Plan
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
+from tests.support.suite.randomness import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 

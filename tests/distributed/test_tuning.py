@@ -21,8 +21,8 @@ from lowerkit.runtimes.collective.tuning import table as tuning
 from lowerkit.runtimes.collective.tuning.measure import measure_here
 from lowerkit.runtimes.collective.tuning.search import ALL_SIZES, SWEEPS, Measure, search
 from lowerkit.runtimes.collective.tuning.table import Tuning, TuningTable, processor_name, processors
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks, succeed
+from tests.support.suite.randomness import RANDOM
 
 OPTIONS = RendezvousOptions(token=b"t" * 32, timeout=PATIENCE)
 

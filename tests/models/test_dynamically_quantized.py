@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.compiler import CompileOptions, compile_program, lower_program
 from lowerkit.parity.check import check_program
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import by_onnxruntime
 
 Array = np.ndarray[Any, Any]

@@ -21,7 +21,7 @@ from lowerkit.capture.capture import capture
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.capture.onnx.eager import exact_session
 from lowerkit.compiler import CompileOptions, compile_program, lower_program
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the ops
 decomposed = torch.ops.quantized_decomposed

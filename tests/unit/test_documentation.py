@@ -33,7 +33,7 @@ _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 _PATH = re.compile(r"(?:lowerkit|passes|runtimes|tests|tools|docs)/[\w/.-]*\.(?:py|md|sh|txt|svg|cpp|h)\b")
 _FOLDER = re.compile(r"`((?:lowerkit|passes|runtimes|tests|tools|docs)(?:/[\w-]+)+/?)`")
 # Options of other programs that the pages name alone: the dialect's generator, tools/test.sh.
-FOREIGN_OPTIONS = {"--write", "--quick", "--changed", "--all"}
+FOREIGN_OPTIONS = {"--write", "--quick", "--changed", "--all", "--record", "--since", "--tier"}
 # Pages for contributors, which the index links and the README need not.
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.randomness import RANDOM, restart
+from tests.support.suite.randomness import RANDOM, restart
 
 
 def drawn() -> list[float]:

@@ -18,8 +18,8 @@ from lowerkit.runtimes.mesh.simulated import run_simulated
 from tests.support.mesh.processes import finished
 from tests.support.models import benchmark_models
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
+from tests.support.suite.randomness import RANDOM
 
 PLAN = {
     "*.[qkv]_proj": "column",

@@ -15,8 +15,8 @@ from lowerkit.runtimes.cpu.topology import default_threads
 from lowerkit.runtimes.mesh.ranks import join_mesh
 from tests.support.mesh.artifacts import COLUMNS, expected, write_mesh, write_one_rank
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
+from tests.support.suite.randomness import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 

@@ -27,7 +27,7 @@ from tests.support.mesh.artifacts import (
     write_unequal,
 )
 from tests.support.mesh.processes import SECONDS, await_end, await_steps, finished, left_behind, rank_process, started
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 WAIT = 20

@@ -33,8 +33,8 @@ from tests.support.mesh.collective_programs import (
     write_collectives,
     write_programs,
 )
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks, succeed
+from tests.support.suite.randomness import RANDOM
 
 pytestmark = pytest.mark.usefixtures("few_objects")
 

@@ -19,8 +19,8 @@ from lowerkit.runtimes.session import Session, load
 from tests.support.mesh.collective_programs import write_programs
 from tests.support.mesh.messages import endless, one_message, ring
 from tests.support.mesh.processes import SECONDS, await_end, await_steps, left_behind, rank_process, started
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, run_ranks
+from tests.support.suite.randomness import RANDOM
 
 MESH = {"pp": 3, "tp": 2}
 

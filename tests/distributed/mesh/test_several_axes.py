@@ -30,8 +30,8 @@ from tests.support.mesh.several_axes import (
     write_gathered,
 )
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE, succeed
+from tests.support.suite.randomness import RANDOM
 
 MESH = {"dp": 2, "tp": 2}
 BOTH = ("tp", "dp")

@@ -23,8 +23,8 @@ from lowerkit.runtimes.collective.rendezvous.connections import RendezvousOption
 from tests.support.mesh.artifacts import COLUMNS, expected, write_endless, write_mesh
 from tests.support.mesh.processes import ROOT, await_value, finished, left_behind, running, started
 from tests.support.mpi_rank import MISSING, MPIRUN
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
+from tests.support.suite.randomness import RANDOM
 
 needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason=MISSING)
 RANK = (sys.executable, "-m", "lowerkit")

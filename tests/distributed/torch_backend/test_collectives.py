@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.support.torch_groups import process_group
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from lowerkit.distributed.process_group import ProcessGroup
 from lowerkit.runtimes.collective.calls import Operation
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.support.torch_groups import process_group
 
 Layout = Callable[[torch.Tensor], torch.Tensor]

@@ -8,7 +8,7 @@ import numpy as np
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 

@@ -9,7 +9,7 @@ import pytest
 
 from lowerkit.passes.base import PassContext
 from tests.support.equivalence import assert_same_results, random_array
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Check = Callable[..., PassContext]
 

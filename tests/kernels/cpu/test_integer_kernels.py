@@ -24,7 +24,7 @@ from lowerkit.targets.cpu.levels import cpu_features, runs_on_host
 from lowerkit.targets.plan import DeviceCode, Refusal
 from lowerkit.targets.region_view import RegionView
 from tests.support.kernels import LEVELS, run_plan
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 REQUANT = (

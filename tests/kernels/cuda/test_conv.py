@@ -14,8 +14,8 @@ from lowerkit.targets.cuda.families.windows.conv_layouts import TAPS_CHANNELS
 from lowerkit.targets.cuda.ptx import ptxas
 from lowerkit.targets.cuda.select import select_kernels
 from lowerkit.targets.region_view import RegionView
-from tests.support.randomness import RANDOM
 from tests.support.region_kernels import random
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.cuda_kernels import compile_cuda
 from tests.support.targets.cuda_windows import hold, planned, with_weights
 

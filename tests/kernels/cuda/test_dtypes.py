@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lowerkit.targets.region_view import RegionView
-from tests.support.randomness import RANDOM
 from tests.support.region_kernels import DTYPES, tensor
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.cuda_kernels import compile_cuda, run_cuda
 
 Array = np.ndarray[Any, Any]

@@ -19,8 +19,8 @@ from lowerkit.targets.cuda.triton.epilogue import read_epilogue
 from lowerkit.targets.cuda.triton.tensors import Frame
 from lowerkit.targets.plan import Refusal
 from lowerkit.targets.region_view import RegionView
-from tests.support.randomness import RANDOM
 from tests.support.region_kernels import DTYPES, anchored, tensor
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.cuda_kernels import compile_with, run_cuda
 
 Shape = list[int | str]

@@ -16,7 +16,7 @@ from lowerkit.runtimes.cuda.image import unpack
 from lowerkit.targets.cuda.ptx import ptxas
 from lowerkit.targets.region_view import RegionView
 from tests.kernels.cpu.test_generic import CASES, ELEMENTWISE, TOLERANCE, arrays_for, region
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.cuda_kernels import CudaRegion, compile_cuda, run_cuda
 
 Array = np.ndarray[Any, Any]

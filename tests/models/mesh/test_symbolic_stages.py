@@ -19,7 +19,7 @@ from lowerkit.runtimes.verify import verify_artifact
 from lowerkit.spmd.sharding import sharding_of
 from tests.support.models import symbolic_program
 from tests.support.processes import run_processes
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 
 @pytest.mark.parametrize("name", ["gpt2", "vit_b16"])

@@ -29,7 +29,7 @@ from lowerkit.runtimes.manifest import (
 )
 from lowerkit.runtimes.mesh.structs import WITH_ROOT
 from lowerkit.runtimes.session import Session
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 

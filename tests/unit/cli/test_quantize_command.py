@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.accelerators import installed
 from tests.support.targets.interpreted import InterpretedDevice, target_that
 from tests.unit.cli.conftest import RunCommand

@@ -22,7 +22,7 @@ from lowerkit.program.weights import Shard, WeightStore
 from lowerkit.runtimes.manifest import MeshAxis, ProgramSpec, Signature, Step, TensorSpec
 from lowerkit.runtimes.mesh.places import place_of
 from lowerkit.runtimes.mesh.simulated import run_simulated
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 MESH = {"pp": 2, "tp": 3}

@@ -18,7 +18,7 @@ from lowerkit.parity.gate_b import judge_activation
 from lowerkit.quantization.calibration_data import read_calibration, samples_of
 from lowerkit.quantization.methods import METHODS, MinMax, Percentile, make_method, unsigned_scaling
 from lowerkit.runtimes.manifest import Signature, TensorSpec
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.capture.onnx.eager import exact_session
 from lowerkit.program.dtypes import NUMPY_DTYPES
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.running import run_program
 
 Array = np.ndarray[Any, Any]

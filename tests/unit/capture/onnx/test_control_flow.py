@@ -19,7 +19,7 @@ from lowerkit.mlir import ir
 from lowerkit.passes.base import PassContext
 from lowerkit.pipeline import run_stages
 from lowerkit.program.program import Program
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import Array, assert_close, by_onnxruntime, by_reference, one_node, ours
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from lowerkit.errors import UnsupportedError
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import assert_close, by_onnxruntime, by_reference, normal, one_node, ours
 
 

@@ -12,7 +12,7 @@ from onnx import helper
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.compiler import CompileOptions, lower_program
 from lowerkit.errors import CaptureError
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import Array, assert_close, by_onnxruntime, one_node, ours
 
 BYTES = (np.uint8, np.int8)

@@ -10,7 +10,7 @@ from onnx import parser
 from lowerkit.capture.onnx.capture import capture_onnx
 from lowerkit.compiler import compile_program
 from lowerkit.errors import UnsupportedError
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import Array, assert_close, by_onnxruntime
 
 

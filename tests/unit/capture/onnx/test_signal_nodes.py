@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import assert_close, by_onnxruntime, by_reference, normal, one_node, ours
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lowerkit.capture.onnx.capture import capture_onnx
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.unit.capture.onnx.one_node_models import Array, assert_close, one_node, ours
 
 DTYPES = [np.uint16, np.uint32, np.uint64]

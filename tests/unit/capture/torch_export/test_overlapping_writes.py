@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lowerkit
 from lowerkit.errors import UnsupportedError
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 
 class Function(nn.Module):

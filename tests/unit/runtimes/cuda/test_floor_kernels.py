@@ -11,8 +11,8 @@ import pytest
 from lowerkit.runtimes.cuda.simulated import SimulatedGpu
 from lowerkit.runtimes.cuda.simulated.faults import KernelFault
 from lowerkit.targets.region_view import RegionView
-from tests.support.randomness import RANDOM
 from tests.support.region_kernels import DTYPES, anchored, tensor
+from tests.support.suite.randomness import RANDOM
 from tests.unit.runtimes.cuda.floor_kernels import FloorKernel, compile_region, run_kernel
 from tests.unit.runtimes.cuda.ptx_programs import assemble
 

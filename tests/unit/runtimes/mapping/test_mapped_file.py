@@ -12,7 +12,7 @@ import pytest
 
 from lowerkit.runtimes.mapping.checksum import joined
 from lowerkit.runtimes.mapping.mapped_file import MappedFile
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 PAGE = 4096
 

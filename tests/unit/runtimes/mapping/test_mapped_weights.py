@@ -18,7 +18,7 @@ from lowerkit.runtimes.mesh.simulated import simulated_sessions
 from lowerkit.runtimes.session import load
 from tests.support.handmade_code import f32
 from tests.support.mesh.collective_programs import copy, write_programs
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 Array = np.ndarray[Any, Any]
 COUNT = 1 << 16

@@ -50,8 +50,8 @@ from tests.support.mesh.collective_programs import (
     write_collectives,
     write_programs,
 )
-from tests.support.randomness import RANDOM
 from tests.support.ranks import PATIENCE
+from tests.support.suite.randomness import RANDOM
 
 SUM = CollectiveCall("all_reduce", "tp", "f32")
 

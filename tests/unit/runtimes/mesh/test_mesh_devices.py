@@ -17,7 +17,7 @@ from lowerkit.runtimes.mesh.simulated import first_failure
 from lowerkit.runtimes.session import load
 from tests.support.handmade_code import f32
 from tests.support.mesh.collective_programs import collective, copy, mesh_program, write_programs
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.accelerators import installed
 
 

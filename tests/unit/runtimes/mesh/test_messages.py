@@ -18,7 +18,7 @@ from lowerkit.runtimes.mesh.places import place_of, ranks_along
 from lowerkit.runtimes.session import load
 from tests.support.mesh.collective_programs import write_programs
 from tests.support.mesh.messages import one_message, ring
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 
 @pytest.mark.parametrize("behind", [True, False])

@@ -39,7 +39,7 @@ from tests.support.mesh.several_axes import (
     write_axes,
     write_gathered,
 )
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 X = np.ones(1, np.float32)
 

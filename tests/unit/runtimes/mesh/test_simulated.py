@@ -43,7 +43,7 @@ from tests.support.mesh.collective_programs import (
     same_bits,
     write_programs,
 )
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 RANKS = 3
 SUM = CollectiveCall("all_reduce", "tp", "f32")

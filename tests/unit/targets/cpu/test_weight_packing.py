@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lowerkit.targets.cpu.gemm.weight_packing import Packing
-from tests.support.randomness import RANDOM
+from tests.support.suite.randomness import RANDOM
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (32, 33), (2, 9, 31), (2, 3, 64, 1), (1, 1), (16, 32)])

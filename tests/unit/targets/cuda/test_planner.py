@@ -10,8 +10,8 @@ from lowerkit.dialect.interpreter.interpreter import interpret
 from lowerkit.targets.cuda.planned import PlannedRegion
 from lowerkit.targets.cuda.planner.plan import plan_region
 from lowerkit.targets.region_view import RegionView
-from tests.support.randomness import RANDOM
 from tests.support.region_kernels import anchored, tensor
+from tests.support.suite.randomness import RANDOM
 from tests.support.targets.cuda_kernels import compile_cuda, run_cuda
 
 
