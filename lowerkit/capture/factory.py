@@ -57,11 +57,15 @@ def make_model(text: str, *, meta: bool = False) -> Made:
     for part in match["attribute"].split("."):
         factory = getattr(factory, part, None)
     if not callable(factory):
-        public = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
+        public = sorted(
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not isinstance(value, type) and not name.startswith("_")
+        )
         raise InputError(
             "LK1001",
-            f"{match['module']} has no factory {match['attribute']!r}",
-            hint=f"it has {', '.join(public[:12]) or 'no functions'}",
+            f"{match['module']} has no function {match['attribute']!r}",
+            hint=f"its functions are {', '.join(public[:12])}" if public else "it defines no functions",
         )
     return _checked(_call(factory, text, meta), factory, text)
 
@@ -92,7 +96,7 @@ def _checked(result: Any, factory: Any, text: str) -> Made:
     if not isinstance(result, tuple) or len(result) != 2:
         raise CaptureError(
             "LK2001",
-            f"the factory {text} returned {type(result).__name__}, not (module, example_inputs)",
+            f"the factory {text} returned an object of type {type(result).__name__}, not (module, example_inputs)",
             location=location,
             hint="return a tuple of the module and the tuple of its example inputs",
         )

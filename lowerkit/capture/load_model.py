@@ -45,6 +45,8 @@ _FOREIGN = {
     b"#!": "a script",
 }
 _KNOWN = ".pt2 (torch.export), .pt (TorchScript), .onnx, path/to/file.py:factory and package.module:factory"
+_TFLITE = b"TFL3"
+"""Stands behind the first four bytes of a TensorFlow Lite model."""
 
 
 def capture_path(
@@ -94,13 +96,13 @@ def capture_path(
     if dtype is not None and kind != "torchscript":
         raise UsageError(
             "LK1004",
-            f"{path} fixes its element types; they cannot be converted to {dtype}",
+            f"the element types of {path} are fixed; they cannot be converted to {dtype}",
             hint="export the model in that type, or name a factory",
         )
     if dims and kind != "onnx":
         raise UsageError(
             "LK1004",
-            f"{path} fixes its shapes at export, --dynamic has no effect on it",
+            f"the shapes of {path} are fixed, so --dynamic has no effect",
             hint="export it with dynamic_shapes, or name a factory",
         )
 
@@ -131,6 +133,12 @@ def file_kind(path: Path) -> FileKind:
         CaptureError: LK2002, it is a pickle.
     """
     size = check_file(path)
+    if path.suffix == ".py":
+        raise InputError(
+            "LK1002",
+            f"{path} is a Python file, and does not say which function makes the model",
+            hint=f"name a function that returns (module, example_inputs), such as {path}:make_model",
+        )
     start = read_start(path, 512)
     if start.startswith(b"PK\x03\x04"):
         archive = read_archive(path)
@@ -138,7 +146,8 @@ def file_kind(path: Path) -> FileKind:
             raise _checkpoint(path)
         if archive.kind == "foreign":
             raise _foreign(
-                path, "a zip that torch did not write" if "manifest.json" not in archive.entries else "a zip"
+                path,
+                "a zip that torch did not write" if "manifest.json" not in archive.entries else "a compiled artifact",
             )
         if archive.kind == "exported":
             require_harmless_exported(path, archive)
@@ -150,6 +159,8 @@ def file_kind(path: Path) -> FileKind:
     for magic, name in _FOREIGN.items():
         if start.startswith(magic):
             raise _foreign(path, name)
+    if start[4:8] == _TFLITE:
+        raise _foreign(path, "a TensorFlow Lite model")
     if start.startswith(b"{") and size > 1:
         raise _foreign(path, "JSON")
     if int.from_bytes(start[:8], "little") <= size - 8 and start[8:9] == b"{":
@@ -160,13 +171,15 @@ def file_kind(path: Path) -> FileKind:
 def _checkpoint(path: Path) -> CaptureError:
     return CaptureError(
         "LK2002",
-        f"{path} is a pickled checkpoint (torch.save): unpickling runs code, so it is not loaded",
+        f"{path} is a pickled checkpoint (torch.save); it is not loaded, because unpickling can run code",
         hint=CHECKPOINT_HINT,
     )
 
 
 def _foreign(path: Path, what: str) -> InputError:
-    return InputError("LK1002", f"{path} is {what}, no model that lowerkit reads", hint=f"it reads {_KNOWN}")
+    return InputError(
+        "LK1002", f"{path} is {what}, not a model in a format that lowerkit reads", hint=f"lowerkit reads {_KNOWN}"
+    )
 
 
 def _from_factory(
