@@ -60,7 +60,8 @@ def make_model(text: str, *, meta: bool = False) -> Made:
         public = sorted(
             name
             for name, value in vars(module).items()
-            if callable(value) and not isinstance(value, type) and not name.startswith("_")
+            if callable(value) and not name.startswith("_") and not isinstance(value, type)
+            if getattr(value, "__module__", None) == module.__name__
         )
         raise InputError(
             "LK1001",
@@ -96,7 +97,7 @@ def _checked(result: Any, factory: Any, text: str) -> Made:
     if not isinstance(result, tuple) or len(result) != 2:
         raise CaptureError(
             "LK2001",
-            f"the factory {text} returned an object of type {type(result).__name__}, not (module, example_inputs)",
+            f"the factory {text} returned {type(result).__name__}, not (module, example_inputs)",
             location=location,
             hint="return a tuple of the module and the tuple of its example inputs",
         )
