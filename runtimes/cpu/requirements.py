@@ -78,6 +78,6 @@ def _unknown(what: str, given: str, known: Sequence[str]) -> RuntimeFault:
     near = get_close_matches(given, known, n=1)
     return RuntimeFault(
         "LK8005",
-        f"the artifact has no program for the {what} {given!r}, only for {', '.join(known)}",
+        f"the artifact has no program {'' if what == 'program' else f'for the {what} '}{given!r}; it has {', '.join(known)}",
         hint=f"did you mean {near[0]}?" if near else "name one of these, or compile the model again",
     )
