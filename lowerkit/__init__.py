@@ -50,10 +50,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lowerkit' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "errors":  # to catch what lowerkit raises needs no import of its own
+        return import_module("lowerkit.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lowerkit' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 

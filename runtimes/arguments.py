@@ -30,10 +30,9 @@ _DLPACK_DEVICES = {2: "CUDA", 3: "CUDA host", 7: "Vulkan", 8: "Metal", 10: "ROCm
 def mismatch(problems: Sequence[str], signature: Signature) -> RuntimeFault:
     """Returns the error that lists every problem."""
     expected = ", ".join(describe(spec) for spec in signature.inputs) or "no inputs"
-    count = f"{len(problems)} mismatches" if len(problems) > 1 else "a mismatch"
     return RuntimeFault(
         "LK8004",
-        f"the arguments do not fit the signature: {count}",
+        "the inputs do not match the model",
         details=problems,
         hint=f"the model takes {expected}",
     )
@@ -55,11 +54,11 @@ def collect(signature: Signature, inputs: Sequence[Any], named: Mapping[str, Any
     specs = signature.inputs
     problems: list[str] = []
     if len(inputs) > len(specs):
-        problems.append(f"{len(inputs)} positional arguments, the model has {len(specs)} inputs")
+        problems.append(f"{len(inputs)} inputs were given, but the model has {len(specs)}")
     positional = {spec.name for spec in specs[: len(inputs)]}
     known = {spec.name for spec in specs}
     problems += [f"input {name!r} is given twice" for name in named if name in positional]
-    problems += [f"{name!r} is not an input" for name in named if name not in known]
+    problems += [f"the model has no input {name!r}" for name in named if name not in known]
     arrays: list[Array] = []
     for index, spec in enumerate(specs):
         if index < len(inputs):
@@ -112,10 +111,12 @@ def _import(value: Any) -> Array:
     if isinstance(value, np.generic):
         return np.asarray(value)
     if not hasattr(value, "__dlpack__"):
-        raise TypeError(f"a {type(value).__name__} is no array (numpy, torch or DLPack)")
+        raise TypeError(f"a {type(value).__name__} is not an array (numpy, torch or DLPack)")
     device = int(value.__dlpack_device__()[0])
     if device != _DLPACK_CPU:
-        raise TypeError(f"it lies on a {_DLPACK_DEVICES.get(device, f'foreign ({device})')} device, expected the CPU")
+        raise TypeError(
+            f"it is on a {_DLPACK_DEVICES.get(device, f'foreign ({device})')} device; move it to the CPU first"
+        )
     if _is_without_memory(value):
         raise TypeError(f"a {type(value).__name__} has a shape and no values")
     if getattr(value, "requires_grad", False) is True:

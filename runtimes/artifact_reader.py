@@ -184,8 +184,11 @@ def _open_regular(path: Path) -> BinaryIO:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
+        hint = "check the path; artifacts are made by `lowerkit compile MODEL -o model.lk`"
+        if isinstance(error, FileNotFoundError):
+            raise ArtifactError("LK1001", f"{path} does not exist", hint=hint) from error
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ArtifactError("LK1001", f"{path} cannot be opened: {reason}") from error
+        raise ArtifactError("LK1001", f"{path} cannot be opened: {reason}", hint=hint) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ArtifactError("LK1001", f"{path} is not a file")

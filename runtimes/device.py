@@ -273,13 +273,13 @@ def stand_ins(device: str | None, names: Sequence[str]) -> dict[str, str]:
             has = (
                 f"the artifact was compiled for {' and '.join(names)}"
                 if names
-                else "the artifact runs on the CPU alone"
+                else "the artifact runs on the CPU only; compile the model with --target to run it elsewhere"
             )
             raise UsageError(
                 "LK1009",
-                f"--device {part}: no device has its place taken by {new!r}"
+                f"--device {part}: the artifact has no code for a device that {new!r} could stand for"
                 if not old
-                else f"no device is called {old!r}",
+                else f"--device {part}: the artifact was not compiled for a device called {old!r}",
                 hint=f"{has}; write NAME=DEVICE" if len(names) > 1 else has,
             )
         found[old] = new
@@ -289,7 +289,7 @@ def stand_ins(device: str | None, names: Sequence[str]) -> dict[str, str]:
 def _there_are(name: str, points: Mapping[str, EntryPoint]) -> str:
     near = difflib.get_close_matches(name, points, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"{guess}there are: {', '.join(sorted(points)) or 'none'}"
+    return f"{guess}the known devices are: {', '.join(sorted(points)) or 'none'}"
 
 
 def package_of(name: str) -> str:

@@ -115,6 +115,12 @@ def prepare_peer(name: str, model: BenchModel) -> Run:
             return prepare(model)
     except UnsupportedError:
         raise
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "LK4004",
+            f"the peer {name} needs the package {error.name}, which is not installed",
+            hint="pip install 'lowerkit[bench]', or leave the peer out of --peers",
+        ) from error
     except Exception as error:
         text = str(error).strip().splitlines()
         raise UnsupportedError("LK4004", f"{name} cannot run this model: {text[0] if text else error!r}") from error

@@ -33,6 +33,12 @@ def capture(
         CaptureError, UnsupportedError: see the front ends.
     """
     require_torch()
+    if hasattr(example_inputs, "__dlpack__"):  # a tensor is a sequence, too: of its rows
+        raise UsageError(
+            "LK1003",
+            f"example_inputs is a {type(example_inputs).__name__}, not a tuple of the arguments of forward",
+            hint="for a model of one input, write (x,)",
+        )
     kind = type(model)
     if any(base.__name__ == "ModelProto" and base.__module__.startswith("onnx") for base in kind.__mro__):
         from lowerkit.capture.onnx.capture import capture_onnx
@@ -55,7 +61,7 @@ def capture(
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             "LK2001",
-            f"{kind.__module__}.{kind.__qualname__} is no nn.Module, ExportedProgram, ScriptModule or ONNX model",
+            f"{kind.__module__}.{kind.__qualname__} is not an nn.Module, ExportedProgram, ScriptModule or ONNX model",
             hint="for a file give its path as a string; wrap a function in an nn.Module",
         )
     if example_inputs is None and not kwargs:

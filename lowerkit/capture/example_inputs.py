@@ -43,7 +43,7 @@ def refuse_dynamic_shapes(dynamic_shapes: Any, what: str, hint: str = "export it
         UsageError: LK1004.
     """
     if dynamic_shapes is not None:
-        raise UsageError("LK1004", f"{what} fixes its shapes, dynamic_shapes has no effect on it", hint=hint)
+        raise UsageError("LK1004", f"the shapes of {what} are fixed, so dynamic_shapes has no effect", hint=hint)
 
 
 def as_array(value: Any) -> Array:
@@ -58,7 +58,7 @@ def in_order(expected: Sequence[Expected], positional: Sequence[Any], named: Map
         InputError: LK1003, with every input that is missing, unknown or given twice.
     """
     names = [entry.name for entry in expected]
-    problems = [f"{name!r} is no input of the model" for name in named if name not in names]
+    problems = [f"the model has no input {name!r}" for name in named if name not in names]
     if len(positional) > len(names):
         problems.append(f"{len(positional)} inputs were given by position, the model takes {len(names)}")
     values = dict(zip(names, positional, strict=False))

@@ -57,11 +57,16 @@ def make_model(text: str, *, meta: bool = False) -> Made:
     for part in match["attribute"].split("."):
         factory = getattr(factory, part, None)
     if not callable(factory):
-        public = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
+        public = sorted(
+            name
+            for name, value in vars(module).items()
+            if callable(value) and not name.startswith("_") and not isinstance(value, type)
+            if getattr(value, "__module__", None) == module.__name__
+        )
         raise InputError(
             "LK1001",
-            f"{match['module']} has no factory {match['attribute']!r}",
-            hint=f"it has {', '.join(public[:12]) or 'no functions'}",
+            f"{match['module']} has no function {match['attribute']!r}",
+            hint=f"its functions are {', '.join(public[:12])}" if public else "it defines no functions",
         )
     return _checked(_call(factory, text, meta), factory, text)
 

@@ -104,7 +104,9 @@ def parse_inputs(texts: Sequence[str]) -> list[InputSpec]:
     if problems:
         raise UsageError(
             "LK1004",
-            f"{len(problems)} --input cannot be parsed",
+            "an --input cannot be parsed"
+            if len(problems) == 1
+            else f"{len(problems)} --input options cannot be parsed",
             details=problems,
             hint=f"write {_EXAMPLES}; element types: {', '.join(NUMPY_DTYPES)}",
         )
@@ -158,7 +160,10 @@ def parse_dynamic(texts: Sequence[str]) -> list[DynamicDim]:
             dims.append(dim)
     if problems:
         raise UsageError(
-            "LK1004", f"{len(problems)} --dynamic cannot be parsed", details=problems, hint="write --dynamic x:0=1..64"
+            "LK1004",
+            "a --dynamic cannot be parsed" if len(problems) == 1 else f"{len(problems)} --dynamic cannot be parsed",
+            details=problems,
+            hint="write --dynamic x:0=1..64: dim 0 of input x takes every size from 1 to 64",
         )
     return dims
 
@@ -180,10 +185,10 @@ def example_arrays(
     """
     by_name = {spec.name: spec for spec in specs}
     problems = [
-        f"{name!r} is no input of the model" for name in by_name if name not in {entry.name for entry in expected}
+        f"the model has no input {name!r}" for name in by_name if name not in {entry.name for entry in expected}
     ]
     problems += [
-        f"--dynamic names {dim.name!r}, which is no input of the model"
+        f"--dynamic names {dim.name!r}, but the model has no such input"
         for dim in dynamic
         if dim.name not in {entry.name for entry in expected}
     ]
@@ -200,7 +205,7 @@ def example_arrays(
                 shape = spec.shape if spec is not None and spec.shape is not None else entry.shape
                 if shape is None:
                     if entry.required:
-                        problems.append(f"{entry.name!r} is missing: its shape is not known")
+                        problems.append(f"input {entry.name!r} is missing, and the file does not state its shape")
                     continue
                 dtype = (spec.dtype if spec is not None else None) or entry.dtype or "f32"
                 array = _random(_concrete(shape, entry, ranges, symbols), dtype, generator)
@@ -212,10 +217,9 @@ def example_arrays(
     if problems:
         raise InputError(
             "LK1003",
-            f"{len(problems)} inputs are missing or do not fit the model "
-            f"(its inputs: {', '.join(_text(entry) for entry in expected) or 'none'})",
+            f"the inputs do not match the model, which takes {', '.join(map(_text, expected)) or 'none'}",
             details=problems,
-            hint=f"write one --input for each, such as {_EXAMPLES}",
+            hint=f"write one --input for each input, such as {_EXAMPLES}",
         )
     return arrays
 
@@ -247,7 +251,9 @@ def _load(path: Path) -> Array:
     try:
         array = np.load(path, mmap_mode=None, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise InputError("LK1002", f"{path} is no .npy file: {error}", hint="write it with numpy.save") from error
+        raise InputError(
+            "LK1002", f"{path} is not a .npy file that can be read", hint="write it with numpy.save"
+        ) from error
     if not isinstance(array, np.ndarray):
         raise InputError("LK1002", f"{path} holds several arrays", hint="write one array with numpy.save")
     try:
@@ -260,13 +266,13 @@ def _load(path: Path) -> Array:
 def _mismatches(array: Array, entry: Expected) -> list[str]:
     problems: list[str] = []
     if entry.dtype is not None and name_of(array.dtype) != entry.dtype:
-        problems.append(f"element type {name_of(array.dtype)} was given, the model takes {entry.dtype}")
+        problems.append(f"it has element type {name_of(array.dtype)}, but the model takes {entry.dtype}")
     if entry.shape is not None:
         fits = len(array.shape) == len(entry.shape) and all(
             not isinstance(want, int) or want == have for want, have in zip(entry.shape, array.shape, strict=True)
         )
         if not fits:
-            problems.append(f"shape {_shape_text(array.shape)} was given, the model takes {_shape_text(entry.shape)}")
+            problems.append(f"it has shape {_shape_text(array.shape)}, but the model takes {_shape_text(entry.shape)}")
     return problems
 
 
@@ -275,5 +281,9 @@ def _shape_text(shape: Sequence[Any]) -> str:
 
 
 def _text(entry: Expected) -> str:
-    shape = "?" if entry.shape is None else _shape_text(entry.shape)
-    return f"{entry.name}:{shape}:{entry.dtype or '?'}"
+    """Writes an input as ``--input`` takes it, as far as the model states it."""
+    if entry.shape is None:
+        return (
+            f"{entry.name} (shape unknown)" if entry.dtype is None else f"{entry.name} ({entry.dtype}, shape unknown)"
+        )
+    return f"{entry.name}:{_shape_text(entry.shape)}:{entry.dtype or '?'}"

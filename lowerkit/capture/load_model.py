@@ -1,20 +1,19 @@
 """``capture_path``: from what a user names on a command line to a Program.
 
-The content decides, not the extension: a zip is looked into, a pickle is recognised (and never loaded), the rest is
-tried as ONNX.
+What a file is, :mod:`~lowerkit.capture.file_kind` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from lowerkit.capture.archives import CHECKPOINT_HINT, read_archive, require_harmless_exported
 from lowerkit.capture.example_inputs import Given, in_order, nested_in_order, refuse_dynamic_shapes
 from lowerkit.capture.factory import is_factory, make_model
+from lowerkit.capture.file_kind import file_kind
 from lowerkit.capture.input_spec import (
     DynamicDim,
     Expected,
@@ -24,27 +23,11 @@ from lowerkit.capture.input_spec import (
     parse_dynamic,
     parse_inputs,
 )
-from lowerkit.capture.torchscript.storage_checks import require_whole_storages
-from lowerkit.errors import CaptureError, InputError, UsageError
+from lowerkit.errors import InputError, UsageError
 from lowerkit.program.dtypes import to_torch, torch_dtype, torch_name_of
-from lowerkit.program.files import SourceFile, check_file, hash_file, read_start
+from lowerkit.program.files import SourceFile, hash_file
 from lowerkit.program.program import Program
 from lowerkit.torch_version import require_torch
-
-FileKind = Literal["exported", "torchscript", "onnx"]
-
-_PICKLE_STARTS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_FOREIGN = {
-    b"\x89HDF": "an HDF5 file",
-    b"\x7fELF": "a native program",
-    b"GGUF": "a GGUF file",
-    b"\x1f\x8b": "a gzip file",
-    b"\x89PNG": "a picture",
-    b"\x93NUM": "a numpy array",
-    b"%PDF": "a PDF",
-    b"#!": "a script",
-}
-_KNOWN = ".pt2 (torch.export), .pt (TorchScript), .onnx, path/to/file.py:factory and package.module:factory"
 
 
 def capture_path(
@@ -94,13 +77,13 @@ def capture_path(
     if dtype is not None and kind != "torchscript":
         raise UsageError(
             "LK1004",
-            f"{path} fixes its element types; they cannot be converted to {dtype}",
+            f"the element types of {path} are fixed; they cannot be converted to {dtype}",
             hint="export the model in that type, or name a factory",
         )
     if dims and kind != "onnx":
         raise UsageError(
             "LK1004",
-            f"{path} fixes its shapes at export, --dynamic has no effect on it",
+            f"the shapes of {path} are fixed, so --dynamic has no effect",
             hint="export it with dynamic_shapes, or name a factory",
         )
 
@@ -121,52 +104,6 @@ def capture_path(
         program = from_archive()
     program.sources.append(source)
     return program
-
-
-def file_kind(path: Path) -> FileKind:
-    """Tells what a file is, by its content.
-
-    Raises:
-        InputError: LK1001, LK1002: it cannot be read or is of a format that is not captured.
-        CaptureError: LK2002, it is a pickle.
-    """
-    size = check_file(path)
-    start = read_start(path, 512)
-    if start.startswith(b"PK\x03\x04"):
-        archive = read_archive(path)
-        if archive.kind == "checkpoint":
-            raise _checkpoint(path)
-        if archive.kind == "foreign":
-            raise _foreign(
-                path, "a zip that torch did not write" if "manifest.json" not in archive.entries else "a zip"
-            )
-        if archive.kind == "exported":
-            require_harmless_exported(path, archive)
-        if archive.kind == "torchscript":
-            require_whole_storages(path, archive)
-        return archive.kind
-    if start.startswith(_PICKLE_STARTS) or start[257:262] == b"ustar":
-        raise _checkpoint(path)
-    for magic, name in _FOREIGN.items():
-        if start.startswith(magic):
-            raise _foreign(path, name)
-    if start.startswith(b"{") and size > 1:
-        raise _foreign(path, "JSON")
-    if int.from_bytes(start[:8], "little") <= size - 8 and start[8:9] == b"{":
-        raise _foreign(path, "a safetensors file: weights without a model")
-    return "onnx"
-
-
-def _checkpoint(path: Path) -> CaptureError:
-    return CaptureError(
-        "LK2002",
-        f"{path} is a pickled checkpoint (torch.save): unpickling runs code, so it is not loaded",
-        hint=CHECKPOINT_HINT,
-    )
-
-
-def _foreign(path: Path, what: str) -> InputError:
-    return InputError("LK1002", f"{path} is {what}, no model that lowerkit reads", hint=f"it reads {_KNOWN}")
 
 
 def _from_factory(

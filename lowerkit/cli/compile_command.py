@@ -183,11 +183,12 @@ def describe(summary: dict[str, Any]) -> str:
 def check_output(model: str, output: Path) -> None:
     """Raises when the artifact would overwrite the model, or cannot be written where it is asked for."""
     try:
-        is_same = output.exists() and Path(model).samefile(output)
+        paths = (Path(model), Path(model.rpartition(":")[0] or model))  # a file, or that of a factory
+        is_same = output.exists() and any(path.exists() and path.samefile(output) for path in paths)
     except (OSError, ValueError):  # no such model: capture says so
         is_same = False
     if is_same:
-        raise UsageError("LK1006", f"the output {output} is the model itself", hint="name another file with -o")
+        raise UsageError("LK1006", f"the output {output} would overwrite the model", hint="name another file with -o")
     if not output.parent.is_dir():
         raise InputError(
             "LK1005", f"the folder {output.parent} does not exist", hint="create it, or choose another with -o"

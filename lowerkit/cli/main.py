@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+from difflib import get_close_matches
 from typing import NoReturn
 
 import click
@@ -47,6 +48,16 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         return importlib.import_module(f"lowerkit.cli.{cmd_name.replace('-', '_')}_command").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the command that a mistyped one resembles."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            nearby = get_close_matches(args[0], COMMANDS, n=1)
+            meant = f"Did you mean {nearby[0]!r}?" if nearby else "Run 'lowerkit --help' for the list of commands."
+            ctx.fail(f"There is no command {args[0]!r}. {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands without importing any."""

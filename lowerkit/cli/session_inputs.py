@@ -37,16 +37,16 @@ def read_inputs(signature: Signature, texts: Sequence[str], seed: int) -> dict[s
     for text in texts:
         name, array = _read(text, generator)
         if name not in known:
-            problems.append(f"{name!r} is not an input of the model")
+            problems.append(f"the model has no input {name!r}")
         arrays[name] = array
     problems += [
-        f"{spec.name!r} ({spec.dtype}, {'x'.join(map(to_text, spec.shape))}) is missing"
+        f"input {spec.name!r} ({spec.dtype}, {'x'.join(map(to_text, spec.shape)) or 'scalar'}) is missing"
         for spec in signature.inputs
         if spec.name not in arrays
     ]
     if problems:
         expected = " ".join(f"--input {spec.name}=@{spec.name}.npy" for spec in signature.inputs)
-        raise UsageError("LK1003", "the inputs do not fit the model", details=problems, hint=f"give {expected}")
+        raise UsageError("LK1003", "the inputs do not match the model", details=problems, hint=f"write {expected}")
     return arrays
 
 
@@ -55,22 +55,28 @@ def _read(text: str, generator: np.random.Generator) -> tuple[str, np.ndarray[An
         name, _, file = text.partition("=@")
         try:
             return name, np.load(Path(file), allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError("LK1001", f"{file} cannot be read as .npy: {error}") from error
+        except OSError as error:
+            raise InputError(
+                "LK1001", f"{file} cannot be read: {error.strerror or error}", hint="check the path"
+            ) from error
+        except ValueError as error:
+            raise InputError(
+                "LK1001", f"{file} is not a .npy file that can be read", hint="write it with numpy.save"
+            ) from error
     parts = text.rsplit(":", 2)
     try:
         name, shape_text, dtype = parts
         shape = [int(extent) for extent in shape_text.split("x") if extent]
     except ValueError:
         raise UsageError(
-            "LK1004", f"--input {text!r} cannot be read", hint="write NAME=@FILE.npy or NAME:1x3x224x224:f32"
+            "LK1004", f"--input {text!r} cannot be parsed", hint="write NAME=@FILE.npy or NAME:1x3x224x224:f32"
         ) from None
     if dtype == "bf16":
         import ml_dtypes
 
         return name, generator.standard_normal(shape).astype(ml_dtypes.bfloat16)
     if dtype not in _NUMPY_NAMES:
-        raise UsageError("LK1004", f"{dtype!r} is no element type", hint="use " + ", ".join([*_NUMPY_NAMES, "bf16"]))
+        raise UsageError("LK1004", f"unknown element type {dtype!r}", hint="use " + ", ".join([*_NUMPY_NAMES, "bf16"]))
     if dtype.startswith("f"):
         return name, generator.standard_normal(shape).astype(_NUMPY_NAMES[dtype])
     return name, generator.integers(0, 2 if dtype == "i1" else RANDOM_INTEGERS_BELOW, shape).astype(_NUMPY_NAMES[dtype])

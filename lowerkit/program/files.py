@@ -59,18 +59,20 @@ def check_file(path: Path) -> int:
     except FileNotFoundError:
         nearby = _similar(path)
         raise InputError(
-            "LK1001", f"{path} does not exist", hint=f"did you mean {nearby}?" if nearby else "check the path"
+            "LK1001",
+            f"{path} does not exist",
+            hint=f"did you mean {nearby}?" if nearby else "check the path and the working directory",
         ) from None
     except (OSError, ValueError) as error:
         raise InputError("LK1001", f"{path!s:.200} cannot be read: {error}", hint="check the path") from error
     if stat.S_ISDIR(status.st_mode):
-        raise InputError("LK1001", f"{path} is a folder", hint="name the model file inside it")
+        raise InputError("LK1001", f"{path} is a folder, not a file", hint="name the file inside it")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError("LK1001", f"{path} is no regular file", hint="copy the model to a plain file")
+        raise InputError("LK1001", f"{path} is not a regular file", hint="copy the model to a plain file")
     if status.st_size == 0:
         raise InputError("LK1002", f"{path} is empty", hint="copy or export the file again")
     if not os.access(path, os.R_OK):
-        raise InputError("LK1001", f"{path} may not be read by this user", hint="check its permissions")
+        raise InputError("LK1001", f"this user may not read {path}", hint="check its permissions")
     return status.st_size
 
 

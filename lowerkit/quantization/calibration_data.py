@@ -24,7 +24,12 @@ def read_calibration(path: Path) -> dict[str, Array]:
         InputError: LK1001, LK1002, the file is missing or is none.
     """
     if not path.is_file():
-        raise InputError("LK1001", f"the calibration file {path} does not exist")
+        state = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(
+            "LK1001",
+            f"the calibration file {path} {state}",
+            hint="write one with numpy.savez: an array for each input, samples along the first axis",
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -70,7 +75,7 @@ def samples_of(signature: Signature, arrays: Mapping[str, Array]) -> Sequence[Sa
     if problems:
         names = ", ".join(spec.name for spec in signature.inputs)
         raise InputError(
-            "LK1003", "the calibration data does not fit the model", details=problems, hint=f"its inputs are: {names}"
+            "LK1003", "the calibration data does not match the model", details=problems, hint=f"its inputs are: {names}"
         )
     return [[column[index] for column in columns] for index in range(counts.pop() if counts else 0)]
 

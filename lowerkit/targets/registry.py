@@ -32,7 +32,9 @@ def target_class(name: str) -> type[Target]:
         near = difflib.get_close_matches(name, points, 1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         raise UnsupportedError(
-            "LK4003", f"there is no target {name!r}", hint=f"{guess}the targets here are: {', '.join(sorted(points))}"
+            "LK4003",
+            f"there is no target {name!r}",
+            hint=f"{guess}the installed targets are: {', '.join(sorted(points))}",
         )
     rivals = packages_of(GROUP, name)
     if len(rivals) > 1:

@@ -75,9 +75,10 @@ def _is_for(program: ProgramSpec, target: str) -> bool:
 
 
 def _unknown(what: str, given: str, known: Sequence[str]) -> RuntimeFault:
+    asked = f"program {given!r}" if what == "program" else f"program for the {what} {given!r}"
     near = get_close_matches(given, known, n=1)
     return RuntimeFault(
         "LK8005",
-        f"the artifact holds no program for the {what} {given!r}; it has {', '.join(known)}",
+        f"the artifact has no {asked}; it has {', '.join(known)}",
         hint=f"did you mean {near[0]}?" if near else "name one of these, or compile the model again",
     )

@@ -88,7 +88,7 @@ def test_called_with_a_flat_list(compiled: Any) -> None:
         (lambda state, named: state.update(cd=(state["h"],)), r"state\['cd'\] is 1 items, expected a tuple of 2"),
         (lambda state, named: state.update(cd=3), r"state\['cd'\] is int, expected a tuple of 2"),
         (lambda state, named: named.update(extra=[named["extra"][0], {}]), r"extra\[1\] has the keys \[\]"),
-        (lambda state, named: named.update(other=[1]), "'other' is not an input"),
+        (lambda state, named: named.update(other=[1]), "the model has no input 'other'"),
         (lambda state, named: named.pop("mask"), "'mask' is missing"),
     ],
 )

@@ -94,7 +94,7 @@ def test_dynamic_shapes_are_heeded_or_refused(models: dict[str, Any], kind: str)
         (dim,) = captured(models[kind], inputs, None, shapes).signature.dims
         assert (dim.name, dim.maximum) == ("batch", 8)
         return
-    with pytest.raises(LowerkitError, match=r"LK1004.*fixes its shapes"):
+    with pytest.raises(LowerkitError, match=r"LK1004.*the shapes of .* are fixed"):
         captured(models[kind], inputs, None, shapes)
 
 

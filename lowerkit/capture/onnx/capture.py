@@ -53,7 +53,7 @@ def parse_model(data: bytes, what: str) -> ModelProto:
         model.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
         raise InputError(
-            "LK1002", f"{what} is no ONNX model, or a part of one: {error}", hint="copy or export the file again"
+            "LK1002", f"{what} is not a complete ONNX model: {error}", hint="copy or export the file again"
         ) from error
     if not model.HasField("graph") or not model.graph.output or not model.opset_import:
         raise InputError(

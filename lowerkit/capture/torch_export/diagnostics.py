@@ -45,14 +45,18 @@ def capture_error(error: Exception, what: str) -> LowerkitError:
     if kind in ("GuardOnDataDependentSymNode", "DataDependentOutputException", "PendingUnbackedSymbolNotFound"):
         return UnsupportedError(
             "LK4002",
-            message,
+            f"{what}: a branch or a size depends on the values of a tensor",
             location=place,
-            hint="the model decides by the values of a tensor; use torch.where, or fix the shape",
+            details=[f"{kind}: {first_line(error)}"],
+            hint="use torch.where to select, torch.cond to branch, or a size that does not depend on data",
         )
     details = [line.strip()[2:] for line in str(error).splitlines()[1:] if line.strip().startswith("- ")][:8]
-    hint = "call the model with these inputs in eager mode first; if that works, see the message above"
+    hint = "run the model with these inputs in eager PyTorch; if that works, torch.export does not support the model"
     if kind in ("ConstraintViolationError", "UserError") and "onstraint" in str(error):
-        hint = "the dims that are declared dynamic do not fit the model: give dims that must be equal the same name"
+        hint = (
+            "the model contradicts a dim that is declared dynamic: give dims that are always equal one name, and "
+            "example inputs a size of 2 or more"
+        )
     return CaptureError("LK2001", message, op=_refusing(error), location=place, details=details, hint=hint)
 
 
@@ -181,7 +185,7 @@ def refuse_unsupported(exported: FunctionalProgram) -> None:
     if dependent:
         raise UnsupportedError(
             "LK4002",
-            "the shapes of tensors depend on the values of others",
+            "a shape depends on the values of a tensor",
             details=list(dependent),
-            hint="use torch.where in the place of indexing by a mask, or fix the shape",
+            hint="use torch.where instead of indexing by a mask, or give the result a fixed shape",
         )

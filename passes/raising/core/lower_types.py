@@ -103,5 +103,5 @@ def unsupported(ops: Mapping[ir.Operation, str], context: PassContext) -> Unsupp
         "LK4001",
         f"the model uses {count} op{'s' if count != 1 else ''} that cannot be lowered",
         details=sorted(details),
-        hint="replace these ops in the model, or raise them in a pass of your own before lower-types",
+        hint="replace these ops in the model, or add a rule for them: docs/contributing.md has the recipe",
     )

@@ -96,7 +96,7 @@ def test_element_type_option(folder: Path) -> None:
     ("text", "error", "code", "words"),
     [
         ("model.py:nobody", InputError, "LK1001", "make, named"),
-        ("model.py:NOT_CALLABLE", InputError, "LK1001", "no factory"),
+        ("model.py:NOT_CALLABLE", InputError, "LK1001", "no function"),
         ("model.py:fails", CaptureError, "LK2001", "ValueError: no weights here"),
         ("model.py:wrong", CaptureError, "LK2001", "returned Model"),
         ("nobody.py:make", InputError, "LK1001", "does not exist"),
@@ -129,7 +129,7 @@ def test_a_module_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("inputs", "dynamic", "words"),
     [
-        (["y:1:f32"], [], "'y' is no input"),
+        (["y:1:f32"], [], "the model has no input 'y'"),
         (["x:3:f32"], [], "x: "),
         ([], ["y:0=1..2"], "'y'"),
         ([], ["x:7=1..2"], "dim 7"),

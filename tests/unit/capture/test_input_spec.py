@@ -118,10 +118,10 @@ def test_all_mismatches_are_reported_at_once(tmp_path: Path) -> None:
         example_arrays(expected, [InputSpec("x", file=path), InputSpec("w", (1,))])
     text = str(caught.value)
     assert caught.value.code == "LK1003"
-    assert "f64 was given, the model takes f32" in text
-    assert "2x2 was given, the model takes 3x2" in text
+    assert "it has element type f64, but the model takes f32" in text
+    assert "it has shape 2x2, but the model takes 3x2" in text
     assert "'y' is missing" in text
-    assert "'w' is no input" in text
+    assert "the model has no input 'w'" in text
 
 
 @pytest.mark.parametrize(

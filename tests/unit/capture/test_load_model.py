@@ -16,7 +16,8 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from lowerkit.capture.load_model import capture_path, file_kind
+from lowerkit.capture.file_kind import file_kind
+from lowerkit.capture.load_model import capture_path
 from lowerkit.errors import CaptureError, InputError, LowerkitError, UsageError
 from lowerkit.runtimes.manifest import Dim
 

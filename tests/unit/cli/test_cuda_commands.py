@@ -128,12 +128,12 @@ def test_devices_that_are_none(model: Path, tmp_path: Path, lowerkit_command: Ru
     done = lowerkit_command("run", artifact, "--device", "cuda-smi", "--input", "x:5x8:f32")
     assert done.code == 2 and "did you mean 'cuda-sim'" in done.err
     done = lowerkit_command("run", artifact, "--device", "npu=cuda-sim", "--input", "x:5x8:f32")
-    assert done.code == 2 and "no device is called 'npu'" in done.err and "compiled for cuda" in done.err
+    assert done.code == 2 and "not compiled for a device called 'npu'" in done.err and "compiled for cuda" in done.err
     done = lowerkit_command("compile", f"{model}:model", "--target", "cuda:sm_91", "-o", tmp_path / "other.lk")
     assert done.code == 4 and "did you mean 'sm_90'" in done.err and "sm_120" in done.err
     assert lowerkit_command("compile", f"{model}:model", "-o", artifact).code == 0
     done = lowerkit_command("run", artifact, "--device", "cuda-sim", "--input", "x:5x8:f32")
-    assert done.code == 2 and "runs on the CPU alone" in done.err
+    assert done.code == 2 and "runs on the CPU only" in done.err
 
 
 def test_a_damaged_image_is_named(model: Path, tmp_path: Path, lowerkit_command: RunCommand) -> None:

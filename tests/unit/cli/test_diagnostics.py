@@ -6,12 +6,16 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+import torch
 
+import lowerkit
 from lowerkit import errors
 from lowerkit.cli.diagnostics import exit_with_diagnostic
+from tests.unit.cli.conftest import RunCommand
 
 
 @pytest.mark.parametrize(
@@ -80,3 +84,45 @@ def test_what_a_terminal_takes_for_commands_is_not_printed(capsys: pytest.Captur
     with pytest.raises(SystemExit):
         exit_with_diagnostic(errors.InputError("LK1002", "entry \x1b]0;title\x07 is cut"))
     assert "entry ?]0;title? is cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["complie", "x"], 2, "There is no command 'complie'. Did you mean 'compile'?"),
+        (["xyzzy"], 2, "Run 'lowerkit --help' for the list of commands."),
+        (["compile", "MODEL.py"], 3, "name a function that returns (module, example_inputs), such as"),
+        (["compile", "MODEL.py:nothing"], 3, "its functions are make"),
+        (["compile", "MODEL.py:make", "-o", "MODEL.py"], 2, "would overwrite the model"),
+        (["compile", "model.tflite"], 3, "model.tflite is a TensorFlow Lite model, not a model in a format that"),
+        (["compile", "MODEL.py:make", "--dynamic", "y:0=1..4"], 3, "'y', but the model has no such input"),
+        (["run", "missing.lk"], 3, "missing.lk does not exist\n  hint: check the path; artifacts are made by"),
+        (["quantize", "MODEL.py:make", "--calib", ".", "-o", "q.lk"], 3, "the calibration file . is a folder"),
+    ],
+)
+def test_common_mistakes_are_answered_in_plain_words(
+    words: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lowerkit_command: RunCommand,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "import torch\n\n\ndef make():\n    return torch.nn.ReLU(), (torch.ones(2, 3),)\n"
+    (tmp_path / "MODEL.py").write_text(source)
+    (tmp_path / "model.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(64))
+    outcome = lowerkit_command(*words)
+    assert (outcome.code, said in outcome.err) == (code, True), outcome.err
+    assert (tmp_path / "MODEL.py").read_text() == source
+
+
+def test_a_tensor_in_the_place_of_example_inputs_is_refused_with_the_way_out() -> None:
+    x: Any = torch.ones(2, 3)
+    with pytest.raises(errors.UsageError, match=r"LK1003.*example_inputs is a Tensor(.|\n)*write \(x,\)"):
+        lowerkit.compile(torch.nn.ReLU(), x)
+
+
+def test_errors_are_an_attribute_of_the_package() -> None:
+    code = "import sys, lowerkit; assert lowerkit.errors.LowerkitError; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -154,14 +154,15 @@ def _archives() -> list[bytes]:
 
 def tell_archive(path: Path) -> str:
     """The zip reader: what kind of file is it, and is it harmless?"""
-    from lowerkit.capture.load_model import file_kind
+    from lowerkit.capture.file_kind import file_kind
 
     return file_kind(path)
 
 
 def capture_archive(path: Path) -> str:
     """Captures an export or a TorchScript file."""
-    from lowerkit.capture.load_model import capture_path, file_kind
+    from lowerkit.capture.file_kind import file_kind
+    from lowerkit.capture.load_model import capture_path
 
     name = "input" if file_kind(path) == "exported" else "input_1"
     return capture_path(path, [f"{name}:3x8:f32"]).stage
