@@ -18,6 +18,7 @@ built=.venv/lowerkit-built # the stamp of lowerkit itself; each set has one of i
 # Whether a stamp is newer than what it vouches for.
 is_current() {
     [ -f "$1" ] && [ ! pyproject.toml -nt "$1" ] && [ ! tools/constraints.txt -nt "$1" ] &&
+        [ ! lowerkit/version.py -nt "$1" ] &&
         [ -z "$(find runtimes/native -newer "$1" -print -quit)" ]
 }
 
