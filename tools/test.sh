@@ -46,7 +46,7 @@ case $tier in
         python -m tools.suite.changed "${since[@]}" >build/changed-tests.txt
         mapfile -t files < <(python -m tools.suite.changed "${since[@]}" --files)
         if [ ${#files[@]} -gt 0 ]; then
-            step "types of the files that changed" pyright "${files[@]}"
+            step "types of the files that changed" pyright --threads 2 "${files[@]}"
         fi
         tests=(@build/changed-tests.txt)
         if [ "$(cat build/changed-tests.txt)" = everything ]; then
@@ -58,7 +58,7 @@ case $tier in
 esac
 
 step "browser" bash tools/browser.sh
-step "types" pyright
+step "types" pyright --threads 2
 
 echo "== pytest"
 case $tier in

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -67,7 +69,8 @@ def test_decomposing_gives_what_pytorch_gives_and_restores_its_operators() -> No
     exported = torch.export.export(Composites(), (torch.randn(3, 3),))
     aten = torch.ops.aten
     operators = (aten.linear.default, aten.einsum.default, aten.std.dim)
-    for table in ({}, {aten.linear.default: lambda x, y: x @ y.t()}):
+    tables: list[dict[Any, Any]] = [{}, {aten.linear.default: lambda x, y: x @ y.t()}]
+    for table in tables:
         wanted = exported.run_decompositions(table)
         before = [dict(operator.py_kernels) for operator in operators]
         assert str(run_decompositions(exported, table).graph) == str(wanted.graph)
