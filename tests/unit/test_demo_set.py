@@ -117,7 +117,7 @@ def test_test_set_includes_the_demo_set() -> None:
 
 def test_demo_installs_the_demo_set_and_the_tests_the_test_set() -> None:
     assert "bash tools/setup.sh demo" in demo_lines()
-    assert "bash tools/setup.sh test" in (ROOT / "tools/test.sh").read_text().splitlines()
+    assert "bash tools/setup.sh test\n" in (ROOT / "tools/test.sh").read_text()
 
 
 def test_pinned_versions_cover_the_demo_set() -> None:
