@@ -6,12 +6,14 @@ needed beside it is that nothing hides a line from the test that needs it:
 * Kernels and programs are made again by each test. A hit in the cache of the run would hide the lines that make them.
 * Work for a worker process is done in the test's own process: a worker serves several tests and is killed at the end,
   with what it had recorded.
+* What functions of the package remember (``functools.cache``) is forgotten before each test, for the same reason.
 * A rank is forked from a server that an earlier test started, so it is told which test it belongs to.
 * Files that a test opens are its dependencies too, for example the page whose examples it runs.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -28,6 +30,7 @@ OF_WORKERS = ("test_worker_process.py", "test_compile_pool.py", "test_hostile_pa
 """Tests of the worker processes themselves, which need real ones."""
 
 _IN_PROCESS = threading.Lock()
+_Remembering: Any = type(functools.cache(len))
 
 
 def current_test() -> str:
@@ -102,7 +105,10 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.test = nodeid.partition("[")[0]
+        test = nodeid.partition("[")[0]
+        if test != self.test:
+            _forget()
+        self.test = test
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid.partition("::")[0]] += report.duration
@@ -115,6 +121,15 @@ class Recorder:
         opened = {test: sorted(filter(None, map(_in_project, paths))) for test, paths in self.opened.items()}
         for name, content in (("opened", opened), ("seconds", self.seconds)):
             (self.folder / f"{name}-{worker or 'main'}.json").write_text(json.dumps(content))
+
+
+def _forget() -> None:
+    """Empty the caches of the package's functions; contexts and machines of LLVM and MLIR have users, and stay."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "lowerkit":
+            for value in list(vars(module).values()):
+                if isinstance(value, _Remembering) and value.__name__ not in ("_context", "_machine"):
+                    value.cache_clear()
 
 
 def _in_project(path: str) -> str:
