@@ -68,7 +68,15 @@ def test_add_with_a_mask() -> None:
     assert found.share >= LEAST, found.report()
 
 
-@pytest.mark.parametrize(("kind", "depth", "stages", "every"), [("fp16", 32, 2, 6), ("fp32", 16, 3, 6)])
+@pytest.mark.parametrize(
+    ("kind", "depth", "stages", "every"),
+    [
+        ("fp16", 32, 2, 17),
+        ("fp32", 16, 3, 17),
+        pytest.param("fp16", 32, 2, 6, marks=pytest.mark.exhaustive),
+        pytest.param("fp32", 16, 3, 6, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_matmul(kind: str, depth: int, stages: int, every: int) -> None:
     """Tensor cores, and asynchronous copies in three stages; sizes that cut every row and column of a tile."""
     types = {"a": f"*{kind}", "b": f"*{kind}", "c": FLOATS} | dict.fromkeys(("m", "n", "k", "tiles"), "i32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,6 @@ def test_parts_behind_each_other_are_one_mapping(shared: tuple[Path, dict[str, A
             session = load(path, threads=1, group=simulation.groups[rank])
             counts.append(len(mapped(path)))
             del session
-            gc.collect()
             assert mapped(path) == []
     assert counts == [3, 2]  # the last part of `b` lies before `c`
 
@@ -105,7 +103,6 @@ def test_a_stage_maps_its_own_weights(tmp_path: Path) -> None:
             assert len(mapped(path)) == 1
             begins.append(begin)
             del session
-            gc.collect()
         outcomes = simulation.run(lambda group: load(path, threads=1, group=group).run(np.zeros(1, np.float32)))
     assert abs(begins[1] - begins[0]) >= PART
     for (given,), stored in zip(outcomes, weights.values(), strict=True):  # pyright: ignore[reportGeneralTypeIssues]
