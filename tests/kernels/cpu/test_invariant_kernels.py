@@ -133,7 +133,12 @@ def test_rows_of_unknown_number_with_batches() -> None:
 
 @pytest.mark.parametrize(
     ("key_heads", "length", "element", "causal"),
-    [(4, 20, "f32", False), (2, 20, "bf16", True), (2, 20, "bf16", False), (2, 530, "f32", True)],
+    [
+        (4, 20, "f32", False),
+        (2, 20, "bf16", True),
+        pytest.param(2, 20, "bf16", False, marks=pytest.mark.exhaustive),
+        (2, 530, "f32", True),
+    ],
 )
 def test_attention_over_heads_and_batches(key_heads: int, length: int, element: str, causal: bool) -> None:
     level, generator = levels(element)[-1], np.random.default_rng(3)
@@ -146,7 +151,7 @@ def test_attention_over_heads_and_batches(key_heads: int, length: int, element: 
 
     whole = attend(slice(0, 4), slice(0, key_heads))
     group = 4 // key_heads
-    for heads in (slice(0, 2), slice(2, 4), slice(3, 4)):
+    for heads in (slice(2, 4), slice(3, 4)):
         own = slice(heads.start // group, (heads.stop - 1) // group + 1)
         assert_same(attend(heads, own), whole[:, heads], heads)
     assert_same(attend(slice(0, 4), slice(0, key_heads), slice(1, 2)), whole[1:], "batch")
@@ -220,7 +225,7 @@ CONVOLUTIONS = {
 def test_convolutions(name: str, element: str, level: str) -> None:
     """Output channels, groups and images beside each other."""
     channels, outputs, kernel_size, groups = CONVOLUTIONS[name]
-    generator, pad, side = np.random.default_rng(6), kernel_size // 2, 7
+    generator, pad, side = np.random.default_rng(6), kernel_size // 2, 5
     x = random_array(generator, (2, side, side, channels), element)
     filters = random_array(generator, (outputs, channels // groups, kernel_size, kernel_size), element)
 

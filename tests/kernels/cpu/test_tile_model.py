@@ -83,7 +83,7 @@ def test_a_dot_product_of_pairs_adds_the_odd_product_first_and_rounds_twice() ->
 def test_the_model_of_a_dot_product_is_the_instruction_bit_for_bit() -> None:
     generator = np.random.default_rng(8)
     special = np.array(SPECIAL, np.float32)
-    for _ in range(200):
+    for _ in range(60):
         a, b = (generator.standard_normal(32).astype(np.float32) * 2.0 ** generator.integers(-70, 60) for _ in range(2))
         sums = generator.standard_normal(16).astype(np.float32) * np.float32(2.0 ** generator.integers(-126, 100))
         for array in (a, b, sums):

@@ -139,7 +139,7 @@ def test_few_queries_deal_the_keys_out(level: str, sizes: Sizes, splits: int) ->
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(1, 530), (FEW, 40), (FEW + 1, 33), (2, 0), (0, 5)], ids=lambda number: str(number)
+    ("queries", "keys"), [(1, 300), (FEW, 40), (FEW + 1, 33), (2, 0), (0, 5)], ids=lambda number: str(number)
 )
 def test_open_extents(queries: int, keys: int) -> None:
     """One plan for a prompt and for a token; without keys all rows are zero, whatever rows of -inf are."""

@@ -45,8 +45,8 @@ def test_a_sweep_that_is_too_small_shows() -> None:
     """Whole tiles alone: the loads of tails do not run, and mutants of the mask survive."""
     case = all_cases()["elementwise: f32, tanh and a row"]
     small = replace(case, sweep=lambda: list(case.sweep())[:1])
-    (found,) = Proof(small, "sm_80").prove(7)
-    (whole,) = Proof(case, "sm_80").prove(7)
+    (found,) = Proof(small, "sm_80").prove(17)
+    (whole,) = Proof(case, "sm_80").prove(17)
     assert len(found.survived) > len(whole.survived)
 
 
