@@ -207,11 +207,19 @@ def test_nothing_is_spilled_at_full_size(view: RegionView, level: str) -> None:
         assert place.kernel.spills == 0, name
 
 
-def test_operands_are_loaded_in_whole_vectors() -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((8, 32, 1024, 512, 2), marks=pytest.mark.exhaustive),
+        pytest.param((8, 64, 256, 128, 4), marks=pytest.mark.exhaustive),
+        (8, 64, 128, 64, 3),
+    ],
+    ids=["2x2", "4x4", "3x3"],
+)
+def test_operands_are_loaded_in_whole_vectors(sizes: tuple[int, int, int, int, int]) -> None:
     """Sixteen bytes at once, straight into shared memory."""
-    for sizes in ((8, 32, 1024, 512, 2), (8, 64, 256, 128, 4), (8, 64, 128, 64, 3)):
-        code = unpack(compile_cuda(block(*sizes)[0], "sm_90", fast=True).code, {})
-        (variant,) = code.variants
-        (name,) = variant.kernels
-        copies = [line for line in code.compiled(variant, name).ptx.decode().splitlines() if ".shared.global" in line]
-        assert copies and all("cp.async" in line and ", 0x10" in line for line in copies), copies[:2]
+    code = unpack(compile_cuda(block(*sizes)[0], "sm_90", fast=True).code, {})
+    (variant,) = code.variants
+    (name,) = variant.kernels
+    copies = [line for line in code.compiled(variant, name).ptx.decode().splitlines() if ".shared.global" in line]
+    assert copies and all("cp.async" in line and ", 0x10" in line for line in copies), copies[:2]
