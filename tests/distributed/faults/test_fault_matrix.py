@@ -20,6 +20,7 @@ from tests.support.faults.cells import (
 from tests.support.faults.driver import Outcome, files_left, judge, leaks, place, run_cells
 
 _WITHOUT_NAMESPACES = namespaces.missing()
+EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def quick() -> list[Cell]:
@@ -42,7 +43,18 @@ def quick() -> list[Cell]:
     return [cell.patient() for cell in found if cell.transport in ("shm", "tcp") or not cell.fault.startswith("killed")]
 
 
-@pytest.mark.parametrize("together", process_sets(quick()), ids=lambda cells: "+".join(cell.name for cell in cells))
+# The default has each fault that takes processes of its own over one transport, and the other faults over all of them.
+IN_DEFAULT: dict[Fault, Transport] = {"killed": "shm", "killed within": "tcp", "partition": "both", "loss": "both"}
+SETS = [
+    pytest.param(
+        together,
+        marks=[] if IN_DEFAULT.get(together[0].fault, together[0].transport) == together[0].transport else EXHAUSTIVE,
+    )
+    for together in process_sets(quick())
+]
+
+
+@pytest.mark.parametrize("together", SETS, ids=lambda cells: "+".join(cell.name for cell in cells))
 def test_ranks_end_in_time_name_the_culprit_and_go_on(together: list[Cell]) -> None:
     if together[0].wired and _WITHOUT_NAMESPACES:
         pytest.skip(_WITHOUT_NAMESPACES)

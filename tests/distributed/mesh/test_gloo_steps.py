@@ -19,7 +19,7 @@ from lowerkit.errors import LowerkitError, UsageError
 from lowerkit.runtimes.collective.failures import CollectiveFault
 from tests.support.mesh.artifacts import COLUMNS, expected, write_endless, write_mesh
 from tests.support.mesh.engine_artifacts import write_all, write_model
-from tests.support.mesh.engine_ranks import FUNCTIONS, Ranks, X, forked, verdicts
+from tests.support.mesh.engine_ranks import FUNCTIONS, TOGETHER, Ranks, X, forked, verdicts
 from tests.support.mesh.several_axes import expected as expected_parts
 from tests.support.mesh.several_axes import write_gathered
 from tests.support.processes import collect, run_processes, start_ranks
@@ -27,6 +27,7 @@ from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 OF_SIZE = {2: [*FUNCTIONS[2], forked], 4: FUNCTIONS[4]}
+SIDE_BY_SIDE = {2: [[*TOGETHER[2][0], forked], *TOGETHER[2][1:]], 4: TOGETHER[4]}
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +42,25 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return found
 
 
-def run_functions(rank: int, size: int, folder: str) -> dict[str, str]:
-    with process_group(rank, size, folder, backend="gloo"):
-        return verdicts(Ranks(rank, size, Path(folder), dist.group.WORLD), OF_SIZE[size])
+def run_functions(rank: int, size: int, folder: str, number: int) -> dict[str, str]:
+    (meeting := Path(folder) / f"group{number}").mkdir(exist_ok=True)
+    with process_group(rank, size, str(meeting), backend="gloo"):
+        return verdicts(Ranks(rank, size, Path(folder), dist.group.WORLD), SIDE_BY_SIDE[size][number])
 
 
 @pytest.fixture(scope="module")
 def results(folders: dict[int, Path]) -> dict[tuple[int, str], list[str]]:
-    """Returns for each function what it raised on each rank."""
+    """Returns for each function what it raised on each rank. The groups run side by side: some wait for deadlines."""
     found: dict[tuple[int, str], list[str]] = {}
-    for size, folder in folders.items():
-        by_rank = run_processes(run_functions, size, str(folder))
-        for function in OF_SIZE[size]:
+    groups = [(size, number) for size in folders for number in range(len(SIDE_BY_SIDE[size]))]
+    begun = [start_ranks(run_functions, size, str(folders[size]), number) for size, number in groups]
+    for (size, number), ranks in zip(groups, begun, strict=True):
+        by_rank = collect(ranks, 1.5 * PATIENCE)
+        for function in SIDE_BY_SIDE[size][number]:
             name = function.__name__
-            found[size, name] = [ended.get(name, "was not reached") for ended in by_rank]
+            found[size, name] = [
+                ended.get(name, "was not reached") if isinstance(ended, dict) else str(ended) for ended in by_rank
+            ]
     return found
 
 

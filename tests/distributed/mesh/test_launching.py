@@ -213,23 +213,6 @@ def test_a_rank_that_is_killed_is_named_and_the_others_end(rank: int, tmp_path: 
     ), err
 
 
-@pytest.mark.slow
-def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits(waited_out: Callable[[str], Ended]) -> None:
-    code, _, err = waited_out("stopped")
-    assert code == 8
-    (diagnostic,) = diagnostics(err)
-    assert diagnostic.startswith("error[LK8008]: ") and "at rank 0 of tp=2" in diagnostic
-    assert "not arrived: rank 1" in diagnostic
-
-
-@pytest.mark.slow
-def test_a_rank_that_does_not_come_is_named(waited_out: Callable[[str], Ended]) -> None:
-    code, out, err = waited_out("absent")
-    assert code == 8 and out == ""
-    (diagnostic,) = diagnostics(err)
-    assert diagnostic.startswith("error[LK8007]: ") and f"rank 2 of 3 did not come within {WAIT} s" in diagnostic, err
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
 )
@@ -315,6 +298,33 @@ def test_ranks_of_a_launcher_without_a_store_of_its_own(tmp_path: Path, x: np.nd
 
 
 @pytest.mark.slow
+def test_a_launcher_is_heeded_for_a_mesh_alone(tmp_path: Path) -> None:
+    path = write_one_rank(tmp_path / "one.lk")
+    command = ("env", "RANK=1", "WORLD_SIZE=2", sys.executable, "-m", "lowerkit")
+    code, printed, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", "--json", command=command)
+    assert code == 0, err
+    assert json.loads(printed)["outputs"][0]["name"] == "y"
+
+
+# Last, as what they ask for has been waiting since the first test.
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_is_named_by_the_one_that_waits(waited_out: Callable[[str], Ended]) -> None:
+    code, _, err = waited_out("stopped")
+    assert code == 8
+    (diagnostic,) = diagnostics(err)
+    assert diagnostic.startswith("error[LK8008]: ") and "at rank 0 of tp=2" in diagnostic
+    assert "not arrived: rank 1" in diagnostic
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_named(waited_out: Callable[[str], Ended]) -> None:
+    code, out, err = waited_out("absent")
+    assert code == 8 and out == ""
+    (diagnostic,) = diagnostics(err)
+    assert diagnostic.startswith("error[LK8007]: ") and f"rank 2 of 3 did not come within {WAIT} s" in diagnostic, err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "said"),
     [(0, f"rank 1 of 2 did not come within {WAIT} s"), (1, "the store at 127.0.0.1 port [0-9]+ does not")],
@@ -324,12 +334,3 @@ def test_a_rank_that_no_launcher_started_is_named(rank: int, said: str, waited_o
     (diagnostic,) = diagnostics(err)
     assert code == 8 and diagnostic.startswith("error[LK8007]: ") and f"rank {rank}: " in diagnostic
     assert re.search(said, diagnostic), err
-
-
-@pytest.mark.slow
-def test_a_launcher_is_heeded_for_a_mesh_alone(tmp_path: Path) -> None:
-    path = write_one_rank(tmp_path / "one.lk")
-    command = ("env", "RANK=1", "WORLD_SIZE=2", sys.executable, "-m", "lowerkit")
-    code, printed, err = finished(tmp_path, "run", path, "--input", f"x:{COLUMNS}:f32", "--json", command=command)
-    assert code == 0, err
-    assert json.loads(printed)["outputs"][0]["name"] == "y"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from tests.distributed.scale_out.test_mpirun import RANK, mpirun
 from tests.support.mesh.artifacts import expected, write_mesh
 from tests.support.mesh.engine_artifacts import write_all, write_model
-from tests.support.mesh.engine_ranks import FUNCTIONS, X
+from tests.support.mesh.engine_ranks import FUNCTIONS, TOGETHER, X
 from tests.support.mesh.processes import finished, left_behind
 from tests.support.mpi_rank import MISSING, MPIRUN, run_with_mpi
 
@@ -20,17 +21,25 @@ RANKS = "tests.support.mesh.mpi_programs"
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], list[str]]:
-    """Returns for each function what it raised on each rank."""
+    """Returns for each function what it raised on each rank. The jobs run side by side: some wait for deadlines."""
     found: dict[tuple[int, str], list[str]] = {}
-    for size, functions in FUNCTIONS.items():
-        folder = tmp_path_factory.mktemp(f"mpi{size}ranks")
-        for name, ranks in (("programs", size), ("parts", 2)):
-            (folder / name).mkdir(mode=0o700)
-            (folder / name / "native").mkdir(mode=0o700)
-            write_all(folder / name, ranks)
-        write_model(folder / "programs", size)
-        raised = run_with_mpi(size, folder, [f"{RANKS}:programs", *([f"{RANKS}:parts"] if size == 4 else [])])
-        for function in functions:
+    with ThreadPoolExecutor() as pool:
+        jobs: list[tuple[int, int, Path, Future[dict[str, list[str]]]]] = []
+        for size, lists in TOGETHER.items():
+            folder = tmp_path_factory.mktemp(f"mpi{size}ranks")
+            (folder / "programs").mkdir(mode=0o700)
+            (folder / "programs" / "native").mkdir(mode=0o700)
+            write_all(folder / "programs", size)
+            write_model(folder / "programs", size)
+            if size == 4:
+                (folder / "parts").mkdir(mode=0o700)
+                write_mesh(folder / "parts" / "sum.lk", 2)
+            for number in range(len(lists)):
+                names = [f"{RANKS}:programs{number}", *([f"{RANKS}:parts"] if size == 4 else [])]
+                jobs.append((size, number, folder, pool.submit(run_with_mpi, size, folder, names)))
+    for size, number, folder, job in jobs:
+        raised = job.result()
+        for function in TOGETHER[size][number]:
             files = [folder / "programs" / f"verdict.{function.__name__}.{rank}" for rank in range(size)]
             found[size, function.__name__] = [
                 file.read_text() if file.exists() else f"was not reached: {raised}" for file in files

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tests.support.ranks import PATIENCE
 from tests.support.torch_groups import process_group
 
 ROOT = Path(__file__).resolve().parents[3]
+LAST = "test_a_node_joins_and_is_lost"
 LOSS = re.compile(r"rank (\d) of (\d), restarts (\d): loss ([\d.e-]+)")
 
 
@@ -67,13 +70,17 @@ def undisturbed(rank: int, size: int, folder: str) -> float:
         return example("elastic").train(Path(folder))
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Returns the loss of a training that nothing disturbs."""
+    return run_processes(undisturbed, 2, str(tmp_path_factory.mktemp("plain")))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_a_worker_that_dies_is_replaced(rank: int, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_replaced(rank: int, expected: float, tmp_path: Path) -> None:
     shared = {path.name for path in Path("/dev/shm").iterdir()}
-    (plain := tmp_path / "plain").mkdir()
     (folder := tmp_path / "disturbed").mkdir()
-    expected = run_processes(undisturbed, 2, str(plain))[0]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     mark = str(folder)
     agent = subprocess.Popen(
@@ -115,11 +122,8 @@ def wait_for(path: Path, seconds: float = PATIENCE) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-def test_a_node_joins_and_is_lost(tmp_path: Path) -> None:
-    (plain := tmp_path / "plain").mkdir()
-    (folder := tmp_path / "disturbed").mkdir()
-    expected = run_processes(undisturbed, 2, str(plain))[0]
+def join_and_lose(folder: Path) -> None:
+    """Trains in one node; a second one joins, and is lost."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     first, second = f"{folder} 1", f"{folder} 2"
@@ -128,6 +132,11 @@ def test_a_node_joins_and_is_lost(tmp_path: Path) -> None:
         wait_for(folder / "at3")
         nodes.append(node(folder, port, second, hosts_store=False))
         wait_for(folder / "at6")
+        # By the first rank that came there; the other one is to have written its line as well.
+        deadline = time.monotonic() + PATIENCE
+        while (folder / "steps").read_text().count("6 2\n") < 2:
+            assert time.monotonic() < deadline, "one rank does not finish step 6"
+            time.sleep(0.05)
         assert len(running(second)) == 2
         kill(second)  # agent and worker, as a host is lost
         (folder / "beyond6").touch()
@@ -140,11 +149,27 @@ def test_a_node_joins_and_is_lost(tmp_path: Path) -> None:
             kill(mark)
         for one in nodes:
             one.communicate()
-    steps = [line.split() for line in (folder / "steps").read_text().splitlines()]
-    alone = [int(step) for step, size in steps if size == "1"]
-    together = [int(step) for step, size in steps if size == "2"]
-    assert alone == [1, 2, 3, *range(7, 13)] and together == [4, 4, 5, 5, 6, 6]
-    assert float((folder / "loss").read_text()) == pytest.approx(expected, rel=1e-5)  # gradients round otherwise
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[], Path]]:
+    """Has a node join and be lost from now on, and returns the folder: agents wait for signs of life meanwhile.
+
+    A recording must know which test runs what: there it begins with the test.
+    """
+    folder = tmp_path_factory.mktemp("disturbed")
+
+    def run() -> Path:
+        join_and_lose(folder)
+        return folder
+
+    if not any(item.path == request.path and item.name == LAST for item in request.session.items) or (
+        request.config.getoption("--record")
+    ):
+        yield run
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(run).result
 
 
 def survivor(rank: int, size: int, folder: str) -> list[str]:
@@ -174,3 +199,14 @@ def test_those_who_train_on_learn_who_died(tmp_path: Path) -> None:
         assert isinstance(results[rank], list), results[rank]  # a crash would be a number
         for message in results[rank]:
             assert re.search(r"LK80(09|11).*rank 1 has ended", message), message
+
+
+@pytest.mark.slow
+def test_a_node_joins_and_is_lost(trained: Callable[[], Path], expected: float) -> None:
+    """Last: it has run since the first test."""
+    folder = trained()
+    steps = [line.split() for line in (folder / "steps").read_text().splitlines()]
+    alone = [int(step) for step, size in steps if size == "1"]
+    together = [int(step) for step, size in steps if size == "2"]
+    assert alone == [1, 2, 3, *range(7, 13)] and together == [4, 4, 5, 5, 6, 6]
+    assert float((folder / "loss").read_text()) == pytest.approx(expected, rel=1e-5)  # gradients round otherwise

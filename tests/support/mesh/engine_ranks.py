@@ -255,6 +255,12 @@ FUNCTIONS: dict[int, list[Callable[[Ranks], None]]] = {
     4: [collectives, messages, axes, model],
 }
 """By the number of ranks."""
+TOGETHER: dict[int, list[list[Callable[[Ranks], None]]]] = {
+    2: [[collectives, messages, artifacts, shapes, model], [unequal_messages, indices], [late]],
+    4: [FUNCTIONS[4]],
+}
+"""The same, split for ranks that run side by side: what waits for deadlines waits beside the others."""
+assert all({each for some in TOGETHER[size] for each in some} == set(FUNCTIONS[size]) for size in FUNCTIONS)
 
 
 @contextmanager

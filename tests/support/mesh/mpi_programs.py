@@ -10,17 +10,30 @@ import pytest
 import lowerkit
 from lowerkit.errors import LowerkitError
 from tests.support.mesh.artifacts import expected
-from tests.support.mesh.engine_ranks import FUNCTIONS, Ranks, X, verdicts
+from tests.support.mesh.engine_ranks import TOGETHER, Ranks, X, verdicts
 from tests.support.ranks import PATIENCE
 
 
-def programs(rank: int, size: int, folder: str, seed: int) -> None:
-    """Writes what each function raised: the ranks of one mpirun run all of them."""
+def programs0(rank: int, size: int, folder: str, seed: int) -> None:
+    _programs(0, rank, size, Path(folder))
+
+
+def programs1(rank: int, size: int, folder: str, seed: int) -> None:
+    _programs(1, rank, size, Path(folder))
+
+
+def programs2(rank: int, size: int, folder: str, seed: int) -> None:
+    _programs(2, rank, size, Path(folder))
+
+
+def _programs(number: int, rank: int, size: int, folder: Path) -> None:
+    """Writes what each function raised: the ranks of one mpirun run all that are together."""
     from mpi4py import MPI
 
-    found = verdicts(Ranks(rank, size, Path(folder), MPI.COMM_WORLD, tells_sizes=False), FUNCTIONS[size])
+    shared = folder.with_name("programs")
+    found = verdicts(Ranks(rank, size, shared, MPI.COMM_WORLD, tells_sizes=False), TOGETHER[size][number])
     for name, text in found.items():
-        (Path(folder) / f"verdict.{name}.{rank}").write_text(text)
+        (shared / f"verdict.{name}.{rank}").write_text(text)
 
 
 def parts(rank: int, size: int, folder: str, seed: int) -> None:
