@@ -59,9 +59,10 @@ def random_equation(rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "open"])
-def test_equations(symbolic: bool) -> None:
+@pytest.mark.parametrize("listed", [True, pytest.param(False, marks=pytest.mark.exhaustive)], ids=["listed", "random"])
+def test_equations(listed: bool, symbolic: bool) -> None:
     rng = random.Random(5)
-    equations = [*EQUATIONS, *(random_equation(rng) for _ in range(30))]
+    equations = EQUATIONS if listed else [random_equation(rng) for _ in range(30)]
     operands = [drawn(equation, rng) for equation in equations]
     model = Equations(equations)
     dims = None

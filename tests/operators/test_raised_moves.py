@@ -80,24 +80,25 @@ def assert_as_eager(program: Program, module: nn.Module, values: tuple[Tensor, .
         assert (one.shape, one.tobytes()) == (other.shape, other.tobytes()), f"output {number}: {one}, eager {other}"
 
 
-def drawn(shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+def drawn(shape: tuple[int, ...], *dtypes: torch.dtype) -> tuple[Tensor, ...]:
     numbers = torch.randint(-128, 256, shape, generator=torch.Generator().manual_seed(len(shape)))
-    return tuple(numbers > 0 if dtype is torch.bool else numbers.to(dtype) for dtype in DTYPES)
+    return tuple(numbers > 0 if dtype is torch.bool else numbers.to(dtype) for dtype in dtypes)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3,), (2, 3), (0, 3), (1, 2, 3)], ids=str)
 def test_moves_of_static_extents(shape: tuple[int, ...]) -> None:
-    values = drawn(shape)
+    values = drawn(shape, *DTYPES)
     assert_as_eager(raised(Moves(), values), Moves(), values)
 
 
 @pytest.mark.parametrize("shapes", [[(6,), (4,), (9,)], [(5, 6), (4, 4), (9, 5)], [(4, 5, 6), (7, 4, 5)]], ids=str)
-def test_moves_of_open_extents(shapes: list[tuple[int, ...]]) -> None:
-    values = drawn(shapes[0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_moves_of_open_extents(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    values = drawn(shapes[0], dtype)
     extents = [{axis: Dim(f"d{axis}", min=4, max=99) for axis in range(len(shapes[0]))}] * len(values)
     program = raised(Moves(), values, extents)
     for shape in shapes:
-        assert_as_eager(program, Moves(), drawn(shape))
+        assert_as_eager(program, Moves(), drawn(shape, dtype))
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])

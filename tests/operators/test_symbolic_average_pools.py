@@ -32,7 +32,8 @@ class Pools(torch.nn.Module):
                 results.append(functional.avg_pool1d(x, kernel, stride, padding, True, counted))
                 continue
             pool = functional.avg_pool2d if self.rank == 2 else functional.avg_pool3d
-            results += [pool(x, kernel, stride, padding, True, counted, divisor) for divisor in (None, 2, 3)]
+            divisors = (None, 3) if counted else (None, 2)
+            results += [pool(x, kernel, stride, padding, True, counted, divisor) for divisor in divisors]
         return results
 
 
