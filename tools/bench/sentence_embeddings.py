@@ -92,13 +92,19 @@ def sentences() -> list[str]:
 
 def tokenize(texts: Sequence[str]) -> tuple[Array, Array]:
     """Returns token ids and mask, both i64[batch, length of the longest]."""
+    encoded = _tokenizer().encode_batch(list(texts))
+    return np.array([one.ids for one in encoded], np.int64), np.array([one.attention_mask for one in encoded], np.int64)
+
+
+@cache
+def _tokenizer() -> Any:
+    """Returns the model's tokenizer; to read its vocabulary takes longer than to embed a sentence."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
     tokenizer.enable_truncation(MAXIMUM_LENGTH)
     tokenizer.enable_padding()
-    encoded = tokenizer.encode_batch(list(texts))
-    return np.array([one.ids for one in encoded], np.int64), np.array([one.attention_mask for one in encoded], np.int64)
+    return tokenizer
 
 
 def embed(run: Callable[[Array, Array], Array], texts: Sequence[str], batch: int) -> Array:
