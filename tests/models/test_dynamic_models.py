@@ -20,11 +20,8 @@ from lowerkit.runtimes.memory_plan import arena_bytes
 from tests.support.models import symbolic_program
 
 TOKENS = ("bert_base", "llama", pytest.param("gpt2", marks=pytest.mark.exhaustive))
-IMAGES = (
-    "mobilenet_v2",
-    "vit_b16",
-    pytest.param("resnet50", marks=pytest.mark.exhaustive),
-)  # whose batches change with its height below
+IMAGES = ("mobilenet_v2", "vit_b16", pytest.param("resnet50", marks=pytest.mark.exhaustive))
+"""ResNet's batches change with its height and width below."""
 
 
 def assert_as_eager(compiled: Any, module: torch.nn.Module, x: torch.Tensor) -> None:
