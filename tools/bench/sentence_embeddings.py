@@ -82,12 +82,14 @@ def sentences() -> list[str]:
     legal = [sentence for sentence in re.split(r"(?<=[.;:]) ", text) if len(sentence) > 3][:50]
     library: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        if len(library) == 50:
+            break
         line = (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0].strip()
         if len(line) > 10 and path.stem.isalpha():
             library.append(line)
     assert len(legal) == 50
-    assert len(library) >= 50
-    return [*legal, *library[:50]]
+    assert len(library) == 50
+    return [*legal, *library]
 
 
 def tokenize(texts: Sequence[str]) -> tuple[Array, Array]:
