@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,13 @@ def passed(name: str, mesh: str) -> AutoChoice:
     return choice
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert_base", "vit_b16", "resnet50", "mixture"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama", "vit_b16", "resnet50", "mixture"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("gpt2", "bert_base")),
+    ],
+)
 def test_weights_split(name: str) -> None:
     choice = passed(name, "tp=2")
     whole = choose_plan(program(name), Mesh.parse("tp=1")).cost
@@ -48,8 +55,9 @@ def test_weights_split(name: str) -> None:
     assert set(choice.entries["tp"].values()) <= {"column", "row", "vocabulary", "replicate"}
 
 
-MESHES = [
-    *(("llama", mesh) for mesh in ("tp=4", "dp=2", "pp=2", "sp=2", "tp=2,dp=2", "dp=2,pp=2,tp=2")),
+MESHES: list[Any] = [
+    *(("llama", mesh) for mesh in ("tp=4", "dp=2", "pp=2", "sp=2", "dp=2,pp=2,tp=2")),
+    pytest.param("llama", "tp=2,dp=2", marks=pytest.mark.exhaustive),
     *(("resnet50", "dp=2,tp=2"), ("bert_base", "dp=2"), ("vit_b16", "pp=2")),
 ]
 

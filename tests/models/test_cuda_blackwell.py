@@ -22,7 +22,12 @@ def holds(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("bert_base", torch.bfloat16), ("llama", torch.float32), ("resnet50", torch.bfloat16)]
+    ("name", "dtype"),
+    [
+        ("bert_base", torch.bfloat16),
+        ("llama", torch.float32),
+        pytest.param("resnet50", torch.bfloat16, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_small_models(name: str, dtype: torch.dtype) -> None:
     """Products of these sizes go to mma.sync; pairs of f32 and extremes of a warp are those of sm_100."""

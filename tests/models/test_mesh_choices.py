@@ -43,7 +43,7 @@ RESNET = {
     [
         ("resnet50", "dp=2", {"pixel_values": "batch"}, [{"all_gather": 1}]),
         ("resnet50", "tp=2", RESNET, [{"all_gather": 4, "all_reduce": 4}]),
-        ("vit_b16", "dp=2", {"*": "batch"}, [{"all_gather": 1}]),
+        pytest.param("vit_b16", "dp=2", {"*": "batch"}, [{"all_gather": 1}], marks=pytest.mark.exhaustive),
         ("bert_base", "tp=2", BERT, [{"all_gather": 5, "reduce_scatter": 4}]),
         (
             "llama",

@@ -122,7 +122,7 @@ def through_onnx(name: str, tmp_path: Path) -> Program:
     return capture_path(str(path), [given], [])  # torch's exporter states the module of each node
 
 
-@pytest.mark.parametrize("name", ["mlp", "llama"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("llama", marks=pytest.mark.exhaustive)])
 def test_symbolic_batch_and_length(name: str) -> None:
     if name == "mlp":
         module, inputs = make(name)

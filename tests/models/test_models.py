@@ -47,7 +47,10 @@ def test_torch_export(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["torchscript", "onnx", "onnx in bf16"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [*MODELS[:3], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("vit_b16", "gpt2")), "llama"],
+)
 def test_files(name: str, form: str, tmp_path: Path) -> None:
     """What a model becomes in a file is captured as well as the module in memory."""
     if form == "torchscript":

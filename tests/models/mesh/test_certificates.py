@@ -18,6 +18,7 @@ from lowerkit.compiled import Compiled, CompileOptions
 from lowerkit.compiler import compile_program
 from lowerkit.errors import ParityError
 from lowerkit.parity.check import check_program
+from lowerkit.program.program import Program
 from lowerkit.runtimes.artifact_reader import open_artifact
 from lowerkit.spmd.certificate.binding import check_artifact, read_certificate
 from lowerkit.spmd.certificate.certificate import Certificate, CertificateReport, prove_again
@@ -83,14 +84,17 @@ def proved(made: Compiled, path: Path) -> tuple[CertificateReport, Certificate]:
         opened.close()
 
 
-CASES: list[tuple[str, str, Any, dict[str, int]]] = [
+CASES: list[Any] = [
     ("mlp", "tp=2", MLP, {"all_reduce": 1}),
-    ("mlp", "tp=4", MLP, {"all_reduce": 1}),
+    pytest.param("mlp", "tp=4", MLP, {"all_reduce": 1}, marks=pytest.mark.exhaustive),
     ("mlp", "dp=2,tp=2", {"dp": {"x": "batch"}, "tp": MLP}, {"all_reduce": 1, "all_gather": 1}),
     ("gpt2", "tp=2", GPT2, {"all_reduce": 5, "all_gather": 1}),
-    ("llama", "tp=2", LLAMA, {"all_reduce": 5, "all_gather": 1}),
+    pytest.param("llama", "tp=2", LLAMA, {"all_reduce": 5, "all_gather": 1}, marks=pytest.mark.exhaustive),
     ("llama", "tp=4", LLAMA, {"all_reduce": 5, "all_gather": 5}),
-    ("llama", "dp=2,tp=2", {"dp": {"*ids": "batch"}, "tp": LLAMA}, {"all_reduce": 5, "all_gather": 2}),
+    pytest.param(
+        *("llama", "dp=2,tp=2", {"dp": {"*ids": "batch"}, "tp": LLAMA}, {"all_reduce": 5, "all_gather": 2}),
+        marks=pytest.mark.exhaustive,
+    ),
     ("mobilenet_v2", "dp=2", {"*": "batch"}, {"all_gather": 1}),
     ("mobilenet_v2", "tp=2", MOBILENET, {"all_reduce": 17}),
     ("int8", "tp=2", QUANTIZED, {"all_reduce": 1, "all_gather": 1}),
@@ -216,11 +220,19 @@ def test_sums_in_one_order_are_proved(tmp_path: Path) -> None:
     assert said in report.render()
 
 
-def test_a_symbolic_batch_and_length_are_proved(tmp_path: Path) -> None:
+def symbolic_mlp() -> Program:
+    """Captures a model of batches and sequences of any size."""
+    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=2, max=32)}
+    return capture(Mlp().eval(), (torch.randn(2, 5, 16),), dynamic_shapes=(dims,))
+
+
+@pytest.mark.parametrize(("name", "collectives"), [("mlp", 1), pytest.param("llama", 6, marks=pytest.mark.exhaustive)])
+def test_a_symbolic_batch_and_length_are_proved(name: str, collectives: int, tmp_path: Path) -> None:
     """The bytes of collectives are compared with the steps for all sizes."""
-    made = compile_program(symbolic_program("llama"), CompileOptions(sharding=sharding_of("tp=2", LLAMA)))
+    program, plan = (symbolic_mlp(), MLP) if name == "mlp" else (symbolic_program(name), LLAMA)
+    made = compile_program(program, CompileOptions(sharding=sharding_of("tp=2", plan)))
     report, certificate = proved(made, tmp_path / "m.lk")
-    assert report.collectives == 6
+    assert report.collectives == collectives
     first = certificate.meetings[0].meetings[0]
     assert not isinstance(first.given, int)
 

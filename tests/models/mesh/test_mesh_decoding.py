@@ -75,9 +75,9 @@ def cache_bytes(session: Session) -> int:
     ("name", "mesh", "parts"),
     [
         ("gpt2", "tp=2", 2),
-        ("llama", "tp=2", 2),
+        pytest.param("llama", "tp=2", 2, marks=pytest.mark.exhaustive),  # processes decode it below
         ("llama", "tp=4", 2),  # two ranks share a key head
-        ("gpt2", "pp=2", 2),
+        pytest.param("gpt2", "pp=2", 2, marks=pytest.mark.exhaustive),
         ("llama", "pp=2,tp=2", 4),
     ],
 )

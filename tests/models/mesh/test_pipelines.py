@@ -132,7 +132,15 @@ def symbolic_llama() -> Program:
     return capture(module, (ids.expand(2, -1).contiguous(),), dynamic_shapes=shapes)
 
 
-@pytest.mark.parametrize(("mesh", "parts"), [("pp=2", 0), ("pp=2", 2), ("tp=2,pp=2", 1)])
+@pytest.mark.parametrize(
+    ("mesh", "parts"),
+    [
+        ("pp=2", 0),
+        ("tp=2,pp=2", 2),
+        pytest.param("pp=2", 2, marks=pytest.mark.exhaustive),
+        pytest.param("tp=2,pp=2", 1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_stages_of_symbolic_sizes(mesh: str, parts: int, symbolic_llama: Program) -> None:
     """Every stage knows all extents from the inputs; 0 parts: everything is chosen. Compared at several sizes."""
     program = fresh(symbolic_llama)

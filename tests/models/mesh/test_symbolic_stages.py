@@ -22,7 +22,7 @@ from tests.support.processes import run_processes
 from tests.support.suite.randomness import RANDOM
 
 
-@pytest.mark.parametrize("name", ["gpt2", "vit_b16"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.exhaustive), "vit_b16"])
 def test_extents_that_are_products_and_those_that_are_joined(name: str) -> None:
     """GPT-2 joins batch and length to one dimension; ViT cuts a position out of a joined tensor."""
     program = symbolic_program(name)

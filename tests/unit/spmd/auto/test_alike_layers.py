@@ -98,8 +98,10 @@ def cost(program: Program, mesh: str, plan: MeshPlan | None) -> MeshCost:
 @pytest.mark.parametrize(
     ("cached", "name"),
     [
-        *((False, name) for name in ("tp=1", "tp=2", "pp=2,tp=2", "pp=2 in parts")),
-        *((True, name) for name in ("tp=1", "pp=2,tp=2")),
+        *((False, name) for name in ("tp=1", "tp=2", "pp=2 in parts")),
+        (True, "pp=2,tp=2"),
+        pytest.param(False, "pp=2,tp=2", marks=pytest.mark.exhaustive),
+        pytest.param(True, "tp=1", marks=pytest.mark.exhaustive),
     ],
 )
 def test_what_alike_layers_take_is_what_the_whole_program_takes(

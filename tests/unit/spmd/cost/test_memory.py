@@ -35,9 +35,9 @@ def planned(factory: str, mesh: str | None, plan: dict[str, Any] | None) -> list
 @pytest.mark.parametrize(
     ("factory", "mesh", "plan"),
     [
-        ("tiny_prefill", "tp=8", WEIGHTS),
+        pytest.param("tiny_prefill", "tp=8", WEIGHTS, marks=pytest.mark.exhaustive),
         ("tiny_decode", "tp=2", WEIGHTS),
-        ("tiny_decode", "pp=2", STAGES),
+        pytest.param("tiny_decode", "pp=2", STAGES, marks=pytest.mark.exhaustive),
         ("tiny_prefill", "pp=2,tp=2", {"tp": WEIGHTS, "pp": STAGES}),
     ],
 )
