@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell lets what it runs in the background ignore Ctrl-C; commands that tests interrupt would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # One cache of kernels and programs for the run, empty at its start: workers and child processes inherit it.
         config.stash[CACHE_HOME] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="lowerkit-test-cache-")
