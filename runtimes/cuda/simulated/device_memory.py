@@ -168,9 +168,10 @@ class DeviceMemory:
             return ByteStore(0, False), 0
         allocation = self.find(address)
         if size < 0 or allocation is None or address + size > allocation.end:
+            of_device = GLOBAL_BASE <= address < self._top  # the host's heap lies below, what it maps above
             raise KernelFault(
                 f"the host asks for {size} bytes at 0x{address:x}: {self.describe(address + max(size, 0) - 1)}",
-                hint="an address of the host is none of the device" if address < GLOBAL_BASE else None,
+                hint=None if of_device else "a host address is not a device address",
             )
         return allocation.store, address - allocation.origin
 

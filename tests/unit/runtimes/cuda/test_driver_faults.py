@@ -123,10 +123,11 @@ def test_a_lost_device_stays_lost_until_it_is_closed(at: int, number: int) -> No
     use(SimulatedDriver())
 
 
-def test_an_address_of_the_host() -> None:
+@pytest.mark.parametrize("size", [64, 1 << 28])  # the first comes from the heap, the second is mapped
+def test_a_host_address_is_named_as_such(size: int) -> None:
     driver = SimulatedDriver()
-    data = np.zeros(64, np.uint8)
+    data = np.zeros(size, np.uint8)
     with pytest.raises(KernelFault, match="outside of every allocation") as caught:
-        driver.write(data.ctypes.data, data, 0)
-    assert caught.value.hint == "an address of the host is none of the device"
+        driver.write(data.ctypes.data, data[:64], 0)
+    assert caught.value.hint == "a host address is not a device address"
     use(driver)
