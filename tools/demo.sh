@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to a verified artifact: writes a ResNet-50 in three forms; compiles, runs and verifies each of them;
 # checks parity with eager op by op; prints times beside the peers. Prints every command before it runs.
-# Needs Python 3.11 or newer and a C++17 compiler; writes into demo/ beside this folder. Takes about two minutes the
-# first time, one later.
+# Needs Python 3.11 or newer and a C++17 compiler; writes into demo/ in this checkout.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/steps.sh

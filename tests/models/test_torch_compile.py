@@ -12,7 +12,7 @@ from tests.support.models import benchmark_models
 from tests.support.torch_backend.beside_eager import compiled, programs
 
 DEFAULT = ("resnet50", "llama")
-"""Of the models that convolve, and of those of tokens, one each: the nightly tier has the others."""
+"""The default tier runs one convolutional model and one language model; the nightly tier runs all six."""
 OTHERS = ("mobilenet_v2", "bert_base", "vit_b16", "gpt2")
 
 

@@ -91,7 +91,7 @@ def on_tiles(cases: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the pairs of a case of bf16, by its name, and a level with tiles.
 
     These are a list of their own, so that the default tier runs each of them: most machines have no other kernel of
-    tiles, and a case of another level is no variant of it.
+    tiles, and a case of another level is not a variant of it.
     """
     return [(name, level) for name, case in cases.items() if case.element == "bf16" for level in TILE_LEVELS]
 

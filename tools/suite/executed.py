@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Executed:
-    """Which tests execute each function, and which open each other file.
+    """The tests that execute each function and the tests that open each file that is not Python.
 
     Attributes:
         tests: every test of the recorded run.

@@ -133,7 +133,7 @@ def _forget() -> None:
 
 
 def _in_project(path: str) -> str:
-    """Return the path of a file from the root; empty for what is no file of the project, but was made by a run."""
+    """Return the path of a file from the root; nothing for one outside of the project or made by a run."""
     resolved = Path(path).resolve()
     if not resolved.is_file() or not resolved.is_relative_to(ROOT):
         return ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from threading import RLock
 from typing import Any
 
 import torch
@@ -23,19 +24,23 @@ from torch.export import ExportedProgram, exported_program
 
 Kernel = Callable[..., Any]
 
+_ONE_AT_A_TIME = RLock()
+"""PyTorch's functions and the kernels of its ops are replaced for the whole process: two threads would restore the
+replacement of each other."""
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def run_decompositions(exported: ExportedProgram, table: Mapping[Any, Kernel]) -> ExportedProgram:
     """Returns what ``exported.run_decompositions(table)`` returns."""
-    own = exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops
-    utils._materialize_cpp_cia_ops()
-    exported_program._override_composite_implicit_decomp = overridden_composites  # pyright: ignore[reportAttributeAccessIssue]
-    utils._materialize_cpp_cia_ops = _nothing
-    try:
-        return exported.run_decompositions(dict(table))
-    finally:
-        exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops = own
+    with _ONE_AT_A_TIME:
+        own = exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops
+        utils._materialize_cpp_cia_ops()
+        exported_program._override_composite_implicit_decomp = overridden_composites  # pyright: ignore[reportAttributeAccessIssue]
+        utils._materialize_cpp_cia_ops = _nothing
+        try:
+            return exported.run_decompositions(dict(table))
+        finally:
+            exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops = own
 
 
 def _nothing() -> None:

@@ -1,13 +1,18 @@
 """Graphs are traced again only where something has to be, and then once: each round is as long as the export."""
 
+# What capture replaces in torch.export is private.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.export import ExportedProgram
+from torch._export import utils
+from torch.export import ExportedProgram, exported_program
 
 from lowerkit.capture.capture import capture
 from lowerkit.capture.torch_export.graph.decomposing import run_decompositions
@@ -76,3 +81,12 @@ def test_decomposing_gives_what_pytorch_gives_and_restores_its_operators() -> No
         assert str(run_decompositions(exported, table).graph) == str(wanted.graph)
         assert [dict(operator.py_kernels) for operator in operators] == before
         assert ("aten.linear" in str(wanted.graph)) == (not table)
+
+
+def test_threads_that_decompose_at_once_restore_pytorchs_functions() -> None:
+    before = exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops
+    graphs = [torch.export.export(Composites(), (torch.randn(3, 3),)) for _ in range(4)]
+    with ThreadPoolExecutor(len(graphs)) as pool:
+        texts = {str(one.graph) for one in pool.map(lambda graph: run_decompositions(graph, {}), graphs)}
+    assert len(texts) == 1
+    assert (exported_program._override_composite_implicit_decomp, utils._materialize_cpp_cia_ops) == before
