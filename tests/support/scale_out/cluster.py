@@ -27,6 +27,9 @@ _VARIABLES = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "OMP_NUM_THREADS": "1",
+    # Serve kills a proxy that is not ready after 5 s, and gives up after a minute; a busy machine may need longer.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": str(PATIENCE),
 }
 
 
