@@ -31,7 +31,7 @@ shown lowerkit check demo/resnet50.pt2 --input x=@demo/x.npy
 
 echo
 echo "== 4. times beside the peers, interleaved"
-shown lowerkit bench tools/demo/resnet50.py:model --peers eager,onnxruntime,openvino --dtype f32 --seconds 5
+shown lowerkit bench tools/demo/resnet50.py:model --peers eager,onnxruntime,openvino --dtype f32 --seconds 2
 
 echo
 echo "demo complete: installing took $installing, the steps $(seconds_since "$begun")"
