@@ -84,7 +84,8 @@ class SimulatedLink final : public Link {
     const uint64_t size = sizeof header + payload_bytes(header);
     const bool ruled = self_.send_frame(own_, other_, size);
     auto bytes = static_cast<const char *>(payload);
-    SimulatedNetwork::Way::Packet packet{header, std::vector<char>(bytes, bytes + (bytes ? payload_bytes(header) : 0)), 0, false};
+    std::vector<char> payload(bytes, bytes + (bytes ? payload_bytes(header) : 0));
+    SimulatedNetwork::Way::Packet packet{header, std::move(payload), 0, false};
     packet.header.source = own_;
     packet.header.counter = 0;  // frames overtake each other: their numbers say nothing here
     int64_t due = 0;
@@ -95,7 +96,7 @@ class SimulatedLink final : public Link {
       const int64_t left = ruled ? network_.transmit(own_, peer, size) : network_.now();
       const int64_t delay = std::max<int64_t>(fate.delay, 1);
       due = left < INT64_MAX - delay ? left + delay : INT64_MAX;
-      for (const SimulatedNetwork::Way::Packet &earlier : out_.packets)
+      for (const auto &earlier : out_.packets)
         if (same_key(earlier.header, packet.header)) due = std::max(due, earlier.due);
       packet.due = due;
       packet.lost = fate.lost;
@@ -149,7 +150,7 @@ class SimulatedLink final : public Link {
     std::lock_guard<std::mutex> held(in_.mutex);
     int64_t next = INT64_MAX;
     if (!refused_)
-      for (const SimulatedNetwork::Way::Packet &packet : in_.packets)
+      for (const auto &packet : in_.packets)
         if (!packet.lost) next = std::min(next, packet.due);
     return next;
   }
@@ -161,7 +162,7 @@ class SimulatedLink final : public Link {
   }
   bool empty() const {
     std::lock_guard<std::mutex> held(in_.mutex);
-    return std::all_of(in_.packets.begin(), in_.packets.end(), [](const SimulatedNetwork::Way::Packet &packet) { return packet.lost; });
+    return std::all_of(in_.packets.begin(), in_.packets.end(), [](const auto &packet) { return packet.lost; });
   }
 
   bool deliver_one(FrameSink &sink) {
