@@ -3,6 +3,8 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "clock.h"
 #include "simulated_network.h"
@@ -84,8 +86,8 @@ class SimulatedLink final : public Link {
     const uint64_t size = sizeof header + payload_bytes(header);
     const bool ruled = self_.send_frame(own_, other_, size);
     auto bytes = static_cast<const char *>(payload);
-    std::vector<char> payload(bytes, bytes + (bytes ? payload_bytes(header) : 0));
-    SimulatedNetwork::Way::Packet packet{header, std::move(payload), 0, false};
+    std::vector<char> content(bytes, bytes + (bytes ? payload_bytes(header) : 0));
+    SimulatedNetwork::Way::Packet packet{header, std::move(content), 0, false};
     packet.header.source = own_;
     packet.header.counter = 0;  // frames overtake each other: their numbers say nothing here
     int64_t due = 0;
