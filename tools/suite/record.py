@@ -41,8 +41,7 @@ def run_suite(tests: tuple[str, ...]) -> None:
         "--dist",
         "loadscope",
         "--no-loadscope-reorder",
-        "--record",
-        str(FOLDER),
+        f"--record={FOLDER}",  # one word: pytest takes the path of an existing folder for tests
     ]
     command += [f"--cov={executed.ROOT}", "--cov-config=pyproject.toml", "--cov-context=test", "--cov-report="]
     environment = {**os.environ, "COVERAGE_FILE": str(DATA)}
@@ -137,6 +136,8 @@ def main(reuse: bool, tests: tuple[str, ...]) -> None:
     """Record, or read the last recording again; write and print what it says. Of some TESTS, write no record."""
     if not reuse:
         run_suite(tests)
+    if not DATA.exists():
+        raise click.ClickException("nothing was recorded: no test ran")
     if not tests:
         write_record()
         write_seconds()
