@@ -6,6 +6,7 @@ tried as ONNX.
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +45,7 @@ def file_kind(path: Path) -> FileKind:
         raise InputError(
             "LK1002",
             f"{path} is a Python file, and does not say which function makes the model",
-            hint=f"name a function that returns (module, example_inputs), such as {path}:make_model",
+            hint=_functions_of(path),
         )
     start = read_start(path, 512)
     if start.startswith(b"PK\x03\x04"):
@@ -73,6 +74,24 @@ def file_kind(path: Path) -> FileKind:
     if int.from_bytes(start[:8], "little") <= size - 8 and start[8:9] == b"{":
         raise _foreign(path, "a safetensors file: weights without a model")
     return "onnx"
+
+
+def _functions_of(path: Path) -> str:
+    """Returns which functions of a Python file may be factories: those without parameters. The file is not run."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return f"name a function that returns (module, example_inputs), such as {path}:make_model"
+    found = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if len(node.args.posonlyargs + node.args.args) <= len(node.args.defaults) and None not in node.args.kw_defaults
+    ]
+    if not found:
+        return f"write a function without parameters that returns (module, example_inputs), and name it: {path}:NAME"
+    choices = ", ".join(f"{path}:{name}" for name in found[:12])
+    return f"name the function that returns (module, example_inputs); those without parameters are {choices}"
 
 
 def _checkpoint(path: Path) -> CaptureError:

@@ -104,21 +104,14 @@ def _summary_table() -> str:
 def _op_section(op: type[LkOperation]) -> str:
     parts = sections(op)
     lines = [f"## `{op.OPERATION_NAME}`", "", _inline(parts[""]), ""]
-    operands, attributes, results, _ = ext.partition_fields(op._fields)
-    kinds = {name: attribute_kind_name(kind) for name, kind in op.attribute_kinds.items()}
-    groups = (
-        ("Operands", _variadicities(operands)),
-        ("Attributes", {field.name: kinds[field.name] for field in attributes}),
-        ("Results", _variadicities(results)),
-    )
-    for title, fields in groups:
+    for title, found in fields(op).items():
         described = entries(parts.get(title, ""))
-        if list(described) != list(fields):
-            raise ValueError(f"{op.__name__}: the docstring lists {title} {list(described)}, the op {list(fields)}")
-        if not fields:
+        if list(described) != list(found):
+            raise ValueError(f"{op.__name__}: the docstring lists {title} {list(described)}, the op {list(found)}")
+        if not found:
             continue
         lines += [f"| {title.lower()[:-1]} | | |", "| --- | --- | --- |"]
-        lines += [f"| `{name}` | {kind} | {_inline(described[name])} |" for name, kind in fields.items()]
+        lines += [f"| `{name}` | {kind} | {_inline(described[name])} |" for name, kind in found.items()]
         lines.append("")
     for title in ("FLOPs", "Bytes"):
         if not parts.get(title):
@@ -128,10 +121,21 @@ def _op_section(op: type[LkOperation]) -> str:
     return "\n".join(lines)
 
 
-def _variadicities(fields: Sequence[ext.FieldDef]) -> dict[str, str]:
+def fields(op: type[LkOperation]) -> dict[str, dict[str, str]]:
+    """Returns the fields of an op by the title of their group, and of which kind each is."""
+    operands, attributes, results, _ = ext.partition_fields(op._fields)
+    kinds = {name: attribute_kind_name(kind) for name, kind in op.attribute_kinds.items()}
+    return {
+        "Operands": _variadicities(operands),
+        "Attributes": {field.name: kinds[field.name] for field in attributes},
+        "Results": _variadicities(results),
+    }
+
+
+def _variadicities(of_group: Sequence[ext.FieldDef]) -> dict[str, str]:
     """Returns how many values each field takes; the runs of a ragged op are one field."""
     words = {ext.Variadicity.single: "", ext.Variadicity.optional: "optional", ext.Variadicity.variadic: "any number"}
-    return {re.sub(r"_\d+$", "", field.name): words[field.variadicity] for field in fields}
+    return {re.sub(r"_\d+$", "", field.name): words[field.variadicity] for field in of_group}
 
 
 def _example(op: type[LkOperation]) -> str:

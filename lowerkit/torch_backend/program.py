@@ -45,7 +45,8 @@ class SegmentRunner:
         program = capture_exported(exported.program, source="a graph of torch.compile")
         compiled = compile_program(program, settings.compile_options())
         for summary in compiled.offload:
-            logger.info(summary.render())
+            taken = logging.INFO if summary.ops or not summary.all_ops else logging.WARNING
+            logger.log(taken, summary.render())
         # The session maps the file, which may be gone then; the IR is not needed any more.
         with tempfile.TemporaryDirectory(prefix="lowerkit-") as folder:
             path = Path(folder) / "model.lk"

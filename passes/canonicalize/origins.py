@@ -12,8 +12,14 @@ from lowerkit.passes.rewriting import DYNAMIC, defining_op, shape_of
 Origin: TypeAlias = tuple[ir.Value, int]
 """A dimension of a value."""
 
-# Ops whose result has the extents of the first operand in every dimension.
-_SHAPE_KEEPING = frozenset({"lk.softmax", "lk.layer_norm", "lk.rms_norm", "lk.group_norm", "lk.rope", "lk.cumulative"})
+SHAPE_KEEPING = frozenset(
+    {
+        *("lk.softmax", "lk.layer_norm", "lk.rms_norm", "lk.group_norm", "lk.rope", "lk.cumulative", "lk.scatter"),
+        *("lk.quantize", "lk.dequantize", "lk.requant"),
+    }
+)
+"""Ops whose result has the extents of the first operand in every dimension."""
+
 _WINDOWED = frozenset({"lk.conv", "lk.conv_transpose", "lk.max_pool", "lk.avg_pool", "lk.resize"})
 
 
@@ -28,7 +34,7 @@ def origin(value: ir.Value, axis: int) -> Origin:
 
 
 def _step(op: ir.Operation, axis: int) -> Origin | None:
-    if op.name in _SHAPE_KEEPING:
+    if op.name in SHAPE_KEEPING:
         return op.operands[0], axis
     if op.name in _WINDOWED:
         return (op.operands[0], axis) if axis == 0 else None

@@ -20,7 +20,7 @@ from lowerkit.runtimes.memory_plan import arena_bytes
 from tests.support.models import symbolic_program
 
 TOKENS = ("bert_base", "llama", pytest.param("gpt2", marks=pytest.mark.exhaustive))
-IMAGES = ("mobilenet_v2", "vit_b16", pytest.param("resnet50", marks=pytest.mark.exhaustive))
+IMAGES = ("mobilenet_v2", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("vit_b16", "resnet50")))
 """ResNet's batches change with its height and width below."""
 
 

@@ -41,6 +41,7 @@ def test_embeddings_are_those_of_eager(embedded: Embedded) -> None:
     assert tools.least_rank_correlation(wrong, eager) < 0.9
 
 
+@pytest.mark.exhaustive
 def test_int8_keeps_the_ranking(embedded: Embedded) -> None:
     """With the products in floats that ``auto`` chooses, given by name: the search would take minutes."""
     tools, (module, example, texts, eager) = sentence_embeddings(), embedded

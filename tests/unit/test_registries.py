@@ -21,11 +21,15 @@ from lowerkit.passes.base import Pass
 from lowerkit.runtimes.collective.calls import Operation
 from lowerkit.runtimes.collective.mpi import operations as mpi_operations
 from lowerkit.runtimes.mesh import dims, structs
+from lowerkit.spmd.certificate.graph import Form
+from lowerkit.spmd.certificate.loop_nests.nest import Shapes
+from lowerkit.spmd.certificate.loop_nests.views import collective
 from lowerkit.spmd.cost.collective_time import algorithms
 from lowerkit.spmd.cost.timeline_svg import COLOURS
 from lowerkit.targets.cpu.families import default_families
 from lowerkit.targets.cuda.select import fast_families
 from tests.support.faults.cells import COLLECTIVES
+from tests.support.fuzz_tools import fuzz_tool
 from tests.support.mesh.collective_programs import CALLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +60,13 @@ ONNX_NODES_THAT_NO_TEST_NAMES = {"Atanh", "CastLike", "GlobalLpPool", "NonMaxSup
 """Nodes that ONNX's own tests cover (`lowerkit conformance onnx`). Do not add to it: give a new node a test."""
 
 
+ONNX_NODES_THAT_THE_FUZZER_DOES_NOT_DRAW = """
+    Atanh BitCast BitwiseNot CastLike Compress Constant ConstantOfShape CumProd GlobalLpPool MatMulInteger
+    NonMaxSuppression NonZero Not RMSNormalization Range RoiAlign Scatter Swish Unique
+    """
+"""Nodes from before this list. Do not add to it: give a new node a case in tools/fuzz/onnx_node."""
+
+
 @cache
 def words_of_tests() -> frozenset[str]:
     """Returns every word of the tests and of the fuzz tools, without this file and the support of the truth table."""
@@ -77,6 +88,12 @@ def test_every_torch_op_with_a_rule_or_a_decomposition_is_named_by_a_test() -> N
 
 def test_every_onnx_node_with_a_rule_is_named_by_a_test() -> None:
     assert set(RULES) - words_of_tests() - ONNX_NODES_THAT_NO_TEST_NAMES == set()
+
+
+def test_the_fuzzer_draws_every_onnx_node_with_a_rule() -> None:
+    names = ("elementwise_cases", "layer_cases", "movement_cases")
+    drawn = {op_type for name in names for op_type in fuzz_tool(f"onnx_node.{name}").CASES}
+    assert set(RULES) - drawn - set(ONNX_NODES_THAT_THE_FUZZER_DOES_NOT_DRAW.split()) == set()
 
 
 def test_every_pass_is_named_after_its_file() -> None:
@@ -148,3 +165,11 @@ def test_every_collective_of_the_dialect_runs_in_sessions() -> None:
 def test_every_collective_of_the_dialect_has_a_cost_and_a_colour(kind: str) -> None:
     assert algorithms(kind, 2, 1024)
     assert kind in COLOURS
+
+
+@pytest.mark.parametrize("kind", collective_op.KINDS)
+def test_the_certificate_knows_the_loops_of_every_collective_of_the_dialect(kind: str) -> None:
+    gathers, scatters = kind == "all_gather", kind == "reduce_scatter"
+    shape, result = ((4, 8), (2, 4, 8)) if gathers else ((2, 4, 8), (4, 8)) if scatters else ((4, 8), (4, 8))
+    shapes = Shapes((shape,), (result,))
+    assert (collective(Form("lk.collective_start", {"kind": kind}), shapes, shapes) is None) == (kind == "send")

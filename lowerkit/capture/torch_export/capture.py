@@ -112,7 +112,7 @@ def capture_exported(
         UnsupportedError: the graph holds what lowerkit cannot express; all of it is listed.
         CaptureError: LK2001, the importer failed on a node that it should know.
     """
-    refuse_training(exported.graph)
+    refuse_training(exported)
     refuse_overlapping_writes(exported.graph)
     context = new_context()
     with quiet(), torch.no_grad():

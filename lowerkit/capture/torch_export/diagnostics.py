@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     InputKind,
     OutputKind,
@@ -71,9 +73,10 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def refuse_training(graph: fx.Graph) -> None:
-    """Raises CaptureError for what decompositions leave out of training: random drops, statistics of instance norms."""
+def refuse_training(exported: ExportedProgram) -> None:
+    """Raises CaptureError for what only training does: random drops, and norms that change the model's statistics."""
     found: list[str] = []
+    buffers = set(exported.graph_signature.inputs_to_buffers)
 
     def visit(graph: fx.Graph) -> None:
         for node in graph.nodes:
@@ -81,11 +84,11 @@ def refuse_training(graph: fx.Graph) -> None:
                 body := getattr(graph.owning_module, str(node.target)), fx.GraphModule
             ):
                 visit(body.graph)
-            if node.op == "call_function" and (_drops_at_random(node) or _changes_statistics(node)):
+            if node.op == "call_function" and (_drops_at_random(node) or _changes_statistics(node, buffers)):
                 frames = [frame for frame in frames_of_trace(node.meta.get("stack_trace")) if is_users_file(frame[0])]
                 found.append(f"{node.name}: {node.target}" + (f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""))
 
-    visit(graph)
+    visit(exported.graph)
     if found:
         raise _in_training_mode(found)
 
@@ -98,11 +101,16 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _changes_statistics(node: fx.Node) -> bool:
-    """Whether ``node`` is an instance norm that keeps statistics; its schema does not say that it changes them."""
+def _changes_statistics(node: fx.Node, buffers: Collection[str]) -> bool:
+    """Whether ``node`` is a norm that changes statistics: an instance norm, whose schema does not say so; a batch norm
+    where they are buffers of the model: those that a caller passes are the caller's."""
     given = _arguments(node)
-    changes = str(node.target) == "aten.instance_norm.default" and bool(given.get("use_input_stats"))
-    return changes and (given.get("running_mean") is not None or given.get("running_var") is not None)
+    statistics = [given.get("running_mean"), given.get("running_var")]
+    if str(node.target) == "aten.instance_norm.default" and given.get("use_input_stats"):
+        return any(value is not None for value in statistics)
+    if str(node.target) == "aten.batch_norm.default" and given.get("training"):
+        return any(isinstance(value, fx.Node) and value.name in buffers for value in statistics)
+    return False
 
 
 def _drops_at_random(node: fx.Node) -> bool:

@@ -113,6 +113,27 @@ def test_factories_that_do_not_work(folder: Path, text: str, error: type[Lowerki
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "raise SystemExit\ndef make(): ...\ndef of(x): ...\ndef small(size=3): ...\ndef _own(): ...",
+            "M:make, M:small",
+        ),
+        ("def of(x): ...", "write a function without parameters"),
+        ("def make(:", "such as M:make_model"),
+    ],
+)
+def test_a_file_without_a_function_lists_those_that_may_be_meant(tmp_path: Path, source: str, words: str) -> None:
+    """The file is not run for it."""
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    with pytest.raises(InputError, match="LK1002.*does not say which function makes the model") as caught:
+        capture_path(str(path))
+    assert caught.value.hint is not None
+    assert words in caught.value.hint.replace(str(path), "M")
+
+
 def test_the_line_of_a_failing_factory_is_named(folder: Path) -> None:
     with pytest.raises(CaptureError) as caught:
         capture_path(f"{folder}/model.py:fails")

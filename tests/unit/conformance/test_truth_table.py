@@ -12,7 +12,7 @@ from lowerkit.parity.judge.units import judge
 from tests.support.truth_table.cells import cells
 from tests.support.truth_table.elsewhere import unaccounted
 from tests.support.truth_table.operator_cells import OperatorCell
-from tests.support.truth_table.registry import HIGHEST_DEGREE, rows
+from tests.support.truth_table.registry import HIGHEST_DEGREE, SETTINGS, rows
 from tests.support.truth_table.suite import find_cell, flat, run_cells
 from tests.support.truth_table.values import DTYPES, special_values
 
@@ -20,6 +20,17 @@ from tests.support.truth_table.values import DTYPES, special_values
 def test_every_op_that_capture_accepts_is_a_row_or_has_a_reason() -> None:
     """A new version of PyTorch that brings an op fails here until the op is looked at."""
     assert unaccounted() == []
+
+
+def test_words_and_lists_of_an_op_are_stated() -> None:
+    """The table fills in numbers by itself; which words an op takes, it cannot know."""
+    unset = {
+        f"{name}: {argument.name}"
+        for name, row in rows().items()
+        for argument in row.overload._schema.arguments
+        if name not in SETTINGS and any(word in str(argument.type) for word in ("str", "List", "int[]"))
+    }
+    assert unset == set()
 
 
 def test_every_row_has_cells_of_every_element_type() -> None:

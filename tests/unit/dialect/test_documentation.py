@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lowerkit.dialect import Lk, LkOperation, SoftmaxOp, documentation, load_dialect
+from lowerkit.dialect import DIALECT_VERSION, Lk, LkOperation, SoftmaxOp, documentation, load_dialect
 from lowerkit.dialect.context import new_context
-from lowerkit.dialect.documentation import PAGE, entries, main, render, sections
+from lowerkit.dialect.documentation import PAGE, entries, fields, main, render, sections
 from lowerkit.dialect.examples import EXAMPLES
 from lowerkit.mlir import ir
 
@@ -77,3 +78,14 @@ def test_loading_twice_and_in_several_contexts() -> None:
         load_dialect(context)
         with context, ir.Location.unknown():
             assert EXAMPLES[SoftmaxOp].module().operation.verify()
+
+
+def test_the_fields_of_all_ops_are_those_of_the_version(golden: Callable[[str, str], None]) -> None:
+    """Whoever changes them raises ``DIALECT_VERSION``, and writes the file of the new version with --update-golden."""
+    lines = [
+        f"{op.OPERATION_NAME} {title.lower()}: {', '.join(f'{name} {kind}'.strip() for name, kind in found.items())}"
+        for op in sorted(Lk.operations, key=lambda op: op.OPERATION_NAME)
+        for title, found in fields(op).items()
+        if found
+    ]
+    golden(f"dialect_{DIALECT_VERSION}.txt", "\n".join(lines) + "\n")

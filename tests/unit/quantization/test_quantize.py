@@ -188,6 +188,16 @@ def test_calibration_data_that_does_not_fit(arrays: dict[str, Array], problem: s
     assert any(problem in detail for detail in caught.value.details), caught.value.details
 
 
+def test_calibration_data_with_nan_is_refused_with_sample_and_place() -> None:
+    x, i = np.zeros((5, 2, 3), np.float32), np.zeros((5, 4), np.int64)
+    x[0, 0, 0] = np.inf
+    assert len(samples_of(signature(), {"x": x, "i": i})) == 5, "a mask may be infinite"
+    x[2, 1, 0] = x[4, 0, 1] = np.nan
+    with pytest.raises(InputError, match="LK1003.*holds NaN") as caught:
+        samples_of(signature(), {"x": x, "i": i})
+    assert list(caught.value.details) == ["'x': 2 of 5 samples, first sample 2 at [1, 0]"]
+
+
 def test_calibration_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_calibration(tmp_path / "none.npz")

@@ -73,6 +73,15 @@ def test_a_device_that_fails_is_named_and_the_model_runs_again(npu: type[Interpr
         torch.testing.assert_close(fast(x), module(x))
 
 
+def test_a_target_that_takes_nothing_says_so(npu: type[InterpretedDevice], caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(4, 3)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "lowerkit"):
+        torch.testing.assert_close(compiled(lambda x: x.softmax(1) + 1, target="npu")(x), x.softmax(1) + 1)
+    assert npu.behaviour.launches == 0
+    (line,) = [record.message for record in caplog.records if record.message.startswith("npu: 0 of ")]
+    assert "0 %" in line or "0%" in line
+
+
 def test_a_target_that_fails_is_an_error(npu: type[InterpretedDevice]) -> None:
     def broken(_op: object) -> bool:
         raise VendorError("no table of ops")

@@ -241,6 +241,16 @@ def test_training_mode_is_refused() -> None:
     capture(Training().eval(), (torch.ones(2),))
 
 
+def test_a_batch_norm_that_changes_its_statistics_is_refused() -> None:
+    inputs = (torch.ones(2, 3, 4),)
+    with pytest.raises(CaptureError, match="training mode") as caught:
+        capture(nn.Sequential(nn.BatchNorm1d(3)).train(), inputs)
+    assert caught.value.code == "LK2001"
+    assert caught.value.details and "aten.batch_norm" in caught.value.details[0]
+    capture(nn.Sequential(nn.BatchNorm1d(3)).eval(), inputs)
+    capture(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)).eval(), inputs)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_dropout_between_recurrent_layers_is_refused_in_training_mode(kind: Any) -> None:
     inputs = (torch.ones(2, 1, 3),)
