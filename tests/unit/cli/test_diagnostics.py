@@ -91,7 +91,7 @@ def test_what_a_terminal_takes_for_commands_is_not_printed(capsys: pytest.Captur
     [
         (["complie", "x"], 2, "There is no command 'complie'. Did you mean 'compile'?"),
         (["xyzzy"], 2, "Run 'lowerkit --help' for the list of commands."),
-        (["compile", "MODEL.py"], 3, "name a function that returns (module, example_inputs), such as"),
+        (["compile", "MODEL.py"], 3, "those without parameters are MODEL.py:make"),
         (["compile", "MODEL.py:nothing"], 3, "its functions are make"),
         (["compile", "MODEL.py:make", "-o", "MODEL.py"], 2, "would overwrite the model"),
         (["compile", "model.tflite"], 3, "model.tflite is a TensorFlow Lite model, not a model in a format that"),
