@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def do_not_listen_to_the_trace() -> None:
     """Keep pytest, which listens to every logger that does not propagate, away from PyTorch's trace.
 
-    For a listener PyTorch writes out each graph and each guard, a seventh of the time of a capture.
+    For a listener PyTorch writes out each graph and each guard.
     """
     logging.getLogger("torch.__trace").propagate = True
 

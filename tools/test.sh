@@ -28,7 +28,7 @@ fi
 step "environment" bash tools/setup.sh test
 export PATH="$PWD/.venv/bin:$PATH"
 export HF_HUB_OFFLINE=1
-unset PYTHONDONTWRITEBYTECODE # pytest keeps the tests as it has compiled them, which takes it 20 s
+unset PYTHONDONTWRITEBYTECODE # pytest keeps the tests as it has compiled them
 # Two workers on two cores; each test that runs threads of its own is bounded by OMP_NUM_THREADS.
 export OMP_NUM_THREADS=1
 workers=(-n 2 --dist loadscope --no-loadscope-reorder)

@@ -7,6 +7,7 @@ tried as ONNX.
 from __future__ import annotations
 
 import ast
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -79,7 +80,9 @@ def file_kind(path: Path) -> FileKind:
 def _functions_of(path: Path) -> str:
     """Returns which functions of a Python file may be factories: those without parameters. The file is not run."""
     try:
-        tree = ast.parse(path.read_bytes())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's escapes
+            tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return f"name a function that returns (module, example_inputs), such as {path}:make_model"
     found = [

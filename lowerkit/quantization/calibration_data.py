@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,12 @@ def samples_of(signature: Signature, arrays: Mapping[str, Array]) -> Sequence[Sa
     An array has the shape of its input, or one dimension more: then its first runs over samples.
 
     Raises:
-        InputError: LK1003, with every array that is missing, unknown, of another type or shape, or holds a NaN.
+        InputError: LK1003, with every array that is missing, unknown, or of another type or shape.
     """
     problems = [
         f"there is no input {name!r}" for name in arrays if name not in {spec.name for spec in signature.inputs}
     ]
-    columns: dict[str, Array] = {}
+    columns: list[Array] = []
     for spec in signature.inputs:
         array = arrays.get(spec.name)
         wanted = NUMPY_DTYPES[spec.dtype]
@@ -60,14 +60,14 @@ def samples_of(signature: Signature, arrays: Mapping[str, Array]) -> Sequence[Sa
         elif array.dtype != wanted:
             problems.append(f"{spec.name!r} is {array.dtype}, the model takes {wanted}")
         elif _fits(array.shape, shape):
-            columns[spec.name] = array[None]
+            columns.append(array[None])
         elif array.ndim == len(shape) + 1 and _fits(array.shape[1:], shape):
-            columns[spec.name] = array
+            columns.append(array)
         else:
             extents = ", ".join(map(str, shape))
             samples = f"(samples, {extents})" if extents else "(samples,)"
             problems.append(f"{spec.name!r} has shape {array.shape}, the model takes ({extents}) or {samples}")
-    counts = {len(column) for column in columns.values()}
+    counts = {len(column) for column in columns}
     if len(counts) > 1:
         problems.append(f"the inputs have {', '.join(map(str, sorted(counts)))} samples: they must be equally many")
     if counts == {0}:
@@ -77,26 +77,31 @@ def samples_of(signature: Signature, arrays: Mapping[str, Array]) -> Sequence[Sa
         raise InputError(
             "LK1003", "the calibration data does not match the model", details=problems, hint=f"its inputs are: {names}"
         )
-    unknown = [problem for name, column in columns.items() for problem in _places_of_nan(name, column)]
-    if unknown:
+    return [[column[index] for column in columns] for index in range(counts.pop() if counts else 0)]
+
+
+def refuse_nan(signature: Signature, samples: Sequence[Sample]) -> None:
+    """Makes sure that ranges can be chosen from the samples. Infinities are values that masks use.
+
+    Raises:
+        InputError: LK1003, with each input that holds a NaN, and where the first one is.
+    """
+    problems: list[str] = []
+    for number, spec in enumerate(signature.inputs):
+        if NUMPY_DTYPES[spec.dtype].kind in "biu":
+            continue
+        found = [place for place, sample in enumerate(samples) if np.isnan(sample[number]).any()]
+        if found:
+            element = np.argwhere(np.isnan(samples[found[0]][number]))[0].tolist()
+            count = f"{len(found)} of {len(samples)} samples"
+            problems.append(f"{spec.name!r}: {count}, first sample {found[0]} at {element}")
+    if problems:
         raise InputError(
             "LK1003",
             "the calibration data holds NaN: no range can be chosen from it",
-            details=unknown,
+            details=problems,
             hint="leave these samples out, or correct what wrote them",
         )
-    return [[column[index] for column in columns.values()] for index in range(counts.pop() if counts else 0)]
-
-
-def _places_of_nan(name: str, column: Array) -> Iterator[str]:
-    """Says where an array of samples holds a NaN. Infinities are values that masks use."""
-    if column.dtype.kind in "iub":
-        return
-    found = np.argwhere(np.isnan(column))
-    if len(found):
-        sample, *place = found[0].tolist()
-        count = len(np.unique(found[:, 0]))
-        yield f"{name!r}: {count} of {len(column)} samples, first sample {sample} at {place}"
 
 
 def _fits(found: Sequence[int], wanted: Sequence[Any]) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 
 from lowerkit.errors import UnsupportedError, UsageError
 from lowerkit.parity.gate_b import GateB, KeptInFloats
-from lowerkit.quantization.calibration_data import Sample, samples_of
+from lowerkit.quantization.calibration_data import Sample, refuse_nan, samples_of
 from lowerkit.quantization.methods import CalibrationMethod, make_method
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def quantize_program(
         raise UsageError("LK1009", f"a smoothing of {settings.smooth} is not from 0 to 1")
     if not samples:
         raise UsageError("LK1003", "there is no calibration data", hint="give at least one sample of every input")
+    refuse_nan(program.signature, samples)
     symbolic = bool(program.signature.dims)
     if symbolic and captured_for is None:
         raise UsageError("LK1004", "a model with symbolic dims is calibrated at fixed shapes", hint="use --dynamic")

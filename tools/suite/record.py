@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,10 @@ def run_suite(tests: tuple[str, ...]) -> None:
     ]
     command += [f"--cov={executed.ROOT}", "--cov-config=pyproject.toml", "--cov-context=test", "--cov-report="]
     environment = {**os.environ, "COVERAGE_FILE": str(DATA)}
-    subprocess.run([*command, *tests], cwd=executed.ROOT, env=environment, check=False)
+    # A folder of its own: pytest keeps those of the last three runs, and others may begin in this hour.
+    with tempfile.TemporaryDirectory(prefix="lowerkit-record-", ignore_cleanup_errors=True) as temporary:
+        own = f"--basetemp={temporary}/tests"
+        subprocess.run([*command, own, *tests], cwd=executed.ROOT, env=environment, check=False)
     # Servers that ranks are forked from end after pytest has put the others together.
     if list(FOLDER.glob(f"{DATA.name}.*")):
         combine = [sys.executable, "-m", "coverage", "combine", "--append", "--quiet", str(FOLDER)]

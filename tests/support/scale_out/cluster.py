@@ -27,7 +27,7 @@ _VARIABLES = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "OMP_NUM_THREADS": "1",
-    # Serve kills a proxy that is not ready after 5 s, and gives up after a minute; a busy machine may need longer.
+    # Serve kills a proxy that is not ready after 5 s; a busy machine may need longer.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": str(PATIENCE),
 }
@@ -92,7 +92,10 @@ def cluster(cpus: int) -> Generator[Cluster]:
     """
     import ray
     from ray import serve
+    from ray.serve._private import api
 
+    # It gives up after a minute, and has no setting for that.
+    api.HTTP_PROXY_TIMEOUT = PATIENCE  # pyright: ignore[reportPrivateImportUsage]
     folder = Path(tempfile.mkdtemp(prefix="lkray"))  # short: Ray's sockets lie in it
     told = {**_VARIABLES, MARK: str(folder)}
     before = {name: os.environ.get(name) for name in told}

@@ -15,7 +15,7 @@ from lowerkit.capture.capture import capture
 from lowerkit.compiler import CompileOptions
 from lowerkit.errors import InputError, LowerkitError, UnsupportedError, UsageError
 from lowerkit.parity.gate_b import judge_activation
-from lowerkit.quantization.calibration_data import read_calibration, samples_of
+from lowerkit.quantization.calibration_data import read_calibration, refuse_nan, samples_of
 from lowerkit.quantization.methods import METHODS, MinMax, Percentile, make_method, unsigned_scaling
 from lowerkit.runtimes.manifest import Signature, TensorSpec
 from tests.support.suite.randomness import RANDOM
@@ -189,13 +189,18 @@ def test_calibration_data_that_does_not_fit(arrays: dict[str, Array], problem: s
 
 
 def test_calibration_data_with_nan_is_refused_with_sample_and_place() -> None:
-    x, i = np.zeros((5, 2, 3), np.float32), np.zeros((5, 4), np.int64)
-    x[0, 0, 0] = np.inf
-    assert len(samples_of(signature(), {"x": x, "i": i})) == 5, "a mask may be infinite"
-    x[2, 1, 0] = x[4, 0, 1] = np.nan
-    with pytest.raises(InputError, match="LK1003.*holds NaN") as caught:
-        samples_of(signature(), {"x": x, "i": i})
-    assert list(caught.value.details) == ["'x': 2 of 5 samples, first sample 2 at [1, 0]"]
+    """As arrays by name, and as a list of samples."""
+    x = torch.randn(5, 3, 12)
+    x[2, 1, 0] = x[4, 0, 1] = torch.nan
+    for calibration in ({"input": x.numpy()}, [(sample,) for sample in x]):
+        with pytest.raises(InputError, match="LK1003.*holds NaN") as caught:
+            lowerkit.quantize(torch.nn.Linear(12, 4).eval(), calibration, (x[0],))
+        assert list(caught.value.details) == ["'input': 2 of 5 samples, first sample 2 at [1, 0]"]
+
+
+def test_a_mask_of_calibration_data_may_be_infinite() -> None:
+    x, i = np.full((5, 2, 3), -np.inf, np.float32), np.zeros((5, 4), np.int64)
+    refuse_nan(signature(), samples_of(signature(), {"x": x, "i": i}))
 
 
 def test_calibration_files(tmp_path: Path) -> None:
