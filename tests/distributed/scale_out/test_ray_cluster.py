@@ -180,10 +180,12 @@ def test_what_is_too_much_is_sent_away(served: Cluster, tmp_path: Path) -> None:
             for _ in range(12):
                 asked.append(clients.submit(served.ask, "/v2gated/v2/models/gated/infer", inference(x, x)))
                 time.sleep(0.1)  # a request that a replica is about to take counts as one that waits
+            # At most four are with the replica, and two wait: the others are answered before the gate opens.
+            await_value(lambda: sum(one.done() for one in asked) >= 6, "fewer than six requests were sent away")
             path.with_suffix(".go").touch()
             answers = [one.result(PATIENCE) for one in asked]
         refused = [answer for answer in answers if answer.status == 503]
-        assert 6 <= len(refused) < 12  # at most four are with the replica, and two wait
+        assert 6 <= len(refused) < 12
         for answer in refused:
             assert answer.headers["Retry-After"] == "1" and answer.document["code"] == "LK7005"
             assert "2 requests wait for the model 'gated', and no more may" in answer.document["error"]
