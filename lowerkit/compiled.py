@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from lowerkit.targets.spec import TargetSpec
 
 Array = np.ndarray[Any, Any]
+
+logger = logging.getLogger("lowerkit")
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,12 @@ class Compiled:
         ]
         self.parts = replace(self.parts, manifest=msgspec.structs.replace(manifest, programs=programs))
 
+    def warn(self, text: str) -> None:
+        """Says at level WARNING of the logger ``lowerkit`` what a user should know unasked; it is a remark, too."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+            logger.warning("%s", text)
+
     def summary(self) -> dict[str, Any]:
         """Returns counts of regions, kernels and bytes, for people."""
         return {
@@ -227,4 +236,15 @@ class Compiled:
             threads, device = self.threads or default_threads(), self.options.device
             assert program.golden is not None, "programs are made with a place for them"
             outputs[program.golden.entry] = run_program(artifact, program, inputs, threads, device)[0]
+            self._warn_of_nan(program, outputs[program.golden.entry])
         return golden_entries(inputs, outputs)
+
+    def _warn_of_nan(self, program: ProgramSpec, outputs: Sequence[Array]) -> None:
+        """A mistake in an element whose golden value is NaN is not seen by ``lowerkit verify``."""
+        for output, array in zip(program.signature.outputs, outputs, strict=True):
+            if array.dtype.kind in "iub" or not (count := int(np.isnan(array).sum())):
+                continue
+            self.warn(
+                f"{count:,} of {array.size:,} golden values of the output {output.name!r} are NaN, so "
+                "`lowerkit verify` proves little of them: give example inputs whose outputs are numbers"
+            )

@@ -108,6 +108,8 @@ def compile_program(
 
     from lowerkit.codegen.assemble import compile_stages
     from lowerkit.codegen.offload import require_offload, summaries
+    from lowerkit.program.dtypes import name_of
+    from lowerkit.program.weight_growth import growth_remark
     from lowerkit.targets.target import LinkSettings
 
     placements = [placement for _, own in stages for placement in own]
@@ -118,7 +120,13 @@ def compile_program(
         parts = compile_stages(stages, hosts, accelerators, settings)
     program.stage, remarks = "compiled", [*program.remarks, *remarks, *parts.remarks]
     lowered = [each for each, _ in stages]
-    return Compiled(program, lowered, parts, options, remarks, timings, offload, _sharding_summary(options, parts))
+    sharding = _sharding_summary(options, parts)
+    compiled = Compiled(program, lowered, parts, options, remarks, timings, offload, sharding)
+    if growth := growth_remark(
+        program.weights.given, ((name_of(weight.dtype), weight.nbytes) for weight in parts.weights.values())
+    ):
+        compiled.warn(growth)
+    return compiled
 
 
 def lower_stages(

@@ -65,6 +65,7 @@ class _Entry(msgspec.Struct):
     weights: dict[str, Tensor]
     inputs: list[Tensor] | None
     mesh: list[MeshAxis]
+    given: dict[str, int]
 
 
 class ProgramCache(DiskCache):
@@ -145,6 +146,7 @@ def encode_program(program: Program, path: Path) -> bytes | None:
         weights,
         None if inputs is None else [_inline(array) for array in inputs],
         program.mesh,
+        program.weights.given,
     )
     return msgspec.msgpack.encode(entry)
 
@@ -153,7 +155,7 @@ def decode_program(data: bytes, path: Path) -> Program:
     """Returns the program of an entry, with the model file mapped for its weights."""
     entry = msgspec.msgpack.decode(data, type=_Entry)
     content = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    weights = WeightStore()
+    weights = WeightStore(entry.given)
     for name, tensor in entry.weights.items():
         weights.add(name, decode_tensor(tensor, content))
     context = new_context()

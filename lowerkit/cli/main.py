@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -107,6 +108,9 @@ def main(*, supervised: bool = True) -> NoReturn:
     # What imports and captures make lives until the end of the process: looking through all of it for garbage after
     # every 700 objects takes a tenth of a compilation.
     gc.set_threshold(200_000, 20, 50)
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+    logging.getLogger("lowerkit").addHandler(warnings)
     try:
         cli.main(standalone_mode=False, obj=supervised)
     except BaseException as error:

@@ -16,7 +16,7 @@ JSON_SCHEMA_VERSION = 2
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print remarks of the passes and timings.")
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print results, warnings and errors only.")
 
 
 def print_json(schema: str, document: dict[str, Any]) -> None:

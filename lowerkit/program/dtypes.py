@@ -5,7 +5,7 @@ Builtin MLIR tensors are signless, as torch-mlir's conversions expect: ``u8`` an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -94,6 +94,20 @@ def torch_dtype(name: str) -> torch.dtype:
 def mlir_type(name: str) -> ir.Type:
     """Returns the signless MLIR element type in the current context."""
     return _MLIR_TYPES[name]()
+
+
+def bytes_by_type(tensors: Iterable[Any]) -> dict[str, int]:
+    """Returns the bytes of torch tensors by the signature's names of their types; one that comes twice counts once.
+
+    What is not a tensor of a known type is left out.
+    """
+    import torch
+
+    found: dict[str, int] = {}
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        if isinstance(tensor, torch.Tensor) and (name := torch_name_of(tensor.dtype)) is not None:
+            found[name] = found.get(name, 0) + tensor.numel() * tensor.element_size()
+    return found
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -78,9 +78,15 @@ class _Entry:
 
 
 class WeightStore:
-    """The weights of one program. Names are unique; entries are never replaced."""
+    """The weights of one program. Names are unique; entries are never replaced.
 
-    def __init__(self) -> None:
+    Attributes:
+        given: bytes of the tensors that the model itself has, by element type (``i4`` and such, too): constants that
+            were folded are not among them.
+    """
+
+    def __init__(self, given: Mapping[str, int] | None = None) -> None:
+        self.given = dict(given or {})
         self._entries: dict[str, _Entry] = {}
         self._cache: OrderedDict[str, Array] = OrderedDict()
         self._cached_bytes = 0
@@ -164,7 +170,7 @@ class WeightStore:
 
     def fork(self) -> WeightStore:
         """Returns a store of the same weights that learns names of its own: for a program lowered on trial."""
-        other = WeightStore()
+        other = WeightStore(self.given)
         other._entries = dict(self._entries)
         other._reserved = set(self._reserved)
         return other

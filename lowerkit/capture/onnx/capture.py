@@ -27,7 +27,7 @@ from lowerkit.capture.onnx.limits import require_bounds
 from lowerkit.capture.onnx.prepare import ready_graph
 from lowerkit.capture.onnx.shape_parameters import fix_inputs
 from lowerkit.capture.onnx.skeleton import OnnxGraph
-from lowerkit.capture.onnx.tensors import DTYPE_NAMES, LazyTensor, element_type_name, external_files
+from lowerkit.capture.onnx.tensors import DTYPE_NAMES, LazyTensor, bytes_by_type, element_type_name, external_files
 from lowerkit.dialect.context import new_context
 from lowerkit.errors import CaptureError, InputError, UnsupportedError, UsageError
 from lowerkit.mlir import ir
@@ -106,6 +106,7 @@ def capture_onnx(
         eager_from = ModelProto()
         eager_from.CopyFrom(copy)
     external = external_files(copy, folder)
+    given = bytes_by_type(copy.graph)
     ready = ready_graph(copy, folder, input_shapes)
     _refuse_inputs(ready)
     _name_free_dims(ready)
@@ -114,7 +115,7 @@ def capture_onnx(
     needed = list(needed_guards(ready, _shapes(ready)))
     module = import_onnx(ready, context)
     note_mesh(module, mesh)
-    weights, added = WeightStore(), dict[str, LazyTensor]()
+    weights, added = WeightStore(given), dict[str, LazyTensor]()
     for graph in (ready, *ready.bodies):
         used = {name for node in graph.graph.node for name in node_reads(node)}
         used.update(value.name for value in graph.graph.output)

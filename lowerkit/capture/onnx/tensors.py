@@ -90,6 +90,16 @@ def element_count(shape: tuple[int, ...]) -> int:
     return count
 
 
+def bytes_by_type(graph: onnx.GraphProto) -> dict[str, int]:
+    """Returns the bytes of the initializers of a graph by the signature's names of their types; others are left out."""
+    found: dict[str, int] = {}
+    for tensor in graph.initializer:
+        if (name := DTYPE_NAMES.get(tensor.data_type)) is not None:
+            size = element_count(tuple(tensor.dims)) * NUMPY_DTYPES[name].itemsize
+            found[name] = found.get(name, 0) + size
+    return found
+
+
 def checked_shape(tensor: TensorProto) -> tuple[int, ...]:
     """Returns the dims.
 

@@ -39,7 +39,7 @@ from lowerkit.capture.torch_export.symbolic.guards import NotedGuards
 from lowerkit.dialect.context import new_context
 from lowerkit.errors import CaptureError, InputError, LowerkitError, UnsupportedError, UsageError
 from lowerkit.mlir import ir
-from lowerkit.program.dtypes import to_torch, torch_name_of
+from lowerkit.program.dtypes import bytes_by_type, to_torch, torch_name_of
 from lowerkit.program.functional_program import FunctionalProgram
 from lowerkit.program.program import Program
 from lowerkit.program.weights import WeightStore
@@ -129,7 +129,7 @@ def capture_exported(
     refuse_unsupported(functional)
     freeze_states(functional)
     signature, tree = _signature(functional, dim_names or {}, input_names, noted)
-    weights = WeightStore()
+    weights = WeightStore(bytes_by_type([*exported.state_dict.values(), *exported.constants.values()]))
     try:
         module = import_graph(ImportPlan.of(functional), TensorBank(weights), context)
     except LowerkitError:
